@@ -1,0 +1,41 @@
+# Two commands: `make demo` shows what simcoll does, `make test` checks that it does it right.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint types install clean
+
+demo: $(VENV)/.core
+	$(BIN)/simcoll run scenarios/quickstart.yaml -o demo
+	@echo "Plots: $(CURDIR)/demo/plots   Rows: $(CURDIR)/demo/results.csv"
+
+test: $(VENV)/.dev lint types
+	$(BIN)/pytest -n 2 -m "not long"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+install: $(VENV)/.core
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("simcoll needs Python 3.11 or newer; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv $(VENV))
+
+$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+# torch is pinned for the tests where a small CPU build of that version can be had (Python 3.11); tests that need it
+# are named as skipped elsewhere.
+$(VENV)/.dev: pyproject.toml constraints-ci.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,fit]" -c constraints-ci.txt
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" -c constraints-ci.txt || echo "torch==2.13.0 cannot be had here: tests that need it will be skipped" >&2; fi
+	@touch $(VENV)/.core $@
+
+clean:
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,87 @@
+"""Everything that can go wrong, as one family of exceptions.
+
+`SimcollError` is the root. What a user can mend is an `InputError` and carries one `Diagnostic` per mistake; the
+command line prints these one a line and exits with 2. Every other member means that the answer is no (exit 1).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class SimcollError(Exception):
+    """Root of all errors that simcoll raises on purpose."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A place in a file (or in a `--set` option): 1-based line and column."""
+
+    source: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One mistake: where, at which key, what is wrong and what to write instead."""
+
+    what: str
+    cure: str = ""
+    path: str = ""
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.what}; {self.cure}" if self.cure else self.what
+        parts = [str(self.place) if self.place else "", self.path, text]
+        return ": ".join(part for part in parts if part)
+
+
+class InputError(SimcollError):
+    """Wrong input: holds every mistake found, in the order of the file."""
+
+    exit_status = 2
+
+    def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = ""):
+        if isinstance(diagnostics, str):
+            diagnostics = [Diagnostic(diagnostics, cure)]
+        self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
+        super().__init__("\n".join(str(d) for d in self.diagnostics))
+
+
+class TopologyError(InputError):
+    """A topology that cannot be built: a link without bandwidth, no route, …."""
+
+
+class ScheduleError(SimcollError):
+    """A schedule that is not what it claims: malformed, or its proof failed."""
+
+
+class RefusedError(SimcollError):
+    """An algorithm that cannot serve a request; says why, and what would serve."""
+
+
+class StuckError(SimcollError):
+    """A run that cannot finish: names the rank, the step and what it waits for."""
+
+
+class BoundError(SimcollError):
+    """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """The cure for a misspelt name: the nearest choice, or all of them.
+
+    >>> did_you_mean("rng", ["ring", "tree"])
+    "did you mean 'ring'?"
+    """
+    choices = sorted(choices)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(choices)}"

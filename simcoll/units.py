@@ -1,0 +1,139 @@
+"""Quantities with units: the only parser and the only formatter.
+
+Inside simcoll a size is an int of bytes, a bandwidth an int of B/s, a duration an int of picoseconds. Outside it is a
+string with a unit, case-sensitive: `b` is a bit and `B` a byte, `k M G T` are decimal, `Ki Mi Gi Ti` binary.
+A bare number where a unit belongs is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final, Literal
+
+Kind = Literal["size", "bandwidth", "duration", "share", "byte_time"]
+
+PS_PER_S: Final = 10**12
+
+_PREFIX: Final = {
+    "": 1,
+    **{letter: 1000**i for i, letter in enumerate("kMGT", 1)},
+    "K": 1000,
+    **{f"{letter}i": 1024**i for i, letter in enumerate("KMGT", 1)},
+}
+_BITS: Final = {f"{p}{unit}": Fraction(f, 8) for p, f in _PREFIX.items() for unit in ("b", "bit")}
+_BYTES: Final = {f"{p}B": Fraction(f) for p, f in _PREFIX.items()}
+_TIMES: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ms": 10**9, "s": 10**12, "min": 60 * 10**12}
+
+_UNITS: Final[dict[Kind, dict[str, Fraction]]] = {
+    "size": {**_BYTES, **_BITS},
+    "bandwidth": {
+        **{f"{unit}/s": f for unit, f in {**_BYTES, **_BITS}.items()},
+        **{f"{p}{unit}ps": f * Fraction(1, 8 if unit == "b" else 1) for p, f in _PREFIX.items() for unit in ("b", "B")},
+    },
+    "duration": {unit: Fraction(f) for unit, f in _TIMES.items()},
+    "share": {"%": Fraction(1, 100)},
+    "byte_time": {f"{unit}/B": Fraction(f) for unit, f in _TIMES.items()},
+}
+_EXAMPLE: Final[dict[Kind, str]] = {
+    "size": "'64 MiB'",
+    "bandwidth": "'50 GB/s' or '400 Gb/s' (one direction)",
+    "duration": "'1.5 us'",
+    "share": "'20 %'",
+    "byte_time": "'1.3 ps/B'",
+}
+_UNIT_LIST: Final[dict[Kind, str]] = {
+    "size": "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB",
+    "bandwidth": "B/s, MB/s, GB/s, GiB/s, Mb/s, Gb/s, Gbps, …",
+    "duration": "ps, ns, us, ms, s",
+    "share": "%",
+    "byte_time": "ps/B, ns/B",
+}
+_NAME: Final[dict[Kind, str]] = {
+    "size": "size",
+    "bandwidth": "bandwidth",
+    "duration": "duration",
+    "share": "share",
+    "byte_time": "time per byte",
+}
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
+
+
+def parse(text: object, kind: Kind) -> int:
+    """The integer (bytes, B/s or ps) that `text` means; half a unit is rounded up.
+
+    Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
+
+    >>> parse("400 Gb/s", "bandwidth"), parse("64 MiB", "size"), parse("1.5 us", "duration")
+    (50000000000, 67108864, 1500000)
+    """
+    return int(parse_exact(text, kind) + Fraction(1, 2))
+
+
+def parse_exact(text: object, kind: Kind) -> Fraction:
+    """Like `parse`, unrounded: for shares and times per byte."""
+    name, example = _NAME[kind], _EXAMPLE[kind]
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
+    if not isinstance(text, str):
+        raise ValueError(f"{text} has no unit; write e.g. {example}")  # noqa: TRY004  (the value is wrong, not a type)
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
+    number, unit = Fraction(match[1].replace("_", "")), match[2]
+    if unit is None:
+        raise ValueError(f"{text!r} has no unit; write e.g. {example}")
+    if unit not in _UNITS[kind]:
+        raise ValueError(f"{unit!r} is no unit of a {name}; units: {_UNIT_LIST[kind]}")
+    if number < 0:
+        raise ValueError(f"{text!r} is negative; a {name} is at least 0")
+    return number * _UNITS[kind][unit]
+
+
+def kind_of(text: str) -> Kind | None:
+    """Which kind of quantity a string is, by its unit; None if it is none."""
+    match = _QUANTITY.fullmatch(text)
+    unit = match[2] if match else None
+    return next((kind for kind, units in _UNITS.items() if unit in units), None)
+
+
+def format_size(nbytes: int) -> str:
+    """Shortest exact binary form.
+
+    >>> format_size(65536), format_size(1000)
+    ('64 KiB', '1000 B')
+    """
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if nbytes and nbytes % 1024**power == 0:
+            return f"{nbytes // 1024**power} {unit}"
+    return f"{nbytes} B"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """In GB/s, four digits at most.
+
+    >>> format_bandwidth(50_000_000_000)
+    '50 GB/s'
+    """
+    return f"{bytes_per_s / 1e9:.4g} GB/s"
+
+
+def format_duration(ps: float) -> str:
+    """In the unit that keeps the number between 1 and 1000, four digits at most.
+
+    >>> format_duration(1_500_000), format_duration(0)
+    ('1.5 us', '0 us')
+    """
+    for limit, unit in ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps")):
+        if ps >= limit:
+            return f"{ps / limit:.4g} {unit}"
+    return "0 us"
+
+
+def exact_us(ps: int) -> str:
+    """Picoseconds as microseconds with all six decimals: loses nothing.
+
+    >>> exact_us(1_234_567)
+    '1.234567'
+    """
+    return f"{ps // 10**6}.{ps % 10**6:06d}"
