@@ -1,0 +1,29 @@
+"""All shipped algorithms: importing this package fills the registry.
+
+One module a family, one function an algorithm; `simcoll.patterns` holds the moves they share.
+"""
+
+from __future__ import annotations
+
+from simcoll.algorithms import direct, doubling, hierarchical, naive, nvls, ring, tree
+from simcoll.registry import Groups, Request, find
+from simcoll.schedule import Schedule
+
+__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "ring", "tree"]
+
+
+def build(
+    collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0
+) -> Schedule:
+    """The schedule of `collective/algorithm` for `n` ranks.
+
+    `algorithm` may carry options, e.g. `hierarchical(across=recursive_doubling)`.
+    Raises InputError for unknown names, RefusedError when the algorithm cannot serve.
+
+    >>> print(build("all_reduce", "naive", 2))
+    all_reduce/naive: 2 ranks, 1 chunks, 2 steps, 2 transfers
+      step 0: chunk 0: 1→0 reduce
+      step 1: chunk 0: 0→1
+    """
+    entry, options = find(collective, algorithm)
+    return entry.build(Request(n, root, groups, agents, options), algorithm.replace(" ", ""))

@@ -1,0 +1,31 @@
+"""Rings and chains: every rank talks to its neighbours only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll import patterns
+from simcoll.registry import Request, chunk_per_rank, register
+from simcoll.schedule import Step, join, send
+
+
+@register("all_reduce", "ring", chunks=chunk_per_rank, cost="2 * (n - 1) * (alpha + beta * m / n)")
+def ring_all_reduce(request: Request) -> Iterator[Step]:
+    """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
+    yield from patterns.ring_all_reduce(np.arange(request.n), np.arange(request.n))
+
+
+@register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")
+def ring_unchunked(request: Request) -> Iterator[Step]:
+    """The whole buffer of every rank is passed on n−1 times, each rank adding what comes by.
+
+    What arrives stays in scratch (slot 1) until it is passed on unchanged and, in the same step, added to the own
+    buffer; what arrives last is added at once.
+    """
+    rank = np.arange(request.n)
+    for s in range(request.n - 1):
+        last = s == request.n - 2
+        passed = send(rank, (rank + 1) % request.n, min(s, 1), 0 if last else 1, reduce=last)
+        yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed

@@ -1,0 +1,112 @@
+"""The moves that algorithms are composed of.
+
+Each is a generator of steps over `ranks`, an array (rings, m): any number of equal groups that do the same side by
+side; a flat list is one group. `slots` (rings, m, w) or broadcastable gives the w slots of each of the m shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simcoll.schedule import Step, send
+
+Index = NDArray[np.int64]
+
+
+def _groups(ranks: ArrayLike) -> Index:
+    return np.atleast_2d(np.asarray(ranks, dtype=np.int64))
+
+
+def _shards(slots: ArrayLike, groups: Index) -> Index:
+    table = np.asarray(slots, dtype=np.int64)
+    while table.ndim < 3:
+        table = table[None] if table.ndim == 2 else table[..., None]
+    return np.broadcast_to(table, (*groups.shape, table.shape[-1]))
+
+
+def ring_reduce_scatter(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+    """m−1 steps around the ring; the rank at position i ends with shard i reduced."""
+    groups = _groups(ranks)
+    shards, m = _shards(slots, groups), groups.shape[1]
+    i = np.arange(m)
+    for s in range(m - 1):
+        yield send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - 1 - s) % m], reduce=True)
+
+
+def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+    """m−1 steps around the ring; position i starts with shard i and all end with all."""
+    groups = _groups(ranks)
+    shards, m = _shards(slots, groups), groups.shape[1]
+    i = np.arange(m)
+    for s in range(m - 1):
+        yield send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - s) % m])
+
+
+def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+    """Reduce-scatter, then all-gather: 2(m−1) steps."""
+    yield from ring_reduce_scatter(ranks, slots)
+    yield from ring_all_gather(ranks, slots)
+
+
+def pairwise_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+    """Recursive doubling over whole buffers of w slots (`slots` (rings, w)).
+
+    Where m is no power of two, the first 2(m − p) ranks fold in pairs before and unfold after, as MPI libraries do.
+    """
+    groups = _groups(ranks)
+    whole = np.asarray(slots, dtype=np.int64)
+    whole = np.broadcast_to(whole if whole.ndim == 2 else whole.reshape(1, -1), (len(groups), whole.shape[-1]))
+    extra, core = fold(groups)
+    if extra.shape[1]:
+        yield send(extra[..., None], core[:, : extra.shape[1], None], whole[:, None], reduce=True)
+    position, distance = np.arange(core.shape[1]), 1
+    while distance < core.shape[1]:
+        yield send(core[..., None], core[:, position ^ distance, None], whole[:, None], reduce=True)
+        distance *= 2
+    if extra.shape[1]:
+        yield send(core[:, : extra.shape[1], None], extra[..., None], whole[:, None])
+
+
+def fold(groups: Index) -> tuple[Index, Index]:
+    """Split m ranks into `extra` and a power-of-two `core`: extra[i] hands its part to core[i].
+
+    The first 2·(m − p) ranks pair up, the odd one of each pair staying, so that partners are neighbours.
+    """
+    m = groups.shape[1]
+    power = 1 << (m.bit_length() - 1)
+    pairs = m - power
+    extra = groups[:, 0 : 2 * pairs : 2]
+    core = np.concatenate([groups[:, 1 : 2 * pairs : 2], groups[:, 2 * pairs :]], axis=1)
+    return extra, core
+
+
+def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+    """Up a binomial tree to the first rank, ⌈log2 m⌉ steps, every slot of `slots` (w)."""
+    order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
+    distance = 1
+    while distance < len(order):
+        sender = np.arange(distance, len(order), 2 * distance)
+        yield send(order[sender, None], order[sender - distance, None], whole[None], reduce=True)
+        distance *= 2
+
+
+def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+    """Down a binomial tree from the first rank, ⌈log2 m⌉ steps, the farthest first."""
+    order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
+    distance = 1 << max(0, (len(order) - 1).bit_length() - 1)
+    while distance and len(order) > 1:
+        receiver = np.arange(distance, len(order), 2 * distance)
+        yield send(order[receiver - distance, None], order[receiver, None], whole[None])
+        distance //= 2
+
+
+def rooted(n: int, root: int) -> Index:
+    """All ranks in order, the root first.
+
+    >>> rooted(4, 2).tolist()
+    [2, 3, 0, 1]
+    """
+    return (root + np.arange(n)) % n
