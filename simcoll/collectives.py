@@ -181,7 +181,7 @@ _CONTRACTS: Final = (
     Collective("all_to_all", "rank r's block s goes to rank s, as its block r", _own, _transposed, _per_rank, _but_one),
     Collective("barrier", "nobody leaves before everyone has come", _own, _reduced, _one, lambda n: Fraction(0),
                reduces=True, at_least_once=True),
-    Collective("send_recv", "the rank behind the root gets the root's buffer", _own, _at_next, _one, _plain, rooted=True),
+    Collective("send_recv", "the next rank gets the root's buffer", _own, _at_next, _one, _plain, rooted=True),
 )  # fmt: skip
 
 COLLECTIVES: Final[dict[str, Collective]] = {c.name: c for c in _CONTRACTS}

@@ -44,7 +44,7 @@ for _tag, _pattern, _first in (
     ),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
 ):
-    _Yaml12.add_implicit_resolver(  # type: ignore[attr-defined]
+    _Yaml12.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), [*_first, ""] if _tag == "null" else list(_first)
     )
 
@@ -54,7 +54,7 @@ def _integer(loader: Any, node: yaml.ScalarNode) -> int:
     return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
 
-_Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)  # type: ignore[attr-defined]
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 class Model(BaseModel):

@@ -11,6 +11,7 @@ A schedule holds no size, time, link or channel.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,7 +50,9 @@ class Step(NamedTuple):
     reduce: Bools
 
 
-def send(src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False) -> Step:
+def send(
+    src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False
+) -> Step:
     """One step in which each `src` sends `slot` to `dst` (into `to_slot` if it differs); arguments broadcast.
 
     >>> send([1, 2], 0, 0, reduce=True).src.tolist()
@@ -62,7 +65,7 @@ def send(src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | N
 
 def join(*steps: Step) -> Step:
     """Several sets of transfers as one step."""
-    return Step(*(np.concatenate(column) for column in zip(*steps, strict=True)))
+    return Step._make(np.concatenate(column) for column in zip(*steps, strict=True))
 
 
 def together(*parts: Iterable[Step]) -> Iterator[Step]:
@@ -79,7 +82,7 @@ def together(*parts: Iterable[Step]) -> Iterator[Step]:
 class Schedule:
     """An immutable list of transfers in columns.
 
-    `step` (int32, never decreasing), `src`, `src_slot`, `dst`, `dst_slot` (int32), `reduce` (bool): one entry a transfer.
+    `step` (int32, never decreasing), `src`, `src_slot`, `dst`, `dst_slot` (int32), `reduce` (bool): one entry each.
     `n` ranks, then `agents` in-network participants; `n_chunks` slots of buffer, `n_slots` slots in all.
     `pipelined` says how loops over a large buffer follow each other: one step behind (trees, chains) or one after
     the other (rings). `groups` are the ranks that take part, by default all in one group; `root` is a place in a group.
@@ -127,11 +130,12 @@ class Schedule:
         numbers: list[Ints] = []
         for number, part in enumerate(steps):
             order = _sender_order(part.src)
-            parts.append(Step(*(column[order] for column in part)))
+            parts.append(Step._make(column[order] for column in part))
             numbers.append(np.full(len(order), number, np.int32))
         if not parts:
             parts, numbers = [send([], [], [])], [np.zeros(0, np.int32)]
-        return cls(n_chunks=n_chunks, step=np.concatenate(numbers), **join(*parts)._asdict(), **what)
+        columns: dict[str, Any] = join(*parts)._asdict()
+        return cls(n_chunks=n_chunks, step=np.concatenate(numbers), **columns, **what)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int]], **what: Any) -> Schedule:
@@ -141,7 +145,8 @@ class Schedule:
             raise ScheduleError("a schedule's numbers must fit 32 bits")
         columns = [np.ascontiguousarray(c, dtype=np.int32) for c in table.T]
         names = ("step", "src", "src_slot", "dst", "dst_slot")
-        return cls(**dict(zip(names, columns, strict=False)), reduce=columns[5].astype(np.bool_), **what)
+        table_of: dict[str, Any] = dict(zip(names, columns, strict=False))
+        return cls(reduce=columns[5].astype(np.bool_), **table_of, **what)
 
     def replace(self, **changes: Any) -> Schedule:
         """A copy with some fields changed; checked like any other."""
@@ -204,7 +209,7 @@ class Schedule:
         """The index range of each step in turn; empty steps are skipped."""
         bounds = np.flatnonzero(np.diff(self.step)) + 1
         edges = [0, *bounds.tolist(), len(self)] if len(self) else [0]
-        return (slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
+        return (slice(a, b) for a, b in itertools.pairwise(edges))
 
     def on(self, members: Sequence[int], world: int) -> Schedule:
         """The same schedule played by `members` of a larger `world` of ranks; agents move behind the world."""

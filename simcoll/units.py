@@ -23,7 +23,16 @@ _PREFIX: Final = {
 }
 _BITS: Final = {f"{p}{unit}": Fraction(f, 8) for p, f in _PREFIX.items() for unit in ("b", "bit")}
 _BYTES: Final = {f"{p}B": Fraction(f) for p, f in _PREFIX.items()}
-_TIMES: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ms": 10**9, "s": 10**12, "min": 60 * 10**12}
+_TIMES: Final = {
+    "ps": 1,
+    "ns": 10**3,
+    "us": 10**6,
+    "µs": 10**6,
+    "μs": 10**6,
+    "ms": 10**9,
+    "s": 10**12,
+    "min": 60 * 10**12,
+}
 
 _UNITS: Final[dict[Kind, dict[str, Fraction]]] = {
     "size": {**_BYTES, **_BITS},
@@ -76,7 +85,7 @@ def parse_exact(text: object, kind: Kind) -> Fraction:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
     if not isinstance(text, str):
-        raise ValueError(f"{text} has no unit; write e.g. {example}")  # noqa: TRY004  (the value is wrong, not a type)
+        raise ValueError(f"{text} has no unit; write e.g. {example}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")

@@ -1,1 +1,1 @@
-"""x"""
+"""Engines: each takes a `Program` and returns a `Timeline`, all the same one."""

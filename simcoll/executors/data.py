@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.collectives import ALL, NOTHING, Collective, collective
+from simcoll.collectives import ALL, NOTHING, Collective, collective, cut
 from simcoll.errors import ScheduleError
 from simcoll.schedule import Schedule
 
@@ -39,7 +39,7 @@ Proof = Literal["full", "fingerprint"]
 
 
 class _Places:
-    """The (participant, slot) pairs a schedule touches, numbered densely: scratch and agents cost only what they use."""
+    """The (participant, slot) pairs a schedule touches, numbered densely: scratch costs only what is used."""
 
     def __init__(self, schedule: Schedule):
         self.width = schedule.n_slots
@@ -51,7 +51,8 @@ class _Places:
         self.write = np.searchsorted(self.keys, writes)
 
     def _keys(self, participant: NDArray[Any], slot: NDArray[Any]) -> NDArray[np.int64]:
-        return participant.astype(np.int64) * self.width + slot
+        keys: NDArray[np.int64] = participant.astype(np.int64) * self.width + slot
+        return keys
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -191,7 +192,9 @@ def _compare_symbols(schedule: Schedule, places: _Places, state: _Symbols) -> No
 
 def _complaint(schedule: Schedule, rank: int, slot: int) -> str:
     into = np.flatnonzero((schedule.dst == rank) & (schedule.dst_slot == slot))
-    when = f"after step {schedule.step[into[-1]]}, the last to write there" if len(into) else "nothing is ever sent there"
+    when = (
+        f"after step {schedule.step[into[-1]]}, the last to write there" if len(into) else "nothing is ever sent there"
+    )
     return f"{schedule.name}: rank {rank}, chunk {slot} ({when}): "
 
 
@@ -275,8 +278,6 @@ def _cuts(
     schedule: Schedule, contract: Collective, inputs: Sequence[NDArray[Any]], weights: object
 ) -> dict[int, list[slice]]:
     """For every rank the element range of each slot of its buffer."""
-    from simcoll.collectives import cut
-
     lengths = {len(array) for array in inputs}
     if len(inputs) != schedule.n or len(lengths) != 1:
         raise ValueError(f"needs {schedule.n} arrays of one length")

@@ -1,0 +1,44 @@
+"""What an engine returns: when everything happened.
+
+All times are int64 picoseconds from the start of the run, one entry a transfer of the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Times of each transfer and of each of its hops.
+
+    `start` (the channel takes it up), `sent` (its tail has left the source), `arrive` (its tail is there), `end` (after
+    the receive side), `complete` (its version can be read): int64 (transfers,). `hop_begin`, `hop_end`: int64 (hops,),
+    the interval in which each link of each route, in the program's order of hops, is occupied by the transfer.
+    """
+
+    start: Times
+    sent: Times
+    arrive: Times
+    end: Times
+    complete: Times
+    hop_begin: Times
+    hop_end: Times
+
+    @property
+    def makespan_ps(self) -> int:
+        """When the last transfer has ended."""
+        return int(self.end.max(initial=0))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Timeline):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
+
+    __hash__: Any = None
