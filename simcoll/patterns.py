@@ -110,3 +110,84 @@ def rooted(n: int, root: int) -> Index:
     [2, 3, 0, 1]
     """
     return (root + np.arange(n)) % n
+
+
+def tree_reduce(parent: Index, slot: int) -> Iterator[Step]:
+    """Up any tree (`parent`, −1 at the root), each node once its children have: as many steps as the tree is high."""
+    height = _heights(parent)
+    for step in range(int(height.max())):
+        node = np.flatnonzero((height == step) & (parent >= 0))
+        yield send(node, parent[node], slot, reduce=True)
+
+
+def tree_broadcast(parent: Index, slot: int) -> Iterator[Step]:
+    """Down any tree from its root, one level a step, the lower child first."""
+    depth = _depths(parent)
+    for step in range(int(depth.max())):
+        node = np.flatnonzero(depth == step + 1)
+        yield send(parent[node], node, slot)
+
+
+def _depths(parent: Index) -> Index:
+    depth, above = np.zeros(len(parent), np.int64), parent
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return depth
+
+
+def _heights(parent: Index) -> Index:
+    height, depth = np.zeros(len(parent), np.int64), _depths(parent)
+    for level in range(int(depth.max()), 0, -1):
+        node = np.flatnonzero(depth == level)
+        np.maximum.at(height, parent[node], height[node] + 1)
+    return height
+
+
+def binary_heap(n: int) -> Index:
+    """Parents in the tree that a binary heap of n nodes is: (i−1)//2, and −1 for node 0."""
+    return (np.arange(n) - 1) // 2
+
+
+def halving_reduce_scatter(core: Index, owner: Index) -> Iterator[Step]:
+    """log2 p steps over a power of two of ranks, the far half first; slot b ends reduced at `core[owner[b]]`."""
+    apart = np.arange(len(core))[:, None] ^ owner
+    distance = len(core) // 2
+    while distance:
+        place, slot = np.nonzero(apart // distance == 1)
+        yield send(core[place], core[place ^ distance], slot, reduce=True)
+        distance //= 2
+
+
+def doubling_all_gather(core: Index, owner: Index) -> Iterator[Step]:
+    """log2 p steps over a power of two of ranks, the nearest first; slot b starts at `core[owner[b]]`."""
+    apart = np.arange(len(core))[:, None] ^ owner
+    distance = 1
+    while distance < len(core):
+        place, slot = np.nonzero(apart < distance)
+        yield send(core[place], core[place ^ distance], slot)
+        distance *= 2
+
+
+def peers(n: int) -> tuple[Index, Index]:
+    """Every rank (n, 1) and all others by distance (n, n−1): r+1 first.
+
+    >>> peers(3)[1].tolist()
+    [[1, 2], [2, 0], [0, 1]]
+    """
+    rank = np.arange(n)[:, None]
+    return rank, (rank + np.arange(1, n)) % n
+
+
+def power_of_two(n: int) -> bool:
+    """Whether n is 1, 2, 4, ….
+
+    >>> [n for n in range(1, 9) if power_of_two(n)]
+    [1, 2, 4, 8]
+    """
+    return n & (n - 1) == 0
+
+
+def several(n: int) -> bool:
+    """Whether there is anyone to talk to."""
+    return n > 1

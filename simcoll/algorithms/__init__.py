@@ -12,9 +12,7 @@ from simcoll.schedule import Schedule
 __all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "ring", "tree"]
 
 
-def build(
-    collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0
-) -> Schedule:
+def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Schedule:
     """The schedule of `collective/algorithm` for `n` ranks.
 
     `algorithm` may carry options, e.g. `hierarchical(across=recursive_doubling)`.

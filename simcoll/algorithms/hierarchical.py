@@ -1,1 +1,93 @@
-"""to come"""
+"""Inside groups first, then across them: most bytes stay on the fast links inside a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll import patterns
+from simcoll.patterns import Index
+from simcoll.registry import Request, register
+from simcoll.schedule import Step, send, together
+
+
+def _shards(request: Request) -> int:
+    shape = request.equal_groups().shape
+    across = request.options.get("across", "ring")
+    return int(np.prod(shape[1:] if across == "recursive_doubling" else shape))
+
+
+@register(
+    "all_reduce",
+    "hierarchical",
+    chunks=_shards,
+    uses_groups=True,
+    options={"across": ("ring", "recursive_doubling")},
+)
+def hierarchical_all_reduce(request: Request) -> Iterator[Step]:
+    """Ring reduce-scatter inside groups, all-reduce of each shard across them, ring all-gather inside; equal groups.
+
+    g groups of m take 2(m−1) + 2(g−1) steps with `across=ring`, 2(m−1) + log2 g with `across=recursive_doubling`
+    (two more where g is no power of two). Groups of groups are worked through from the innermost.
+    """
+    table = request.equal_groups()
+    doubling = request.options.get("across") == "recursive_doubling"
+    shape = (1, *table.shape[1:]) if doubling else table.shape
+    chunks = np.arange(np.prod(shape)).reshape(shape[::-1]).T  # the innermost shard is one run of chunks
+    levels = [_level(table, chunks, axis) for axis in range(table.ndim)]
+    for ranks, slots in reversed(levels[1:]):
+        yield from patterns.ring_reduce_scatter(ranks, slots)
+    if doubling:
+        yield from patterns.pairwise_all_reduce(table.reshape(len(table), -1).T, chunks.reshape(-1, 1))
+    else:
+        yield from patterns.ring_all_reduce(*levels[0])
+    for ranks, slots in levels[1:]:
+        yield from patterns.ring_all_gather(ranks, slots)
+
+
+def _level(table: Index, chunks: Index, axis: int) -> tuple[Index, Index]:
+    """The rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
+
+    A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
+    """
+    outer, m = int(np.prod(table.shape[:axis])), table.shape[axis]
+    ranks = table.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
+    inner = len(ranks) // outer
+    slots = chunks.reshape(-1, chunks.shape[axis], inner).transpose(2, 1, 0)
+    return ranks, slots if inner == 1 else np.tile(slots, (outer, 1, 1))
+
+
+@register(
+    "all_reduce",
+    "hierarchical_leader",
+    chunks=lambda request: len(request.two_levels()),
+    uses_groups=True,
+    options={"inside": ("reduce", "all_reduce")},
+)
+def hierarchical_leader(request: Request) -> Iterator[Step]:
+    """Reduce to a leader in each group, ring all-reduce among the leaders, broadcast inside; any groups.
+
+    g groups of at most m take 2(g−1) + 2⌈log2 m⌉ steps: inside go binomial trees, or recursive doubling with
+    `inside=all_reduce`.
+    """
+    groups = request.two_levels()
+    slots = np.arange(len(groups))
+    inside = patterns.pairwise_all_reduce if request.options.get("inside") == "all_reduce" else patterns.binomial_reduce
+    yield from together(*(inside(group, slots) for group in groups))
+    yield from patterns.ring_all_reduce([group[0] for group in groups], slots)
+    yield from together(*(patterns.binomial_broadcast(group, slots) for group in groups))
+
+
+@register("all_reduce", "hierarchical_tree", pipelined=True, uses_groups=True)
+def hierarchical_tree(request: Request) -> Iterator[Step]:
+    """Members send to their group's leader, leaders to the first leader, and down again: 4 steps; any groups."""
+    groups = request.two_levels()
+    top, *leaders = (group[0] for group in groups)
+    members = [rank for group in groups for rank in group[1:]]
+    theirs = [group[0] for group in groups for _ in group[1:]]
+    moves = [(np.asarray(low), np.asarray(high)) for low, high in ((members, theirs), (leaders, top)) if low]
+    for low, high in moves:
+        yield send(low, high, 0, reduce=True)
+    for low, high in reversed(moves):
+        yield send(high, low, 0)

@@ -1,1 +1,103 @@
-"""to come"""
+"""Trees: the whole buffer goes up and down, log n steps each way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll import patterns
+from simcoll.patterns import Index, power_of_two
+from simcoll.registry import Request, chunk_per_rank, register
+from simcoll.schedule import Step, send, together
+
+
+def _perfect(n: int) -> bool:
+    return power_of_two(n + 1)
+
+
+def _through_heap(n: int) -> Iterator[Step]:
+    parent = patterns.binary_heap(n)
+    yield from patterns.tree_reduce(parent, 0)
+    yield from patterns.tree_broadcast(parent, 0)
+
+
+@register("all_reduce", "tree", pipelined=True, cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
+def tree_all_reduce(request: Request) -> Iterator[Step]:
+    """Up a binary tree to rank 0 and down again: 2⌊log2 n⌋ steps of the whole buffer.
+
+    Rank i's parent is (i−1)//2; a rank sends up as soon as its children have.
+    """
+    yield from _through_heap(request.n)
+
+
+@register("barrier", "tree", cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
+def tree_barrier(request: Request) -> Iterator[Step]:
+    """Reports go up a binary tree to rank 0, the release comes down: 2⌊log2 n⌋ steps."""
+    yield from _through_heap(request.n)
+
+
+@register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True)
+def double_binary_tree(request: Request) -> Iterator[Step]:
+    """Two binary trees, half the data each; a leaf of one is an inner rank of the other: 2⌈log2 n⌉ steps.
+
+    Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), with the
+    trees as NCCL builds them. For odd n rank 0 is inner in both.
+    """
+    first, rank = bit_tree(request.n), np.arange(request.n)
+    # A rank's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
+    alias = request.n - 1 - rank if request.n % 2 == 0 else (rank - 1) % request.n
+    real = np.argsort(alias)
+    second = np.where(first[alias] < 0, -1, real[first[alias]])
+    yield from together(*(patterns.tree_reduce(parent, half) for half, parent in enumerate((first, second))))
+    yield from together(*(patterns.tree_broadcast(parent, half) for half, parent in enumerate((first, second))))
+
+
+def bit_tree(n: int) -> Index:
+    """Parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
+
+    A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
+
+    >>> bit_tree(8).tolist()
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    """
+    node = np.arange(n)
+    bit = node & -node
+    parent = (node ^ bit) | (bit << 1)
+    return np.where(node == 0, -1, np.where(parent < n, parent, node ^ bit))
+
+
+@register("reduce", "binomial", cost="log2(n) * (alpha + beta * m)")
+def binomial_reduce(request: Request) -> Iterator[Step]:
+    """Up a binomial tree to the root: ⌈log2 n⌉ steps, n−1 messages."""
+    yield from patterns.binomial_reduce(patterns.rooted(request.n, request.root), 0)
+
+
+@register("broadcast", "binomial", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
+def binomial_broadcast(request: Request) -> Iterator[Step]:
+    """Down a binomial tree from the root: ⌈log2 n⌉ steps, n−1 messages."""
+    yield from patterns.binomial_broadcast(patterns.rooted(request.n, request.root), 0)
+
+
+@register("gather", "binomial", chunks=chunk_per_rank)
+def binomial_gather(request: Request) -> Iterator[Step]:
+    """Up a binomial tree, each rank sending the blocks of all below it: ⌈log2 n⌉ steps."""
+    for child, parent, block in _binomial_levels(request):
+        yield send(child, parent, block)
+
+
+@register("scatter", "binomial", chunks=chunk_per_rank)
+def binomial_scatter(request: Request) -> Iterator[Step]:
+    """Down a binomial tree, each rank getting the blocks of all below it: ⌈log2 n⌉ steps."""
+    for child, parent, block in reversed(list(_binomial_levels(request))):
+        yield send(parent, child, block)
+
+
+def _binomial_levels(request: Request) -> Iterator[tuple[Index, Index, Index]]:
+    """From the leaves up: child, parent and block, one entry for each block of the child's subtree."""
+    order, distance = patterns.rooted(request.n, request.root), 1
+    while distance < request.n:
+        child = np.arange(distance, request.n, 2 * distance)
+        which, offset = np.nonzero(child[:, None] + np.arange(distance) < request.n)
+        yield order[child[which]], order[child[which] - distance], order[child[which] + offset]
+        distance *= 2
