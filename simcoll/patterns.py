@@ -57,8 +57,8 @@ def pairwise_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
     Where m is no power of two, the first 2(m − p) ranks fold in pairs before and unfold after, as MPI libraries do.
     """
     groups = _groups(ranks)
-    whole = np.asarray(slots, dtype=np.int64)
-    whole = np.broadcast_to(whole if whole.ndim == 2 else whole.reshape(1, -1), (len(groups), whole.shape[-1]))
+    whole = np.atleast_2d(np.asarray(slots, dtype=np.int64))
+    whole = np.broadcast_to(whole, (len(groups), whole.shape[-1]))
     extra, core = fold(groups)
     if extra.shape[1]:
         yield send(extra[..., None], core[:, : extra.shape[1], None], whole[:, None], reduce=True)
@@ -177,6 +177,16 @@ def peers(n: int) -> tuple[Index, Index]:
     """
     rank = np.arange(n)[:, None]
     return rank, (rank + np.arange(1, n)) % n
+
+
+def lowest_bit(number: Index) -> Index:
+    """The largest power of two that divides each number; 0 for 0."""
+    return number & -number
+
+
+def highest_bit(number: Index) -> Index:
+    """The largest power of two not above each number; numbers from 1."""
+    return np.int64(1) << (np.frexp(number)[1] - 1).astype(np.int64)
 
 
 def power_of_two(n: int) -> bool:

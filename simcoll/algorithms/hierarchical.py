@@ -91,3 +91,25 @@ def hierarchical_tree(request: Request) -> Iterator[Step]:
         yield send(low, high, 0, reduce=True)
     for low, high in reversed(moves):
         yield send(high, low, 0)
+
+
+@register("all_to_all", "hierarchical", chunks=lambda request: request.n, uses_groups=True)
+def hierarchical_all_to_all(request: Request) -> Iterator[Step]:
+    """Inside groups, blocks go to the member with their target's index; then across them to the target: 2 steps.
+
+    Equal groups: g of m send n(m−1)g + n(g−1)m blocks. A block from member i for group h waits in scratch slot
+    n + h·m + i.
+    """
+    table = request.equal_groups()
+    table = table.reshape(-1, table.shape[-1])
+    g, m = table.shape
+    group, member, other, across = np.ogrid[:g, :m, 1:m, :g]
+    relay = (member + other) % m
+    scratch = np.where(across == group, table[group, member], request.n + across * m + member)
+    if m > 1:
+        yield send(table[group, member], table[group, relay], table[across, relay], scratch)
+    group, member, other, origin = np.ogrid[:g, :m, 1:g, :m]
+    target = (group + other) % g
+    held = np.where(origin == member, table[target, member], request.n + target * m + origin)
+    if g > 1:
+        yield send(table[group, member], table[target, member], held, table[group, origin])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,3 +30,39 @@ def ring_unchunked(request: Request) -> Iterator[Step]:
         last = s == request.n - 2
         passed = send(rank, (rank + 1) % request.n, min(s, 1), 0 if last else 1, reduce=last)
         yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed
+
+
+@register("all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)")
+def ring_all_gather(request: Request) -> Iterator[Step]:
+    """Every block is passed on around the ring: n−1 steps of one block a rank."""
+    yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
+
+
+@register("reduce_scatter", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)")
+def ring_reduce_scatter(request: Request) -> Iterator[Step]:
+    """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
+    yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
+
+
+@register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)")
+def chain_reduce(request: Request) -> Iterator[Step]:
+    """From the rank behind the root around to the root, each adding its own: n−1 steps, one behind for each loop."""
+    order = np.roll(patterns.rooted(request.n, request.root), -1)
+    for sender, receiver in pairwise(order):
+        yield send(sender, receiver, 0, reduce=True)
+
+
+@register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)")
+def chain_broadcast(request: Request) -> Iterator[Step]:
+    """From the root on to the next rank and the next: n−1 steps, one behind for each loop."""
+    order = patterns.rooted(request.n, request.root)
+    for sender, receiver in pairwise(order):
+        yield send(sender, receiver, 0)
+
+
+@register("send_recv", "ring", cost="alpha + beta * m", cost_for=patterns.several)
+def ring_send_recv(request: Request) -> Iterator[Step]:
+    """Every rank sends its buffer to the next, as nccl-tests' sendrecv: 1 step, n messages."""
+    rank = np.arange(request.n)
+    if request.n > 1:
+        yield send(rank, (rank + 1) % request.n, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcoll import patterns
-from simcoll.patterns import Index, power_of_two
+from simcoll.patterns import Index, lowest_bit, power_of_two
 from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.schedule import Step, send, together
 
@@ -62,7 +62,7 @@ def bit_tree(n: int) -> Index:
     [-1, 2, 4, 2, 0, 6, 4, 6]
     """
     node = np.arange(n)
-    bit = node & -node
+    bit = lowest_bit(node)
     parent = (node ^ bit) | (bit << 1)
     return np.where(node == 0, -1, np.where(parent < n, parent, node ^ bit))
 
