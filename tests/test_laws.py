@@ -36,7 +36,8 @@ EQUAL: list[Groups] = [
     ((((0, 8), (1, 9)), ((2, 10), (3, 11))), (((4, 12), (5, 13)), ((6, 14), (7, 15)))),
 ]
 UNEQUAL: list[Groups] = [((0, 1, 2), (3, 4)), ((4, 0), (1,), (2, 3)), ((0, 1), ((2, 3), (4,)), (5, 6, 7))]
-MAY_REPEAT = {("send_recv", "ring"), ("barrier", "dissemination")}  # a message more than the contract needs
+# These may send what the contract does not need.
+MAY_REPEAT = {("send_recv", "ring"), ("barrier", "dissemination"), ("broadcast", "scatter_allgather")}
 UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
     "product": np.multiply,
@@ -247,6 +248,9 @@ def test_counts(n: int) -> None:
         ("all_reduce", "double_binary_tree"): (2 * up, 4 * (n - 1)),
         ("all_reduce", "recursive_doubling"): (log + fold, (log << log) + 2 * (n - (1 << log))),
         ("all_reduce", "nvls"): (2, 2 * n),
+        ("all_reduce", "bidirectional_ring"): (2 * (n - 1), 4 * n * (n - 1)),
+        ("all_gather", "nvls"): (2, n * n),
+        ("reduce_scatter", "nvls"): (2, n * n + n),
         ("all_gather", "direct"): (1, n * (n - 1)),
         ("all_gather", "ring"): (n - 1, n * (n - 1)),
         ("all_gather", "bruck"): (up, n * (n - 1)),
@@ -284,6 +288,9 @@ def test_ring_neighbours(n: int) -> None:
 VOLUMES: dict[tuple[str, str], Callable[[int], Fraction]] = {
     ("all_reduce", "ring"): lambda n: Fraction(2 * (n - 1), n),
     ("all_reduce", "halving_doubling"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "bidirectional_ring"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_gather", "hierarchical"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "hierarchical"): lambda n: Fraction(n - 1, n),
     ("all_reduce", "hierarchical"): lambda n: Fraction(2 * (n - 1), n),
     ("all_reduce", "recursive_doubling"): lambda n: Fraction(n.bit_length() - 1),
     ("all_reduce", "all_pairs"): lambda n: Fraction(n - 1),

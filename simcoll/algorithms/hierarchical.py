@@ -8,7 +8,7 @@ import numpy as np
 
 from simcoll import patterns
 from simcoll.patterns import Index
-from simcoll.registry import Request, register
+from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.schedule import Step, send, together
 
 
@@ -44,6 +44,22 @@ def hierarchical_all_reduce(request: Request) -> Iterator[Step]:
         yield from patterns.ring_all_reduce(*levels[0])
     for ranks, slots in levels[1:]:
         yield from patterns.ring_all_gather(ranks, slots)
+
+
+@register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
+def hierarchical_reduce_scatter(request: Request) -> Iterator[Step]:
+    """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
+    table = request.equal_groups()
+    for axis in reversed(range(table.ndim)):
+        yield from patterns.ring_reduce_scatter(*_level(table, table, axis))
+
+
+@register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
+def hierarchical_all_gather(request: Request) -> Iterator[Step]:
+    """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
+    table = request.equal_groups()
+    for axis in range(table.ndim):
+        yield from patterns.ring_all_gather(*_level(table, table, axis))
 
 
 def _level(table: Index, chunks: Index, axis: int) -> tuple[Index, Index]:
@@ -93,7 +109,7 @@ def hierarchical_tree(request: Request) -> Iterator[Step]:
         yield send(high, low, 0)
 
 
-@register("all_to_all", "hierarchical", chunks=lambda request: request.n, uses_groups=True)
+@register("all_to_all", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
 def hierarchical_all_to_all(request: Request) -> Iterator[Step]:
     """Inside groups, blocks go to the member with their target's index; then across them to the target: 2 steps.
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simcoll.registry import Request, register
+from simcoll import patterns
+from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.schedule import Step, send
 
 
@@ -17,3 +18,21 @@ def nvls_all_reduce(request: Request) -> Iterator[Step]:
     if request.n > 1:
         yield send(ranks, switch, 0, reduce=True)
         yield send(switch, ranks, 0)
+
+
+@register("all_gather", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
+def nvls_all_gather(request: Request) -> Iterator[Step]:
+    """Everyone sends its block to the switch, which sends it to all others: 2 steps, n blocks up and n(n−1) down."""
+    rank, others = patterns.peers(request.n)
+    if request.n > 1:
+        yield send(rank, request.n, rank)
+        yield send(request.n, others, rank)
+
+
+@register("reduce_scatter", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
+def nvls_reduce_scatter(request: Request) -> Iterator[Step]:
+    """Everyone sends its buffer to the switch, which sends each its reduced block: 2 steps, n² blocks up, n down."""
+    rank, switch = np.arange(request.n), request.n
+    if request.n > 1:
+        yield send(rank[:, None], switch, rank, reduce=True)
+        yield send(switch, rank, rank)

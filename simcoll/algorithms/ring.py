@@ -9,13 +9,21 @@ import numpy as np
 
 from simcoll import patterns
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, join, send
+from simcoll.schedule import Step, join, send, together
 
 
 @register("all_reduce", "ring", chunks=chunk_per_rank, cost="2 * (n - 1) * (alpha + beta * m / n)")
 def ring_all_reduce(request: Request) -> Iterator[Step]:
     """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
     yield from patterns.ring_all_reduce(np.arange(request.n), np.arange(request.n))
+
+
+@register("all_reduce", "bidirectional_ring", chunks=lambda request: 2 * request.n)
+def bidirectional_ring(request: Request) -> Iterator[Step]:
+    """Half the data goes around each way: 2(n−1) steps of two half-size chunks a rank, one to each neighbour."""
+    ranks = np.arange(request.n)
+    forth, back = patterns.ring_all_reduce(ranks, ranks), patterns.ring_all_reduce(ranks[::-1], request.n + ranks)
+    yield from together(forth, back)
 
 
 @register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")

@@ -93,6 +93,20 @@ def binomial_scatter(request: Request) -> Iterator[Step]:
         yield send(parent, child, block)
 
 
+@register("broadcast", "scatter_allgather", chunks=chunk_per_rank)
+def scatter_allgather(request: Request) -> Iterator[Step]:
+    """Binomial scatter from the root, then ring all-gather: ⌈log2 n⌉ + n−1 steps; for large buffers (van de Geijn)."""
+    yield from binomial_scatter(request)
+    yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
+
+
+@register("reduce", "reduce_scatter_gather", chunks=chunk_per_rank)
+def reduce_scatter_gather(request: Request) -> Iterator[Step]:
+    """Ring reduce-scatter, then binomial gather to the root: n−1 + ⌈log2 n⌉ steps; for large buffers."""
+    yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
+    yield from binomial_gather(request)
+
+
 def _binomial_levels(request: Request) -> Iterator[tuple[Index, Index, Index]]:
     """From the leaves up: child, parent and block, one entry for each block of the child's subtree."""
     order, distance = patterns.rooted(request.n, request.root), 1
