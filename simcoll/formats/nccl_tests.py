@@ -1,0 +1,188 @@
+"""What nccl-tests and rccl-tests print, of any version, read by the words of its header.
+
+The text may be a whole log: several tests one after the other, labels before each line, and NCCL's debug output
+between the lines or in the middle of one. Rows that are incomplete, that have no out-of-place time, or that moved
+nothing (0 bytes: fewer elements than ranks) are left out. Sizes are total buffers in bytes, times in microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+from simcoll.collectives import COLLECTIVES
+from simcoll.errors import Diagnostic, InputError, Place
+
+Cells = dict[str, tuple[str, Place | None]]
+
+# `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
+_DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")
+_HEADER: Final = re.compile(r"#\s*(size\s.*)")
+_NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
+_RANK: Final = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
+_WORD: Final = re.compile(r"\S+")
+_THREADS: Final = re.compile(r"\bnThread\s+(\d{1,6})\s+nGpus\s+(\d{1,6})\b")
+_PROGRAM: Final = re.compile(
+    r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|reduce|broadcast|gather|scatter|alltoall|sendrecv)_perf"
+)
+_VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)")
+_LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
+_COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
+
+
+@dataclass
+class _Test:
+    """One table: its header, what was printed before it, and its rows as header word → cell."""
+
+    place: Place
+    before: list[str]
+    lead: re.Pattern[str]
+    tail: list[str]
+    rows: list[Cells] = field(default_factory=list)
+
+
+def cells(text: str, source: str, given: Cells) -> list[Cells]:
+    """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
+
+    A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so.
+    Raises InputError when there is no row, or when neither the text nor `given` tells collective or ranks.
+    """
+    tests = [test for test in _tests(text, source) if test.rows]
+    if not tests:
+        what = f"{source}: holds no measurement"
+        cure = (
+            "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
+        )
+        raise InputError(what, cure)
+    mistakes: list[Diagnostic] = []
+    common = _library(text)
+    found = []
+    for test in tests:
+        said = common | _said(test, given, mistakes)
+        found += [{c: cell for c, cell in row.items() if c not in test.tail} | said for row in test.rows]
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
+def _tests(text: str, source: str) -> list[_Test]:
+    tests: list[_Test] = []
+    before: list[str] = []
+    partial: Cells = {}
+    values: list[tuple[str, Place | None]] = []
+    for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = _DEBUG.sub("", full)
+        if test := _header(line, Place(source, number, 1), before):
+            tests.append(test)
+            before, partial = [], {}
+            continue
+        start = tests[-1].lead.search(line) if tests else None
+        if start:
+            partial = _lead(start, source, number)
+            values = []
+        words = list(_WORD.finditer(line, start.end() if start else 0))
+        if start or (partial and words and all(_NUMBER.fullmatch(word[0]) for word in words)):
+            values += [(word[0], Place(source, number, word.start() + 1)) for word in words]
+            if len(values) >= len(tests[-1].tail):
+                tests[-1].rows += _complete(partial, tests[-1].tail, values)
+                partial = {}
+        else:
+            before.append(full)
+    return tests
+
+
+def _header(line: str, place: Place, before: list[str]) -> _Test | None:
+    match = _HEADER.search(line)
+    words = match[1].split() if match else []
+    if "time" not in words or "type" not in words[: words.index("time")]:
+        return None
+    lead, tail = words[: words.index("time")], words[words.index("time") :]
+    if len(set(lead)) < len(lead):
+        return None
+    parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
+    others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # some versions leave it blank
+    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>\d+){others}(?!\S)"), tail)
+
+
+def _lead(match: re.Match[str], source: str, line: int) -> Cells:
+    return {
+        _COLUMN.get(word, word): (text, Place(source, line, match.start(word) + 1))
+        for word, text in match.groupdict().items()
+        if text is not None
+    }
+
+
+def _complete(lead: Cells, tail: list[str], values: list[tuple[str, Place | None]]) -> Iterator[Cells]:
+    """The row, unless it is damaged, has no time, or moved nothing; of doubled columns the first is out of place."""
+    measured: Cells = {}
+    for word, value in zip(tail, values, strict=False):
+        column = _COLUMN.get(word, word)
+        measured.setdefault("in_place_time_us" if word == "time" and column in measured else column, value)
+    sound = len(values) == len(tail) and all(_NUMBER.fullmatch(text) for text, _ in values)
+    if sound and lead["size_bytes"][0].strip("0") and measured["time_us"][0] != "N/A":
+        yield lead | measured
+
+
+def _library(text: str) -> Cells:
+    version = _VERSION.search(text)
+    library = "rccl" if re.search(r"rccl", text, re.IGNORECASE) else "nccl"
+    return {"library": (library, None), **({"library_version": (version[1], None)} if version else {})}
+
+
+def _said(test: _Test, given: Cells, mistakes: list[Diagnostic]) -> Cells:
+    """What the lines before a table say of all its rows."""
+    ranks, nodes = _ranks(test.before, given)
+    timing = "nccl-tests"
+    programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
+    collective = programs[-1] if programs else None
+    if ranks is None and "ranks" not in given:
+        mistakes.append(Diagnostic("nothing says how many ranks took part", "give ranks=N", "", test.place))
+    elif collective is None and "collective" not in given:
+        candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
+        collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
+        if len(candidates) > 1:
+            cure = f"give collective=NAME, one of {', '.join(candidates)}"
+            mistakes.append(Diagnostic("nothing says which collective this is", cure, "", test.place))
+    graph = any(re.search(r"\bgraph:\s*[1-9]", line) for line in test.before)
+    said = {
+        "collective": collective,
+        "ranks": ranks,
+        "nodes": nodes,
+        "timing": timing,
+        "harness": "graph" if graph else "nccl-tests",
+    }
+    return {column: (str(value), test.place) for column, value in said.items() if value is not None}
+
+
+def _ranks(before: list[str], given: Cells) -> tuple[int | None, int | None]:
+    """Ranks of a communicator and their hosts; where no ranks are listed and none are given, those of one process."""
+    listed = {m[1]: (m[2], m[3]) for line in before for m in _RANK.finditer(line)}
+    if listed:
+        group = next(iter(listed.values()))[0]
+        hosts = [host for its_group, host in listed.values() if its_group == group]
+        return len(hosts), len(set(hosts))
+    threads = [m for line in before for m in _THREADS.finditer(line)]
+    if threads and "ranks" not in given:
+        return int(threads[-1][1]) * int(threads[-1][2]), None
+    return None, None
+
+
+def _inferred(rows: list[Cells], ranks: int) -> list[str]:
+    """The collectives that nccl-tests' columns leave possible; all of a kind if the bandwidths are printed as 0."""
+    best = max(rows, key=lambda row: _value(row, "busbw"))
+    algbw, busbw = _value(best, "algbw"), _value(best, "busbw")
+    reduces = best.get("redop", ("none", None))[0] not in ("none", "")
+    rooted = _value(best, "root", -1) >= 0
+    kind = [c for c in COLLECTIVES.values() if c.reduces == reduces and c.busbw(2) > Fraction(0)]
+    # send_recv has a root in our contract, none in nccl-tests; printed bandwidths are rounded to 0.01 GB/s
+    kind = [c for c in kind if (c.rooted and c.name != "send_recv") == rooted]
+    fitting = [c.name for c in kind if abs(float(c.busbw(ranks)) * algbw - busbw) <= 0.016]
+    return fitting or [c.name for c in kind]
+
+
+def _value(row: Cells, column: str, absent: float = 0.0) -> float:
+    text = row.get(column, ("", None))[0]
+    return float(text) if _NUMBER.fullmatch(text) and text != "N/A" else absent
