@@ -22,7 +22,7 @@ from simcoll import units
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20
-MAX_NODES: Final = 2_000_000  # an alias bomb is small on disk and huge when walked
+MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
 MAX_VARIANTS: Final = 1_000_000
 
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -87,6 +87,15 @@ class Node:
         return self.value.get(key) if isinstance(self.value, dict) else None
 
 
+def located(value: Any, place: Place) -> Node:
+    """Plain values as a tree, all at one place."""
+    if isinstance(value, dict):
+        return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
+    if isinstance(value, list):
+        return Node([located(child, place) for child in value], place)
+    return Node(value, place)
+
+
 def shipped(kind: str) -> Path:
     """The folder of shipped files (`topologies`, `scenarios`, `measured`), in a checkout or in an installed wheel."""
     package = Path(__file__).parent
@@ -138,6 +147,8 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
     if next(visits) > MAX_NODES:
         raise InputError(f"{source}: more than {MAX_NODES} values once aliases are expanded", "write a smaller file")
     place = _place(node, source)
+    if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
     if isinstance(node, yaml.MappingNode):
         children: dict[str, Node] = {}
         keys: dict[str, Place] = {}

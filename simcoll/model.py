@@ -171,6 +171,14 @@ class Program:
         """Payload summed over the links it crosses; local copies cross none."""
         return int((self.nbytes * np.diff(self.hop))[self.src != self.dst].sum())
 
+    @property
+    def bytes_per_rank(self) -> int:
+        """The most bytes that any rank sends."""
+        out = np.zeros(self.schedule.participants, np.int64)
+        away = self.src != self.dst
+        np.add.at(out, self.src[away], self.nbytes[away])
+        return int(out[: self.schedule.n].max())
+
     def receive_ps(self, i: int) -> int:
         """How long transfer `i` keeps its receive side: `o_recv` unless local, and the reduction."""
         gamma = self.params.gamma
@@ -281,8 +289,9 @@ def _flow_of_sizes(schedule: Schedule, held: NDArray[np.int64]) -> NDArray[np.in
 def _sizes(sizes: list[NDArray[np.int64]], loop: Index, origin: Index) -> Index:
     distinct = {id(column): column for column in sizes}
     row_of = {key: row for row, key in enumerate(distinct)}
-    rows = np.asarray([row_of[id(column)] for column in sizes])
-    return np.stack(list(distinct.values()))[rows[loop], origin]
+    rows: Index = np.asarray([row_of[id(column)] for column in sizes])
+    found: Index = np.stack(list(distinct.values()))[rows[loop], origin]
+    return found
 
 
 def _moved(column: Index, place: Index, loop: Index, origin: Index) -> Index:

@@ -35,23 +35,30 @@ class Request:
     def two_levels(self) -> list[list[int]]:
         """The outermost groups, each as a flat list of ranks."""
         groups = self.groups or default_groups(self.n)
-        return [_flat(group) for group in groups]
+        return [flat(group) for group in groups]
 
     def equal_groups(self) -> NDArray[np.int64]:
         """Ranks as an array with one axis a level, outermost first; raises RefusedError for unequal groups."""
         try:
             table = np.asarray(self.groups or default_groups(self.n), dtype=np.int64)
         except ValueError:
-            sizes = sorted({len(group) for group in self.two_levels()})
             raise RefusedError(
-                f"needs groups of equal size, not of {' and '.join(map(str, sizes))}; "
+                f"needs groups of equal size at every level, not {_shape(self.groups)}; "
                 "hierarchical_leader and hierarchical_tree serve unequal groups"
             ) from None
         return table if table.ndim > 1 else table[None, :]
 
 
-def _flat(group: int | Groups) -> list[int]:
-    return [group] if isinstance(group, int) else [rank for part in group for rank in _flat(part)]
+def flat(group: int | Groups) -> list[int]:
+    """All ranks of nested groups, in order."""
+    return [group] if isinstance(group, int) else [rank for part in group for rank in flat(part)]
+
+
+def _shape(groups: int | Groups) -> str:
+    """The sizes of nested groups: `[[2, 3], [2, 2]]`."""
+    if isinstance(groups, int) or all(isinstance(part, int) for part in groups):
+        return "1" if isinstance(groups, int) else str(len(groups))
+    return f"[{', '.join(_shape(part) for part in groups)}]"
 
 
 def default_groups(n: int) -> Groups:
@@ -90,7 +97,9 @@ class Algorithm:
         return (inspect.getdoc(self.steps) or "").split("\n", 1)[0]
 
     def build(self, request: Request, label: str = "") -> Schedule:
-        """The schedule; raises RefusedError when this algorithm cannot serve the request."""
+        """The schedule; raises RefusedError when this algorithm cannot serve, InputError for groups that are none."""
+        if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
+            raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
         if self.needs_agent and not request.agents:
             raise RefusedError(
                 f"{self.name} needs a switch that reduces in the network and reaches every rank, and there is none; "

@@ -1,0 +1,218 @@
+"""What an algorithm does, told: its counts, what every rank holds before and after, a space-time picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll import algorithms, registry
+from simcoll.collectives import ALL, NOTHING, collective
+from simcoll.engines import event
+from simcoll.errors import InputError, RefusedError, ScheduleError
+from simcoll.model import Params, bind
+from simcoll.schedule import Schedule
+from simcoll.systems import TopologySpec
+from simcoll.systems import build as build_topology
+
+_STAR: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
+_STAR_SIZE: Final = 64 * 2**20
+
+
+def build(name: str, n: int, root: int = 0) -> Schedule:
+    """The schedule of `COLLECTIVE/ALGORITHM` on n ranks; a switch that reduces is taken to be there."""
+    which, slash, algorithm = name.partition("/")
+    if not slash:
+        raise InputError(f"{name!r} is not COLLECTIVE/ALGORITHM", "write e.g. all_reduce/ring")
+    entry, _ = registry.find(which, algorithm)
+    return algorithms.build(which, algorithm, n, root=root, agents=int(entry.needs_agent))
+
+
+def sent_fraction(schedule: Schedule) -> Fraction:
+    """The largest share of the collective's size that any rank sends."""
+    held = collective(schedule.collective)
+    nbytes = schedule.n_chunks * schedule.n
+    sizes = held.sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root)
+    each = int(sizes.max(initial=0))
+    away = (schedule.src != schedule.dst) & (schedule.src < schedule.n)
+    most = int(np.bincount(schedule.src[away], minlength=1).max())
+    return Fraction(most * each, nbytes)
+
+
+def counts(schedule: Schedule) -> dict[str, Any]:
+    """Steps, messages and the share of the data that the busiest rank sends."""
+    return {
+        "steps": schedule.n_steps,
+        "messages": schedule.messages,
+        "bytes_per_rank_fraction": float(sent_fraction(schedule)),
+    }
+
+
+def document(schedule: Schedule) -> str:
+    """A schedule as JSON: what `simcoll verify --schedule` reads."""
+    extra = {"agents": schedule.agents} if schedule.agents else {}
+    extra |= {"root": schedule.root} if schedule.root else {}
+    return json.dumps(
+        {
+            "collective": schedule.collective,
+            "algorithm": schedule.algorithm,
+            "ranks": schedule.n,
+            "n_chunks": schedule.n_chunks,
+            **extra,
+            "counts": counts(schedule),
+            "transfers": [[*map(int, row[:5]), bool(row.reduce)] for row in schedule],
+        }
+    )
+
+
+_KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
+
+
+def parse(text: str, source: str) -> Schedule:
+    """Read `document`'s JSON; raises InputError naming what is wrong with it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        what = getattr(error, "msg", "nested too deeply")
+        raise InputError(
+            f"{source}:{line}:{column}: not JSON: {what}", "give what `simcoll show --json` prints"
+        ) from None
+    if not isinstance(found, dict):
+        raise InputError(f"{source}:1:1: not a mapping", "give what `simcoll show --json` prints")
+    for key, kind in _KEYS.items():
+        if not isinstance(found.get(key), kind) or isinstance(found.get(key), bool):
+            raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", "see `simcoll show --json`")
+    for i, row in enumerate(found["transfers"]):
+        if not isinstance(row, list) or len(row) != 6 or not all(isinstance(x, int) for x in row):
+            what = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
+            raise InputError(f"{source}:1:1: {what}", "see `simcoll show --json`")
+    agents, root = found.get("agents", 0), found.get("root", 0)
+    if not all(isinstance(x, int) and 0 <= x < 2**20 for x in (agents, root)):
+        raise InputError(f"{source}:1:1: agents and root must be small whole numbers", "see `simcoll show --json`")
+    try:
+        collective(found["collective"])
+        return Schedule.from_rows(
+            found["transfers"],
+            collective=found["collective"],
+            algorithm=found["algorithm"],
+            n=found["ranks"],
+            n_chunks=found["n_chunks"],
+            agents=agents,
+            root=root,
+        )
+    except (ScheduleError, ValueError) as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"{source}:1:1: {what}", cure) from None
+
+
+def star_time_ps(schedule: Schedule) -> int:
+    """64 MiB on a star of 50 GB/s, 0.5 us links: one number to compare algorithms by."""
+    spec = TopologySpec.model_validate({"fabric": "single-switch", "hosts": max(2, schedule.n), "link": _STAR})
+    topology = build_topology(spec)
+    devices = [*topology.ranks[: schedule.n], *["switch"] * schedule.agents]
+    return event.run(bind(schedule, topology, devices, Params(), _STAR_SIZE // schedule.n * schedule.n)).makespan_ps
+
+
+def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
+    """A row a rank count: counts, and the speed-up over the naive algorithm on a star."""
+    which = name.partition("/")[0]
+    rows = []
+    for n in ranks:
+        schedule = build(name, n)
+        time_ps, naive = star_time_ps(schedule), build(f"{which}/{_plainest(which)}", n)
+        rows.append(
+            {
+                "ranks": n,
+                "steps": schedule.n_steps,
+                "messages": schedule.messages,
+                "sent/rank": str(sent_fraction(schedule)),
+                "time(us)": f"{time_ps / 1e6:.1f}",
+                "speed-up": f"{star_time_ps(naive) / time_ps:.2f}" if time_ps else "",
+            }
+        )
+    return rows
+
+
+def _plainest(which: str) -> str:
+    """What speed-ups are measured against: naive where there is one, else direct."""
+    return "naive" if "naive" in registry.names(which) else "direct"
+
+
+# --- before and after ---
+
+
+def data(schedule: Schedule) -> str:
+    """What every rank holds before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
+    contract = collective(schedule.collective)
+    before = contract.before(schedule.n, schedule.n_chunks, schedule.root)
+    after = contract.after(schedule.n, schedule.n_chunks, schedule.root)
+    lines = [f"{contract.name}: {contract.summary}", "", "rank  before" + " " * 30 + "after"]
+    for rank in range(schedule.n):
+        told = [" ".join(_value(*cell, schedule.n) for cell in table[rank].tolist()) for table in (before, after)]
+        lines.append(f"{rank:4}  {told[0]:<34}  {told[1]}")
+    lines += [
+        "",
+        f"{_letter(0)}1 is chunk 1 of rank 0's buffer, Σ1 the reduction of chunk 1 over all ranks, · nothing promised",
+    ]
+    return "\n".join(lines)
+
+
+def _value(owner: int, block: int, n: int) -> str:
+    if owner == NOTHING:
+        return "·"
+    return f"{'Σ' if owner == ALL else _letter(owner)}{block}"
+
+
+def _letter(rank: int) -> str:
+    return chr(ord("a") + rank) if rank < 26 else f"r{rank}."
+
+
+# --- space-time picture ---
+
+
+def diagram(schedule: Schedule) -> str:
+    """A line a transfer, ranks as columns: `●` sends, `>` or `<` carries, `+` reduces, `▸` overwrites."""
+    n, lines = schedule.participants, []
+    names = [str(p) if p < schedule.n else "sw" for p in range(n)]
+    lines.append("step  " + "".join(f"{name:^6}" for name in names))
+    last = -1
+    for row in schedule:
+        left, right = sorted((row.src, row.dst))
+        cells = ["  │   "] * n
+        for p in range(left, right):
+            cells[p] = "──────" if p > left else "  ├───"
+        cells[right] = "──┤   " if right > left else "  ↺   "
+        tip = "+" if row.reduce else ("▸" if row.dst > row.src else "◂")
+        cells[row.dst] = cells[row.dst][:2] + tip + cells[row.dst][3:]
+        cells[row.src] = cells[row.src][:2] + ("●" if row.src != row.dst else "↺") + cells[row.src][3:]
+        lines.append(f"{row.step if row.step != last else '':>4}  {''.join(cells)}chunk {_slots(row)}".rstrip())
+        last = row.step
+    return "\n".join(lines)
+
+
+def _slots(row: Any) -> str:
+    return str(row.src_slot) if row.src_slot == row.dst_slot else f"{row.src_slot}→{row.dst_slot}"
+
+
+# --- verification ---
+
+
+def verify(which: Sequence[tuple[str, str]], n: int) -> list[dict[str, Any]]:
+    """Prove each (collective, algorithm) on n ranks: rows of status and reason."""
+    from simcoll.executors.data import prove
+
+    rows = []
+    for name, algorithm in which:
+        status, reason = "proved", ""
+        try:
+            prove(build(f"{name}/{algorithm}", n))
+        except RefusedError as error:
+            status, reason = "refused", str(error)
+        except ScheduleError as error:
+            status, reason = "wrong", str(error)
+        rows.append({"collective": name, "algorithm": algorithm, "ranks": n, "status": status, "reason": reason})
+    return rows

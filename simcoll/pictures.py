@@ -1,0 +1,115 @@
+"""Which plots a run gets, and the files they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from simcoll.errors import InputError, RefusedError
+from simcoll.results import Row
+from simcoll.scenario import Scenario
+
+CURVES: Final = ("busbw", "latency", "scaling", "crossover")
+SMALL: Final = 4000  # transfers: a timeline of more cannot be read
+
+
+def draw(scenarios: Sequence[Scenario], rows: Sequence[Row], folder: Path) -> list[Path]:
+    """The plots that the scenario asks for."""
+    wanted = list(dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots))
+    found = curves(rows, [plot for plot in wanted if plot in CURVES], folder, _measured(scenarios, rows))
+    if {"timeline", "utilisation"} & set(wanted):
+        found += _one_run(scenarios, rows, wanted, folder)
+    return found
+
+
+def curves(
+    rows: Sequence[Row], wanted: Sequence[str], folder: Path, measured: Sequence[Mapping[str, Any]]
+) -> list[Path]:
+    """Curves and maps drawn from rows alone."""
+    from simcoll.plot import save
+    from simcoll.plot.curves import scaling_figure, size_figure
+    from simcoll.plot.maps import crossover_figure
+
+    good = [row for row in rows if row["status"] == "ok"]
+    found = []
+    for name in wanted if good else ():
+        if name in ("busbw", "latency"):
+            figure = size_figure(good, name, measured)
+        elif name == "scaling":
+            figure = scaling_figure(good, measured)
+        else:
+            figure = crossover_figure(good)
+        save(figure, folder / f"{name}.png")
+        found.append(folder / f"{name}.png")
+    return found
+
+
+def _measured(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The points of the measured tables that the run covers, with their bus bandwidth."""
+    from simcoll.collectives import collective
+    from simcoll.formats.measured import find_measured, read_measured
+
+    covered = {(row["collective"], row["ranks"], row["dtype"]) for row in rows}
+    found = []
+    for name in dict.fromkeys(scenario.measured for scenario in scenarios if scenario.measured):
+        for row in read_measured(find_measured(name)):
+            if (row.collective, row.ranks, row.dtype) in covered:
+                factor = float(collective(row.collective).busbw(row.ranks))
+                busbw = row.size_bytes / row.time_us / 1e3 * factor
+                found.append({**_fields(row), "busbw_GBps": busbw})
+    return found
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {
+        name: getattr(row, name)
+        for name in ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")
+    }
+
+
+def _one_run(scenarios: Sequence[Scenario], rows: Sequence[Row], wanted: Sequence[str], folder: Path) -> list[Path]:
+    """Timeline and utilisation of each algorithm, at the largest size of its first topology that is small enough."""
+    from simcoll.plot import save
+
+    found = []
+    for name, scenario in _examples(scenarios).items():
+        try:
+            figures = _figures(scenario, wanted)
+        except (RefusedError, InputError):
+            continue
+        for kind, figure in figures.items():
+            path = folder / f"{kind}-{name}.png"
+            save(figure, path)
+            found.append(path)
+    return found
+
+
+def _examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
+    found: dict[str, Scenario] = {}
+    first = scenarios[0]
+    for scenario in scenarios:
+        if scenario.topology == first.topology and scenario.ranks == first.ranks:
+            name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,", "---", ") "))
+            if name not in found or scenario.size > found[name].size:
+                found[name] = scenario
+    return found
+
+
+def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
+    from simcoll.analysis.links import utilisation
+    from simcoll.plot.gantt import gantt_figure
+    from simcoll.plot.topology import topology_figure
+    from simcoll.predict import predict
+    from simcoll.units import format_size
+
+    prediction = predict(scenario)
+    program, topology = prediction.program, prediction.topology
+    title = f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}, {topology.name}"
+    figures: dict[str, Any] = {}
+    if "timeline" in wanted and len(program) <= SMALL:
+        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, topology.link_names, title)
+    if "utilisation" in wanted:
+        busy = utilisation(program, prediction.time_ps)
+        figures["utilisation"] = topology_figure(topology, dict(zip(topology.links, busy.tolist(), strict=True)))
+    return figures

@@ -1,0 +1,192 @@
+"""Results as text for the terminal."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import simcoll
+from simcoll import registry, tables
+from simcoll.cheatsheet import counts, sent_fraction
+from simcoll.collectives import COLLECTIVES
+from simcoll.results import Row
+from simcoll.scenario import Scenario, profiles, shipped_scenarios
+from simcoll.schedule import Schedule
+from simcoll.units import format_bandwidth, format_duration, format_size
+
+SIZE_CONVENTION: Final = (
+    "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
+    "ranks × per-rank bytes); GB = 10^9 B"
+)
+
+
+def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
+    """The head, the table, and the line that names the link that binds."""
+    first = scenarios[0]
+    shown = [{**row, "time_us": row.get("time_us"), "bound_us": row.get("lower_bound_us")} for row in rows]
+    columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
+    columns += ["bound_us", *(name for name in ("topology", "profile", "sharing") if _varies(rows, name))]
+    head = [
+        f"# simcoll {simcoll.__version__}: {first.name}",
+        f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})   "
+        f"sharing {_either(rows, 'sharing')}   type {_either(rows, 'dtype')}   engine {_either(rows, 'engine')}",
+        f"# {SIZE_CONVENTION}",
+    ]
+    good = [row for row in shown if row["status"] == "ok"]
+    body = [tables.render(columns, good)] if good else []
+    refused = dict.fromkeys(f"# {row['algorithm']}: {row['status']}" for row in rows if row["status"] != "ok")
+    return "\n".join([*head, *body, *refused, *_binding_lines(good)])
+
+
+def _varies(rows: Sequence[Row], column: str) -> bool:
+    return len({row.get(column) for row in rows}) > 1
+
+
+def _either(rows: Sequence[Row], column: str) -> str:
+    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None))
+    return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
+
+
+def _binding_lines(rows: Sequence[Row]) -> list[str]:
+    """What binds the largest size, on one line: each algorithm's busiest link."""
+    used = [row for row in rows if row.get("binding_link")]
+    if not used:
+        return []
+    largest = max(row["size_bytes"] for row in used)
+    told = {
+        str(row["algorithm"]): f"{row['algorithm']} {row['binding_link']} ({row['binding_busy']:.0%} busy)"
+        for row in used
+        if row["size_bytes"] == largest
+    }
+    return [f"# binding link at {format_size(largest)}: {'; '.join(told.values())}"]
+
+
+def counts_line(schedule: Schedule) -> str:
+    """Steps, messages and what the busiest rank sends."""
+    found = counts(schedule)
+    fraction = sent_fraction(schedule)
+    return f"{found['steps']} steps, {found['messages']} messages, the busiest rank sends {fraction} of the data"
+
+
+def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Counts and speed-up by rank count."""
+    foot = "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there"
+    return f"# {name}\n{tables.render(list(rows[0]), rows)}\n{foot}"
+
+
+def proof_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line a proof, and a count."""
+    lines = [f"{row['collective']}/{row['algorithm']}, {row['ranks']} ranks: {_verdict(row)}" for row in rows]
+    proved = sum(row["status"] == "proved" for row in rows)
+    return "\n".join([*lines, f"{proved} of {len(rows)} proved"])
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    return f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
+
+
+# --- what there is ---
+
+
+def listing(what: str) -> str:
+    """What `simcoll list` prints."""
+    return {
+        "algorithms": _algorithms,
+        "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
+        "topologies": _topologies,
+        "scenarios": _scenarios,
+        "profiles": lambda: _columns((p.name, p.description) for p in profiles()),
+    }[what]()
+
+
+def _columns(pairs: Any) -> str:
+    table = list(pairs)
+    width = max(len(name) for name, _ in table)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in table)
+
+
+def _algorithms() -> str:
+    parts = []
+    for which, entries in registry.ALGORITHMS.items():
+        parts.append(f"{which}: {COLLECTIVES[which].summary}")
+        parts += [f"  {entry.name:<22} {entry.help}{_options(entry)}" for entry in entries.values()]
+    return "\n".join(parts)
+
+
+def _options(entry: registry.Algorithm) -> str:
+    told = "; ".join(f"{key}={'|'.join(values)}" for key, values in entry.options.items())
+    return f" [{told}]" if told else ""
+
+
+def _topologies() -> str:
+    from simcoll.systems import description, shipped_systems
+
+    return _columns((name, description(path)) for name, path in shipped_systems().items())
+
+
+def _scenarios() -> str:
+    def first_comment(text: str) -> str:
+        return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
+
+    return _columns((name, first_comment(path.read_text("utf-8"))) for name, path in shipped_scenarios().items())
+
+
+def topology_text(told: Mapping[str, Any]) -> str:
+    """Devices, links and bisection bandwidth."""
+    lines = [f"{told['name']}: {told['ranks']} ranks on {told['nodes']} nodes, routing {told['routing']}"]
+    if told.get("description"):
+        lines += textwrap.wrap(told["description"], 110, initial_indent="  ", subsequent_indent="  ")
+    lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in told["devices"].items())]
+    lines += ["links (each direction)"]
+    lines += [
+        f"  {link['count']:>6}  {link['kind']:<12} {format_bandwidth(link['bandwidth']):>12}  "
+        f"{format_duration(link['latency_ps']):>8}"
+        for link in told["links"]
+    ]
+    return "\n".join([*lines, f"bisection bandwidth {format_bandwidth(told['bisection_bandwidth'])} (one direction)"])
+
+
+def comparison_table(document: Mapping[str, Any]) -> str:
+    """Every point with its error, then the summary."""
+    columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
+    points = tables.render([*columns, "error"], document["points"])
+    summary = tables.render(["collective", "ranks", "points", "mape", "median", "p95", "bias"], document["summary"])
+    note = f"# {document['unmatched']} measured rows have no prediction\n" if document.get("unmatched") else ""
+    return f"{points}\n\n{note}{summary}"
+
+
+# --- schema ---
+
+_QUANTITY: Final = {"type": "string", "examples": ["64 MiB", "50 GB/s", "1.5 us"]}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
+    found = Scenario.model_json_schema(by_alias=True)
+    for definition in [found, *found.get("$defs", {}).values()]:
+        for name, value in definition.get("properties", {}).items():
+            definition["properties"][name] = _sweepable(name, value)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **found,
+        "title": "simcoll scenario",
+        "description": inspect.cleandoc(Scenario.__doc__ or ""),
+    }
+
+
+def _sweepable(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    from simcoll.scenario import NATURAL_LISTS
+
+    if name in NATURAL_LISTS:
+        return value
+    kept = {key: value[key] for key in ("description", "default") if key in value}
+    bounds = {"anyOf": [{"type": "number"}, _QUANTITY]}
+    swept = {
+        "type": "object",
+        "properties": {key: bounds for key in ("from", "to", "factor", "step")},
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    }
+    return {**kept, "anyOf": [_QUANTITY, value, {"type": "array", "minItems": 1}, swept]}

@@ -1,0 +1,113 @@
+"""Rows of results: their columns, the files they lie in, and how they are read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.units import exact_us
+
+SCHEMA: Final = "simcoll.results/1"
+COLUMNS: Final = (
+    *("scenario", "topology", "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "time_us"),
+    *("algbw_GBps", "busbw_GBps", "steps", "messages", "wire_bytes", "lower_bound_us", "engine", "seed", "status"),
+    *("dtype", "op", "root", "in_place", "profile", "sharing", "shortcut", "proved", "bytes_per_rank"),
+    *("confidence", "low_us", "high_us", "binding_link", "binding_busy"),
+)
+_INTS: Final = frozenset(
+    {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
+)
+_FLOATS: Final = frozenset(
+    {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}
+)
+
+Row = Mapping[str, Any]
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """CSV text; times with all six decimals, so that no picosecond is lost."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([_cell(row, column) for column in COLUMNS])
+    return text.getvalue()
+
+
+def _cell(row: Row, column: str) -> str:
+    value = row.get(column)
+    if column == "time_us" and row.get("time_ps") is not None:
+        return exact_us(row["time_ps"])
+    if value is None:
+        return ""
+    if column.endswith("_us"):
+        return f"{value:.6f}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def public(row: Row) -> dict[str, Any]:
+    """A row with the public columns only, numbers as numbers."""
+    return {column: row.get(column) for column in COLUMNS}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Rows of a results.csv; raises InputError with line and column of what is not a number."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}", "give the path of a results.csv") from None
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [c for c in ("collective", "ranks", "size_bytes", "time_us") if c not in (reader.fieldnames or ())]
+    if missing:
+        what = f"no column {missing[0]!r}"
+        raise InputError([Diagnostic(what, "give a results.csv of `simcoll run`", "", Place(str(path), 1, 1))])
+    return [_parsed(row, Place(str(path), reader.line_num, 1)) for row in reader]
+
+
+def _parsed(cells: Mapping[str, str | None], place: Place) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for column, text in cells.items():
+        try:
+            row[column] = _value(column, text)
+        except ValueError:
+            raise InputError([Diagnostic(f"{text!r} is no number", "mend the file", column, place)]) from None
+    return row
+
+
+def _value(column: str, text: str | None) -> Any:
+    if text is None or text == "":
+        return None
+    if column in _INTS:
+        return int(text)
+    if column in _FLOATS:
+        return float(text)
+    return {"true": True, "false": False}.get(text, text) if column == "in_place" else text
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all; raises InputError if it cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}", "give another folder") from None
+
+
+def document(rows: Sequence[Row], reused: int = 0) -> str:
+    """One JSON document for scripts."""
+    return json.dumps({"schema": SCHEMA, "points": [public(row) for row in rows], "reused": reused}, indent=1)

@@ -1,0 +1,331 @@
+"""Scenarios: a YAML file in, the points of its sweep out.
+
+A `Scenario` is one point: every value a scalar. Any scalar of the file may be a list or a range; `load` multiplies them
+out in the order of the file, the last key varying fastest, and reports all mistakes of the file at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
+
+import simcoll.algorithms  # noqa: F401  (fills the registry)
+from simcoll import config, registry, units
+from simcoll.collectives import COLLECTIVES, collective
+from simcoll.config import Model, Node
+from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.executors.data import OPERATORS
+from simcoll.model import Blocking, Params
+from simcoll.systems import TopologySpec
+
+ITEMSIZE: Final = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
+    "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
+}  # fmt: skip
+_DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
+BITWISE: Final = ("band", "bor", "bxor")
+PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
+NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes"})
+
+
+def _size(value: object) -> int:
+    return value if isinstance(value, Bytes) else Bytes(units.parse(value, "size"))
+
+
+class Bytes(int):
+    """A size that was given with its unit; a bare number is none."""
+
+
+def _duration(value: object) -> int:
+    return units.parse(value, "duration")
+
+
+def _bandwidth_or_none(value: object) -> int:
+    return 0 if value == "none" else units.parse(value, "bandwidth")
+
+
+def _chunk(value: object) -> int:
+    return 0 if value == "whole" else _size(value)
+
+
+def _slots(value: object) -> int:
+    if value == "none":
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is no number of slots; write 1, 2, … or none")
+    return value
+
+
+def _gamma(value: object) -> int:
+    """Kept as a bandwidth: floor(10¹² / (ps/B)); 0 is none."""
+    if value == "none":
+        return 0
+    if isinstance(value, str) and units.kind_of(value) == "byte_time":
+        per_byte = units.parse_exact(value, "byte_time")
+        return int(Fraction(units.PS_PER_S) / per_byte) if per_byte else 0
+    if isinstance(value, str) and units.kind_of(value) == "bandwidth":
+        return units.parse(value, "bandwidth")
+    raise ValueError(f"{value!r} is no cost of a reduction; write e.g. '1.3 ps/B' or '800 GB/s'")
+
+
+def _blocking(value: object) -> Blocking:
+    known: dict[object, Blocking] = {True: "sends-first", False: "no", "even-odd": "even-odd"}
+    if not isinstance(value, bool | str) or value not in known:
+        raise ValueError(f"{value!r} is no way of blocking; write true, false or even-odd")
+    return known[value]
+
+
+Duration = Annotated[int, BeforeValidator(_duration)]
+
+
+class ModelSpec(Model):
+    """The scenario's key `model`: what is not given comes from the profile. Field names are those of model.Params."""
+
+    sharing: Literal["fair", "fifo"] | None = None
+    o_send: Duration | None = None
+    o_recv: Duration | None = None
+    g: Duration | None = None
+    gamma: Annotated[int, BeforeValidator(_gamma)] | None = None
+    channels: Annotated[StrictInt, Field(ge=1)] | None = None
+    slots: Annotated[int, BeforeValidator(_slots)] | None = None
+    chunk: Annotated[int, BeforeValidator(_chunk)] | None = None
+    channel_bandwidth: Annotated[int, BeforeValidator(_bandwidth_or_none)] | None = None
+    barrier: StrictBool | None = None
+    blocking: Annotated[Blocking, BeforeValidator(_blocking)] | None = None
+
+
+class Profile(Model):
+    """A set of model parameters with where it comes from."""
+
+    name: str
+    description: str = ""
+    source: str = ""
+    model: ModelSpec
+
+
+class Placement(Model):
+    """How ranks are laid on devices when they are not named one by one."""
+
+    per_node: Annotated[StrictInt, Field(ge=1)]
+
+
+def _named(kind: str, choices: Sequence[str]) -> BeforeValidator:
+    def check(value: object) -> str:
+        text = _DTYPE_ALIASES.get(str(value), str(value)) if kind == "dtype" else str(value)
+        if text not in choices:
+            raise ValueError(f"{value!r} is no {kind}; {did_you_mean(str(value), choices)}")
+        return text
+
+    return BeforeValidator(check)
+
+
+Groups = tuple["StrictInt | Groups", ...]
+
+
+class Scenario(Model):
+    """One point of a scenario: INTERFACE of every key is in the README's table."""
+
+    version: Literal[1] = 1
+    name: str = "scenario"
+    seed: StrictInt = 0
+    topology: TopologySpec
+    collective: Annotated[str, _named("collective", tuple(COLLECTIVES))]
+    algorithm: str = "auto"
+    ranks: Annotated[StrictInt, Field(ge=1)] | None = None
+    placement: Placement | tuple[str, ...] | None = None
+    groups: Annotated[StrictInt, Field(ge=1)] | tuple[Any, ...] | None = None
+    subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
+    root: Annotated[StrictInt, Field(ge=0)] = 0
+    dtype: Annotated[str, _named("dtype", tuple(ITEMSIZE))] = "float32"
+    op: Annotated[str, _named("operator", tuple(OPERATORS))] = "sum"
+    in_place: StrictBool = False
+    protocol: Literal["none"] = "none"
+    size: Annotated[int, BeforeValidator(_size)] = Field(default=0)
+    weights: tuple[Any, ...] | None = None
+    arrivals: dict[StrictInt, Duration] | None = None
+    model: ModelSpec = ModelSpec()
+    profile: str = "ideal"
+    engine: Literal["auto", "event"] = "auto"
+    shortcuts: Literal["on", "off"] = "on"
+    proof: Literal["full", "fingerprint", "off"] | None = None
+    measured: str | None = None
+    plots: tuple[Annotated[str, _named("plot", PLOTS)], ...] = ("busbw", "latency")
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str, info: ValidationInfo) -> str:
+        name = info.data.get("collective")
+        if name and value not in ("all", "auto"):
+            try:
+                registry.find(name, value)
+            except InputError as error:
+                first = error.diagnostics[0]
+                raise ValueError(f"{first.what}; {first.cure}") from None
+        return value
+
+    @field_validator("op")
+    @classmethod
+    def _bitwise_on_integers(cls, value: str, info: ValidationInfo) -> str:
+        dtype = str(info.data.get("dtype", "int32"))
+        if value in BITWISE and "int" not in dtype:
+            raise ValueError(f"{value!r} does not work on {dtype}; choose an integer dtype")
+        return value
+
+    @field_validator("size")
+    @classmethod
+    def _whole_elements(cls, value: int, info: ValidationInfo) -> int:
+        dtype = str(info.data.get("dtype", "int8"))
+        if value % ITEMSIZE[dtype]:
+            below = value - value % ITEMSIZE[dtype]
+            raise ValueError(f"{value} B is no multiple of {dtype}'s {ITEMSIZE[dtype]} B; write e.g. '{below} B'")
+        return value
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, value: str) -> str:
+        find_profile(value)
+        return value
+
+    @model_validator(mode="after")
+    def _size_is_given(self) -> Scenario:
+        if "size" not in self.model_fields_set and self.collective != "barrier":
+            raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """The size that is moved: a barrier carries none."""
+        return 0 if self.collective == "barrier" else int(self.size)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    def files(self) -> list[Path]:
+        """The files outside the scenario that decide its result."""
+        topology = [Path(self.topology.file)] if self.topology.file else []
+        return [*topology, find_profile(self.profile)]
+
+    def params(self) -> Params:
+        """The profile's parameters, overridden by the scenario's."""
+        given = {**_profile_model(self.profile), **self.model.model_dump(exclude_none=True)}
+        return Params(**given)
+
+
+# --- profiles ---
+
+
+def _profile_files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((Path(__file__).parent / "profiles").glob("*.yaml"))}
+
+
+def find_profile(name: str) -> Path:
+    """The file of a shipped profile, or the file of that path; raises ValueError with the nearest name."""
+    known = _profile_files()
+    if name in known:
+        return known[name]
+    if name.endswith((".yaml", ".yml")) and Path(name).is_file():
+        return Path(name)
+    raise ValueError(f"{name!r} is neither a shipped profile nor a file; {did_you_mean(name, known)}")
+
+
+def load_profile(name: str) -> Profile:
+    """Read a profile; raises InputError."""
+    return config.validate(Profile, [config.read(find_profile(name))])[0]
+
+
+def profiles() -> list[Profile]:
+    """All shipped profiles."""
+    return [load_profile(name) for name in _profile_files()]
+
+
+_PROFILES: Final[dict[str, Mapping[str, Any]]] = {}
+
+
+def _profile_model(name: str) -> Mapping[str, Any]:
+    if name not in _PROFILES:
+        _PROFILES[name] = load_profile(name).model.model_dump(exclude_none=True)
+    return _PROFILES[name]
+
+
+# --- loading ---
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses."""
+
+    scenario: Scenario
+    optional: bool = False
+
+
+def find_scenario(name: str) -> Path:
+    """A path as given, or a shipped scenario by its name (with or without `.yaml`)."""
+    path = Path(name)
+    if path.exists():
+        return path
+    known = {p.stem: p for p in sorted(config.shipped("scenarios").glob("*.yaml"))}
+    stem = path.name.removesuffix(".yaml")
+    if stem in known and path.parent in (Path(), Path("scenarios")):
+        return known[stem]
+    near = difflib.get_close_matches(stem, known, n=1)
+    cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
+    raise InputError(f"{name}: no such file", cure)
+
+
+def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
+    """The points of a scenario file (or a shipped scenario's name), after `--set` assignments.
+
+    Raises InputError with every mistake of the file.
+    """
+    path = find_scenario(name)
+    return points(config.read(path, str(name) if Path(name).exists() else str(path)), assignments)
+
+
+def points(tree: Node, assignments: Sequence[str] = ()) -> list[Point]:
+    """The points of a scenario given as a located tree."""
+    for index, option in enumerate(assignments, 1):
+        tree = config.assign(tree, option, index)
+    if not isinstance(tree.value, dict):
+        raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
+    trees = config.variants(_all_collectives(tree), NATURAL_LISTS)
+    return _expanded(config.validate(Scenario, trees))
+
+
+def _all_collectives(tree: Node) -> Node:
+    asked = tree.get("collective")
+    if asked is None or asked.value != "all":
+        return tree
+    every = Node([Node(name, asked.place) for name in COLLECTIVES], asked.place)
+    return Node({**tree.value, "collective": every}, tree.place, tree.keys)
+
+
+def _expanded(scenarios: Sequence[Scenario]) -> list[Point]:
+    """`algorithm: all` multiplied out; a barrier has no size, so its repetitions over sizes are dropped."""
+    found: dict[str, Point] = {}
+    for scenario in scenarios:
+        names = registry.names(scenario.collective) if scenario.algorithm == "all" else (scenario.algorithm,)
+        for name in names:
+            changes: dict[str, Any] = {"algorithm": name}
+            if scenario.collective == "barrier":
+                changes["size"] = Bytes(0)
+            one = scenario.model_copy(update=changes)
+            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all"))
+    return list(found.values())
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Name and file of every shipped scenario."""
+    return {path.stem: path for path in sorted(config.shipped("scenarios").glob("*.yaml"))}
+
+
+def busbw_factor(name: str, n: int) -> float:
+    """nccl-tests' factor from algbw to busbw."""
+    return float(collective(name).busbw(n))
