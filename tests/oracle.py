@@ -1,0 +1,427 @@
+"""The timing semantics once more, for the tests: plain Python, written from the rules alone and without the engines.
+
+Slow and meant to be read: what a transfer waits for is a graph of events, each with a set of causes; what takes time is
+a heap of `(time, phase)`. Times are integer ps, bandwidths B/s, sizes bytes. "Rule n" is rule n of the semantics.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+Link = tuple[int, int]  # bandwidth (0: dead), latency ≥ 1
+Event = tuple[str, int]  # ("sent", 3): transfer 3 has left its channel; ("here", 0): rank 0 takes part from now on
+
+HAPPEN: Final = 0  # the two phases of an instant, rule 3
+DECIDE: Final = 1
+
+
+@dataclass(frozen=True)
+class Message:
+    """One transfer; its index is its place in the list. An empty route is a local copy without a memory link."""
+
+    step: int
+    src: int
+    src_slot: int
+    dst: int
+    dst_slot: int
+    reduce: bool
+    nbytes: int
+    route: tuple[int, ...]
+    channel: int = 0
+    side: Hashable = None
+
+    @property
+    def local(self) -> bool:
+        """Whether nothing leaves the participant."""
+        return self.src == self.dst
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a profile fixes. Durations in ps, bandwidths in B/s; 0 means none, no limit."""
+
+    sharing: Literal["fifo", "fair"]
+    o_send: int = 0
+    o_recv: int = 0
+    g: int = 0
+    gamma: int = 0
+    slots: int = 0
+    channel_bandwidth: int = 0
+    barrier: bool = False
+
+
+class Times(NamedTuple):
+    """When each thing happened to a transfer; None: never."""
+
+    start: int | None
+    sent: int | None
+    arrive: int | None
+    end: int | None
+    complete: int | None
+
+
+def service_ps(nbytes: int, bandwidth: int) -> int:
+    """Rule 2."""
+    return max(1, -(-nbytes * 10**12 // bandwidth))
+
+
+def simulate(
+    messages: Sequence[Message], links: Sequence[Link], rules: Rules, arrivals: dict[int, int] | None = None
+) -> list[Times]:
+    """The times of every transfer, in index order. `arrivals[r]`: when rank r takes part (default 0)."""
+    run = _Run(messages, links, rules, arrivals or {})
+    run.go()
+    return [Times(*(run.happened.get((kind, i)) for kind in Times._fields)) for i in range(len(messages))]
+
+
+def causes(messages: Sequence[Message], rules: Rules) -> dict[Event, set[Event]]:
+    """For each start and each completion, all that must have happened (rules 4, 5, 8, 18 and 20)."""
+    found: dict[Event, set[Event]] = {}
+    for i, m in enumerate(messages):
+        before = range(i)
+        found["start", i] = {_version(messages, m.src, m.src_slot, m.step), ("here", m.src)}
+        channel = [j for j in before if (messages[j].src, messages[j].channel) == (m.src, m.channel)]
+        if channel:
+            found["start", i] |= {("sent", channel[-1]), ("gap", channel[-1])}
+        connection = [j for j in channel if messages[j].dst == m.dst]
+        if rules.slots and len(connection) >= rules.slots:
+            found["start", i].add(("end", connection[-rules.slots]))
+        if rules.barrier:
+            found["start", i] |= {("end", j) for j in before if messages[j].step < m.step}
+
+        found["complete", i] = {("end", i)}
+        same_step = [j for j in before if messages[j].step == m.step and _writes(messages[j]) == _writes(m)]
+        if same_step:
+            found["complete", i].add(("complete", same_step[-1]))
+        elif m.reduce:
+            found["complete", i].add(_version(messages, m.dst, m.dst_slot, m.step))
+    return found
+
+
+def _writes(m: Message) -> tuple[int, int]:
+    return m.dst, m.dst_slot
+
+
+def _version(messages: Sequence[Message], participant: int, slot: int, step: int) -> Event:
+    """What completes the newest version of a slot made before `step`; the initial one comes with its participant."""
+    makers = [j for j, m in enumerate(messages) if m.step < step and _writes(m) == (participant, slot)]
+    return ("complete", makers[-1]) if makers else ("here", participant)
+
+
+@dataclass
+class _Server:
+    """A link or a receive side: one chunk at a time, by `(asked, index)`."""
+
+    busy: bool = False
+    queue: list[tuple[int, int, int, Callable[[], None]]] = field(default_factory=list)  # asked, index, service, then
+
+
+@dataclass
+class _Flow:
+    """A transfer on all its links at once (rule 12)."""
+
+    nbytes: int
+    links: tuple[int, ...]
+    full: int  # least capacity of `links`
+    rem: float
+    untouched: bool = True  # `rem` was never brought forward
+    rate: float | None = None  # None until first solved
+    since: int = 0
+    due: int | None = None
+
+
+class _Run:
+    def __init__(self, messages: Sequence[Message], links: Sequence[Link], rules: Rules, arrivals: dict[int, int]):
+        assert all(latency >= 1 for _, latency in links)
+        assert all(a.step <= b.step for a, b in itertools.pairwise(messages))
+        assert all(m.route or m.local for m in messages)
+        self.messages, self.links, self.rules = messages, links, rules
+        self.now, self.phase = 0, HAPPEN
+        self.heap: list[tuple[int, int, int, Callable[[], None]]] = []
+        self.serial = itertools.count()
+        self.happened: dict[Event, int] = {}
+        self.waiting = causes(messages, rules)
+        self.servers: dict[Hashable, _Server] = defaultdict(_Server)
+        self.tail: dict[int, int] = {}  # T_l of rule 11, at the last link passed
+        self.flows: dict[int, _Flow] = {}
+        # Rule 12: a channel's cap is a link of its own, numbered after the others.
+        self.cap_link: dict[tuple[int, int], int] = {}
+        for m in messages:
+            self.cap_link.setdefault((m.src, m.channel), len(links) + len(self.cap_link))
+        for rank in {r for m in messages for r in (m.src, m.dst)}:
+            self.fire_at(arrivals.get(rank, 0), ("here", rank))
+
+    # The clock
+
+    def at(self, time: int, action: Callable[[], None], phase: int = HAPPEN) -> None:
+        assert (time, phase) >= (self.now, self.phase), "a decision at t causes nothing at t (rule 3)"
+        heapq.heappush(self.heap, (time, phase, next(self.serial), action))
+
+    def go(self) -> None:
+        while self.heap:
+            self.now, self.phase, _, action = heapq.heappop(self.heap)
+            action()
+
+    def fire_at(self, time: int, event: Event) -> None:
+        self.at(time, lambda: self.fire(event))
+
+    def fire(self, event: Event) -> None:
+        """It happens now; whatever waited only for it happens now too."""
+        assert event not in self.happened
+        self.happened[event] = self.now
+        for waiter, missing in self.waiting.items():
+            if event in missing:
+                missing.remove(event)
+                if not missing:
+                    self.fire_at(self.now, waiter)
+        kind, i = event
+        if kind == "start":
+            self.start(i)
+        elif kind == "arrive":
+            self.receive(i)
+
+    # Sending
+
+    def start(self, i: int) -> None:
+        m = self.messages[i]
+        self.fire_at(self.now + self.rules.g, ("gap", i))
+        if not m.route:
+            self.fire_at(self.now + 1, ("sent", i))
+            self.fire_at(self.now + 1, ("arrive", i))
+            return
+        ready = self.now + (0 if m.local else self.rules.o_send)
+        if self.rules.sharing == "fifo":
+            self.at(ready, lambda: self.head(i, 0))
+        else:
+            self.at(ready, lambda: self.join(i))
+
+    def ask(self, server: Hashable, i: int, service: int, then: Callable[[], None]) -> None:
+        self.servers[server].queue.append((self.now, i, service, then))
+        self.at(self.now, lambda: self.decide(server), DECIDE)
+
+    def decide(self, name: Hashable) -> None:
+        server = self.servers[name]
+        if server.busy or not server.queue:
+            return
+        chosen = min(server.queue, key=lambda request: request[:2])
+        server.queue.remove(chosen)
+        server.busy = True
+        self.at(self.now + chosen[2], lambda: self.release(name))
+        chosen[3]()
+
+    def release(self, name: Hashable) -> None:
+        self.servers[name].busy = False
+        self.at(self.now, lambda: self.decide(name), DECIDE)
+
+    # fifo: rule 11
+
+    def head(self, i: int, place: int) -> None:
+        m = self.messages[i]
+        link = m.route[place]
+        bandwidth = self.links[link][0]
+        if bandwidth:
+            service = service_ps(m.nbytes, bandwidth)
+            self.ask(("link", link), i, service, lambda: self.served(i, place, service))
+
+    def served(self, i: int, place: int, service: int) -> None:
+        m = self.messages[i]
+        latency = self.links[m.route[place]][1]
+        if place == 0:
+            cap = self.rules.channel_bandwidth
+            self.tail[i] = self.now + max(service, service_ps(m.nbytes, cap) if cap else 0)
+            self.fire_at(self.tail[i], ("sent", i))
+        else:
+            self.tail[i] = max(self.now + service, self.tail[i] + self.links[m.route[place - 1]][1])
+        if place + 1 < len(m.route):
+            self.at(self.now + latency, lambda: self.head(i, place + 1))
+        else:
+            self.fire_at(self.tail[i] + latency, ("arrive", i))
+
+    # fair: rules 12 to 16
+
+    def capacity(self, link: int) -> int:
+        return self.links[link][0] if link < len(self.links) else self.rules.channel_bandwidth
+
+    def join(self, i: int) -> None:
+        m = self.messages[i]
+        links = m.route
+        if self.rules.channel_bandwidth:
+            links = (*links, self.cap_link[m.src, m.channel])
+        full = min(self.capacity(link) for link in links)
+        self.flows[i] = _Flow(m.nbytes, links, full, float(m.nbytes), since=self.now)
+        self.at(self.now, self.solve, DECIDE)
+
+    def leave(self, i: int) -> None:
+        if i not in self.flows or self.flows[i].due != self.now:
+            return  # its due time was moved since
+        del self.flows[i]
+        self.fire(("sent", i))
+        latencies = sum(self.links[link][1] for link in self.messages[i].route)
+        self.fire_at(self.now + latencies, ("arrive", i))
+        self.at(self.now, self.solve, DECIDE)
+
+    def solve(self) -> None:
+        rates = max_min({i: flow.links for i, flow in self.flows.items()}, self.capacity)
+        for i, flow in self.flows.items():
+            if rates[i] != flow.rate:
+                self.change(i, flow, rates[i])
+
+    def change(self, i: int, flow: _Flow, rate: float) -> None:
+        """Rule 14."""
+        if flow.rate is not None:
+            flow.rem = max(0.0, flow.rem - (flow.rate * (self.now - flow.since)) / 1e12)
+            flow.untouched = False
+        flow.rate, flow.since = rate, self.now
+        if rate == 0:
+            flow.due = None
+            return
+        if flow.untouched and rate == flow.full:
+            flow.due = self.now + service_ps(flow.nbytes, flow.full)
+        else:
+            flow.due = self.now + max(1, math.ceil(flow.rem * 1e12 / rate))
+        self.at(flow.due, lambda: self.leave(i))
+
+    # Receiving: rule 21
+
+    def receive(self, i: int) -> None:
+        m = self.messages[i]
+        service = 0 if m.local else self.rules.o_recv
+        if m.reduce and self.rules.gamma:
+            service += service_ps(m.nbytes, self.rules.gamma)
+        if service == 0:
+            self.fire(("end", i))
+        else:
+            ends = lambda: self.fire_at(self.now + service, ("end", i))  # noqa: E731
+            self.ask(("side", m.dst, m.side), i, service, ends)
+
+
+def max_min(flows: dict[int, tuple[int, ...]], capacity: Callable[[int], int]) -> dict[int, float]:
+    """Rule 13: the rate of each flow, given its links."""
+    used = sorted({link for links in flows.values() for link in links})
+    avail = {link: float(capacity(link)) for link in used}
+    count = {link: sum(link in links for links in flows.values()) for link in used}
+    floor = dict.fromkeys(used, 0.0)
+    rates: dict[int, float] = {}
+    while len(rates) < len(flows):
+        share = {link: max(avail[link] / count[link], floor[link]) for link in used if count[link]}
+        tight = min(share, key=lambda link: (share[link], link))
+        for i, links in flows.items():
+            if tight in links and i not in rates:
+                rates[i] = share[tight]
+                for link in links:
+                    avail[link] -= rates[i]
+                    count[link] -= 1
+                    floor[link] = max(floor[link], rates[i])
+    return rates
+
+
+# Random cases
+
+
+def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message], list[Link], Rules, dict[int, int]]:
+    """A random schedule of 2 to 6 ranks and up to about 60 transfers, with links, rules and arrivals.
+
+    The size of a transfer is that of its `src_slot`, `side` is the channel. With `contention`, routes are 1 to 6 links
+    drawn from a few; without, every transfer has links of its own of which the first is the slowest, so `fifo` and
+    `fair` agree. Half of the cases have times of a few ps, so that ties abound; the others have realistic ones.
+    """
+    tiny, equal, by_peer = (rng.random() < 0.5 for _ in range(3))
+    n, n_slots, channels = rng.randint(2, 6), rng.randint(1, 5), rng.randint(1, 2)
+    sizes = [_size(rng, tiny) for _ in range(n_slots)]
+    only = _link(rng, tiny)
+    shared = rng.randint(1, 8)
+    links = [only if equal else _link(rng, tiny) for _ in range(shared)]
+    memory = {rank: shared + rank for rank in range(n) if rng.random() < 0.5}
+    links += [_link(rng, tiny) for _ in range(n)]
+
+    def own(hops: int) -> tuple[int, ...]:
+        new = [only if equal else _link(rng, tiny) for _ in range(hops)]
+        slowest = min(range(hops), key=lambda place: new[place][0])
+        new[0], new[slowest] = new[slowest], new[0]
+        links.extend(new)
+        return tuple(range(len(links) - hops, len(links)))
+
+    def route(src: int, dst: int) -> tuple[int, ...]:
+        if src == dst and src not in memory:
+            return ()
+        if not contention:
+            return own(1 if src == dst else rng.randint(1, 6))
+        return (memory[src],) if src == dst else tuple(rng.sample(range(shared), rng.randint(1, min(6, shared))))
+
+    messages: list[Message] = []
+    target, step = rng.randint(1, 55), 0
+    while len(messages) < target:
+        rows = [row for _ in range(rng.randint(1, 4)) for row in _rows(rng, n, n_slots)]
+        rng.shuffle(rows)
+        for src, src_slot, dst, dst_slot, reduce in rows:
+            channel = (dst if by_peer else src_slot) % channels
+            messages.append(
+                Message(
+                    step, src, src_slot, dst, dst_slot, reduce, sizes[src_slot], route(src, dst), channel, side=channel
+                )
+            )
+        step += 1
+    return messages, links, _rules(rng, tiny), _arrivals(rng, n, tiny)
+
+
+def _rows(rng: random.Random, n: int, n_slots: int) -> list[tuple[int, int, int, int, bool]]:
+    """Transfers of one step that belong together: src, src_slot, dst, dst_slot, reduce."""
+    a, b = rng.sample(range(n), 2)
+    slot, to_slot = rng.randrange(n_slots), rng.randrange(n_slots)
+    reduce = rng.random() < 0.5
+    kind = rng.choice(["one", "one", "swap", "gather", "spread", "ring", "local"])
+    if kind == "swap":
+        return [(a, slot, b, slot, reduce), (b, slot, a, slot, reduce)]
+    if kind == "gather":  # several writes of one slot
+        always = rng.random() < 0.7
+        return [(r, slot, a, to_slot, always or rng.random() < 0.5) for r in range(n) if r != a]
+    if kind == "spread":
+        return [(a, slot, r, slot, reduce) for r in range(n) if r != a]
+    if kind == "ring":
+        return [(r, r % n_slots, (r + 1) % n, r % n_slots, reduce) for r in range(n)]
+    if kind == "local":
+        return [(a, slot, a, to_slot, reduce)] if slot != to_slot else []
+    return [(a, slot, b, to_slot, reduce)]
+
+
+def _size(rng: random.Random, tiny: bool) -> int:
+    if tiny:
+        return rng.randint(0, 6)
+    return rng.choice([0, 1, rng.randint(2, 5000), 4096, 10**6, 1 << 20, (16 << 20) + rng.randint(1, 10**6), 100 << 20])
+
+
+def _link(rng: random.Random, tiny: bool) -> Link:
+    if tiny:
+        return rng.choice([10**12, 10**12, 5 * 10**11, 3 * 10**11, 7 * 10**11]), rng.randint(1, 3)
+    return rng.choice([50, 50, 25, 400, 450, 64, 7]) * 10**9, rng.choice([1, 1000, 500_000, rng.randint(1, 10**6)])
+
+
+def _rules(rng: random.Random, tiny: bool) -> Rules:
+    unit, bandwidth = (1, 10**11) if tiny else (10**5, 5 * 10**9)
+
+    def maybe(most: int, scale: int) -> int:
+        return rng.choice([0, rng.randint(1, most) * scale])
+
+    return Rules(
+        sharing=rng.choice(["fifo", "fair"]),
+        o_send=maybe(5, unit),
+        o_recv=maybe(5, unit),
+        g=maybe(9, unit),
+        gamma=maybe(20, bandwidth),
+        slots=rng.randint(0, 3),
+        channel_bandwidth=maybe(12, bandwidth),
+        barrier=rng.random() < 0.15,
+    )
+
+
+def _arrivals(rng: random.Random, n: int, tiny: bool) -> dict[int, int]:
+    if rng.random() < 0.6:
+        return {}
+    return {rank: rng.randint(0, 20 if tiny else 10**8) for rank in range(n) if rng.random() < 0.5}
