@@ -24,7 +24,7 @@ _HEADER: Final = re.compile(r"#\s*(size\s.*)")
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
 _RANK: Final = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
 _WORD: Final = re.compile(r"\S+")
-_THREADS: Final = re.compile(r"\bnThread\s+(\d{1,6})\s+nGpus\s+(\d{1,6})\b")
+_THREADS: Final = re.compile(r"\bnThread\s+([1-9]\d{0,5})\s+nGpus\s+([1-9]\d{0,5})\b")
 _PROGRAM: Final = re.compile(
     r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|reduce|broadcast|gather|scatter|alltoall|sendrecv)_perf"
 )
