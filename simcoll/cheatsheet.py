@@ -13,7 +13,8 @@ from simcoll import algorithms, registry
 from simcoll.collectives import ALL, NOTHING, collective
 from simcoll.engines import event
 from simcoll.errors import InputError, RefusedError, ScheduleError
-from simcoll.model import Params, bind
+from simcoll.model import Params
+from simcoll.program import bind
 from simcoll.schedule import Schedule
 from simcoll.systems import TopologySpec
 from simcoll.systems import build as build_topology

@@ -13,7 +13,7 @@ from simcoll.collectives import collective
 from simcoll.engines import event
 from simcoll.errors import BoundError, InputError, RefusedError
 from simcoll.executors import data
-from simcoll.model import Program, bind
+from simcoll.program import Program, bind
 from simcoll.registry import Groups
 from simcoll.scenario import Placement, Scenario
 from simcoll.schedule import Schedule, side_by_side

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.model import PS_PER_S, Program
+from simcoll.model import PS_PER_S
+from simcoll.program import Program
 
 
 class Binding(NamedTuple):

@@ -16,7 +16,8 @@ import simpy
 from simpy.events import Event
 
 from simcoll.errors import StuckError
-from simcoll.model import NEVER, NONE, PS_PER_S, Program, blocking_predecessors, service_ps
+from simcoll.model import NEVER, NONE, PS_PER_S, service_ps
+from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline, Times
 
 LAST: Final = 2  # SimPy's own priorities are URGENT = 0 and NORMAL = 1

@@ -1,0 +1,11 @@
+"""House rules of the tests: helpers beside the tests can be imported, hypothesis is the same everywhere."""
+
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+settings.register_profile("simcoll", derandomize=True, deadline=None, max_examples=100)
+settings.load_profile("simcoll")
