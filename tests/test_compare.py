@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simcoll.compare import Point, document, join, select, summary
 from simcoll.errors import InputError
-from simcoll.formats import Row, parse_measured
+from simcoll.formats.measured import Row, parse_measured
 from simcoll.tables import render
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import shipped
 from simcoll.errors import InputError
-from simcoll.formats import Row, parse_measured, read_measured
+from simcoll.formats.measured import Row, find_measured, parse_measured, read_measured
 
 HEADER = "collective,ranks,size_bytes,time_us"
 
@@ -189,6 +189,16 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str):
     """A path that leads to no file is wrong input."""
     with pytest.raises(InputError, match="cannot be read"):
         read_measured(f"{tmp_path}/{name}")
+
+
+def test_finding_a_table(tmp_path: Path):
+    """A path goes before the name of a shipped table; a name that is neither is told with the nearest."""
+    name = "h100_sxm_nccl-2.27.3.csv"
+    assert find_measured(name) == shipped("measured") / name
+    (tmp_path / name).touch()
+    assert find_measured(tmp_path / name) == tmp_path / name
+    with pytest.raises(InputError, match="did you mean 'h100_sxm_nccl"):
+        find_measured("h100_sxm_nccl-2.27.csv")
 
 
 # --- what nccl-tests prints ---------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from typing import Final
 
 from simcoll.collectives import COLLECTIVES
 from simcoll.errors import Diagnostic, InputError, Place
-
-Cells = dict[str, tuple[str, Place | None]]
+from simcoll.formats.measured.rows import Cells
 
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
 _DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")

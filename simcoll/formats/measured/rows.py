@@ -1,4 +1,4 @@
-"""Measured tables: what one row says, in one vocabulary, and the CSV form.
+"""What one row of a measured table says, in one vocabulary, and the checks of it, whoever read the table.
 
 `size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports.
 Strict on the columns listed in `COLUMNS`, tolerant on all others, which are kept as they are.
@@ -6,13 +6,11 @@ Strict on the columns listed in `COLUMNS`, tolerant on all others, which are kep
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -181,73 +179,3 @@ def _row(cells: Cells, given: Cells, mistakes: list[Diagnostic]) -> Row | None:
         values["harness"] = "nccl-tests" if by_tests else "library"
     others = {column: text for column, (text, _) in said.items() if column not in _READ}
     return Row(**values, others=others, place=cells.get("time_us", nowhere)[1])
-
-
-# --- CSV ----------------------------------------------------------------------------------------------------------
-
-
-def is_csv(text: str) -> bool:
-    """Whether the first line that is neither empty nor a comment names a column of measured tables."""
-    lines = (line.strip("\ufeff \t\r") for line in io.StringIO(text))
-    header = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-    return any(name in COLUMNS for name in _names(header.split(",")))
-
-
-def _names(cells: Iterable[str]) -> list[str]:
-    return [cell.strip('\ufeff" \t\r\n').lower() for cell in cells]
-
-
-def csv_cells(text: str, source: str, given: Cells, mistakes: list[Diagnostic]) -> Iterator[Cells]:
-    """The located cells of a CSV text whose header names the columns; rows of another length go to `mistakes`.
-
-    Raises InputError when the header lacks a required column or has one twice, or when no row follows.
-    """
-    records = _records(text, source)
-    places, first = next(records, ([Place(source, 1, 1)], []))
-    header = _header(_names(first), places, given)
-    empty = True
-    for where, cells in records:
-        empty = False
-        if len(cells) != len(header):
-            what = f"the row has {len(cells)} cells, the header {len(header)}"
-            cure = "give every row all columns, and texts with commas in quotes"
-            mistakes.append(Diagnostic(what, cure, "", where[0]))
-            continue
-        yield dict(zip(header, zip(cells, where, strict=True), strict=True))
-    if empty:
-        raise InputError([Diagnostic("no row follows the header", "give at least one row", "", places[0])])
-
-
-def _header(names: list[str], places: list[Place], given: Cells) -> list[str]:
-    missing = [column for column in REQUIRED if column not in names and column not in given]
-    others = sorted(set(names) - set(COLUMNS) - {""})
-    cure = f"add it, or rename one of: {', '.join(others)}" if others else "add it"
-    mistakes = [Diagnostic(f"column {column!r} is missing", cure, "", places[0]) for column in missing]
-    for i, name in enumerate(names):
-        if name in COLUMNS and name in names[:i]:
-            mistakes.append(Diagnostic(f"column {name!r} stands twice", "keep one of them", "", places[i]))
-    if mistakes:
-        raise InputError(mistakes[:MAX_MISTAKES])
-    return names
-
-
-def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
-    """Places and cells of every line that is neither empty nor a comment."""
-    lines = list(io.StringIO(text.lstrip("\ufeff"), newline=None))
-    reader = csv.reader(iter(lines))
-    start = 0
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
-                yield _places(source, start, lines[start], len(cells)), cells
-            start = reader.line_num
-    except csv.Error as error:
-        what = f"not CSV: {error}"
-        raise InputError([Diagnostic(what, "check commas and quotes", "", Place(source, start + 1, 1))]) from None
-
-
-def _places(source: str, start: int, line: str, count: int) -> list[Place]:
-    """Where each cell of a record begins; cells that follow a line break in quotes count as at its end."""
-    columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
-    columns += [columns[-1]] * (count - len(columns))
-    return [Place(source, start + 1, column) for column in columns[:count]]

@@ -1,0 +1,49 @@
+"""Measured tables, as CSV or as nccl-tests and rccl-tests print them.
+
+A reader turns text into located cells (column → text and place); `rows` makes checked rows of them, whoever read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from simcoll import config
+from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.formats.measured import csv_table, nccl_tests, rows
+from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, Row, normal
+
+__all__ = ["COLUMNS", "MAX_MISTAKES", "Row", "find_measured", "normal", "parse_measured", "read_measured"]
+
+
+def find_measured(name: Path | str) -> Path:
+    """The file at this path, else the shipped table of this name; raises InputError if there is neither."""
+    path, folder = Path(name), config.shipped("measured")
+    if path.exists():
+        return path
+    tables = [file.name for file in folder.glob("*.csv")]
+    if str(name) in tables:
+        return folder / name
+    raise InputError(f"{name}: neither a file nor a shipped table", did_you_mean(path.name, tables))
+
+
+def read_measured(path: Path | str, defaults: Mapping[str, object] | None = None) -> list[Row]:
+    """The rows of a file that holds a measured table (CSV) or what nccl-tests or rccl-tests printed.
+
+    `defaults` (column → value) fill what the file does not say. Raises InputError with every mistake, located.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(what, "give the path of a measured table") from None
+    return parse_measured(data.decode("utf-8-sig", errors="replace"), str(path), defaults)
+
+
+def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[Row]:
+    """Like `read_measured`, of a text; `source` names it in errors."""
+    given = rows.given(defaults or {})
+    mistakes: list[Diagnostic] = []
+    if csv_table.is_table(text):
+        return rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
+    return rows.rows(nccl_tests.cells(text, source, given), given, mistakes)

@@ -1,0 +1,78 @@
+"""Measured tables as CSV whose header names the columns; comment lines begin with `#`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator
+
+from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, REQUIRED, Cells
+
+
+def is_table(text: str) -> bool:
+    """Whether the first line that is neither empty nor a comment names a column of measured tables."""
+    lines = (line.strip("\ufeff \t\r") for line in io.StringIO(text))
+    header = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    return any(name in COLUMNS for name in _names(header.split(",")))
+
+
+def _names(cells: Iterable[str]) -> list[str]:
+    return [cell.strip('\ufeff" \t\r\n').lower() for cell in cells]
+
+
+def cells(text: str, source: str, given: Cells, mistakes: list[Diagnostic]) -> Iterator[Cells]:
+    """The located cells of a CSV text whose header names the columns; rows of another length go to `mistakes`.
+
+    Raises InputError when the header lacks a required column or has one twice, or when no row follows.
+    """
+    records = _records(text, source)
+    places, first = next(records, ([Place(source, 1, 1)], []))
+    header = _header(_names(first), places, given)
+    empty = True
+    for where, texts in records:
+        empty = False
+        if len(texts) != len(header):
+            what = f"the row has {len(texts)} cells, the header {len(header)}"
+            cure = "give every row all columns, and texts with commas in quotes"
+            mistakes.append(Diagnostic(what, cure, "", where[0]))
+            continue
+        yield dict(zip(header, zip(texts, where, strict=True), strict=True))
+    if empty:
+        raise InputError([Diagnostic("no row follows the header", "give at least one row", "", places[0])])
+
+
+def _header(names: list[str], places: list[Place], given: Cells) -> list[str]:
+    missing = [column for column in REQUIRED if column not in names and column not in given]
+    others = sorted(set(names) - set(COLUMNS) - {""})
+    cure = f"add it, or rename one of: {', '.join(others)}" if others else "add it"
+    mistakes = [Diagnostic(f"column {column!r} is missing", cure, "", places[0]) for column in missing]
+    for i, name in enumerate(names):
+        if name in COLUMNS and name in names[:i]:
+            mistakes.append(Diagnostic(f"column {name!r} stands twice", "keep one of them", "", places[i]))
+    if mistakes:
+        raise InputError(mistakes[:MAX_MISTAKES])
+    return names
+
+
+def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
+    """Places and cells of every line that is neither empty nor a comment."""
+    lines = list(io.StringIO(text.lstrip("\ufeff"), newline=None))
+    reader = csv.reader(iter(lines))
+    start = 0
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+                yield _places(source, start, lines[start], len(cells)), cells
+            start = reader.line_num
+    except csv.Error as error:
+        what = f"not CSV: {error}"
+        raise InputError([Diagnostic(what, "check commas and quotes", "", Place(source, start + 1, 1))]) from None
+
+
+def _places(source: str, start: int, line: str, count: int) -> list[Place]:
+    """Where each cell of a record begins; cells that follow a line break in quotes count as at its end."""
+    columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
+    columns += [columns[-1]] * (count - len(columns))
+    return [Place(source, start + 1, column) for column in columns[:count]]
