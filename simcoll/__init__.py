@@ -1,3 +1,26 @@
-"""simcoll: a discrete-event network simulator of collective algorithms."""
+"""simcoll: a discrete-event network simulator of collective algorithms.
+
+The public names live in `simcoll.api` and are imported when first used, so that `simcoll --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_PUBLIC = (
+    *("Link", "Point", "Prediction", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step", "Topology"),
+    *("Transfer", "build", "load", "predict", "prove", "register", "run", "send"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'simcoll' has no attribute {name!r}")
+    return getattr(importlib.import_module("simcoll.api"), name)
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *_PUBLIC]

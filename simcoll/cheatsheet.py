@@ -13,6 +13,7 @@ from simcoll import algorithms, registry
 from simcoll.collectives import ALL, NOTHING, collective
 from simcoll.engines import event
 from simcoll.errors import InputError, RefusedError, ScheduleError
+from simcoll.executors.data import prove
 from simcoll.model import Params
 from simcoll.program import bind
 from simcoll.schedule import Schedule
@@ -153,7 +154,7 @@ def data(schedule: Schedule) -> str:
     after = contract.after(schedule.n, schedule.n_chunks, schedule.root)
     lines = [f"{contract.name}: {contract.summary}", "", "rank  before" + " " * 30 + "after"]
     for rank in range(schedule.n):
-        told = [" ".join(_value(*cell, schedule.n) for cell in table[rank].tolist()) for table in (before, after)]
+        told = [" ".join(_value(*cell) for cell in table[rank].tolist()) for table in (before, after)]
         lines.append(f"{rank:4}  {told[0]:<34}  {told[1]}")
     lines += [
         "",
@@ -202,18 +203,25 @@ def _slots(row: Any) -> str:
 # --- verification ---
 
 
-def verify(which: Sequence[tuple[str, str]], n: int) -> list[dict[str, Any]]:
-    """Prove each (collective, algorithm) on n ranks: rows of status and reason."""
-    from simcoll.executors.data import prove
+def every_pair() -> list[str]:
+    """All registered `COLLECTIVE/ALGORITHM`."""
+    return [f"{which}/{name}" for which in registry.ALGORITHMS for name in registry.names(which)]
 
-    rows = []
-    for name, algorithm in which:
-        status, reason = "proved", ""
-        try:
-            prove(build(f"{name}/{algorithm}", n))
-        except RefusedError as error:
-            status, reason = "refused", str(error)
-        except ScheduleError as error:
-            status, reason = "wrong", str(error)
-        rows.append({"collective": name, "algorithm": algorithm, "ranks": n, "status": status, "reason": reason})
-    return rows
+
+def verdict(name: str, n: int) -> dict[str, Any]:
+    """Prove an algorithm on n ranks: collective, algorithm, ranks, status (proved, refused, wrong) and reason."""
+    try:
+        return verdict_on(build(name, n))
+    except RefusedError as error:
+        which, _, algorithm = name.partition("/")
+        return {"collective": which, "algorithm": algorithm, "ranks": n, "status": "refused", "reason": str(error)}
+
+
+def verdict_on(schedule: Schedule) -> dict[str, Any]:
+    """Prove a schedule."""
+    found = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n}
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        return {**found, "status": "wrong", "reason": str(error)}
+    return {**found, "status": "proved", "reason": ""}

@@ -185,9 +185,9 @@ def _show_rows(rows: Sequence[dict[str, Any]], points: Sequence[Point], as_json:
 
 
 def _plot(points: Sequence[Point], rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    from simcoll import report
+    from simcoll import pictures
 
-    return report.pictures([point.scenario for point in points], rows, folder)
+    return pictures.draw([point.scenario for point in points], rows, folder)
 
 
 # --- show, verify, list, topology, schema -----------------------------------------------------------------------------
@@ -238,17 +238,12 @@ def _rank_counts(text: str) -> list[int]:
 @JSON
 def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -> int:
     """Prove that schedules do what their collectives promise; all of them if none is named."""
-    from simcoll import cheatsheet, registry, report
-    from simcoll.executors.data import prove
+    from simcoll import cheatsheet, report
 
     if schedule:
-        found = cheatsheet.parse(_text(schedule), str(schedule))
-        rows = cheatsheet.verdicts([(found.collective, found.algorithm, found.n, lambda: prove(found))])
+        rows = [cheatsheet.verdict_on(cheatsheet.parse(_text(schedule), str(schedule)))]
     else:
-        if name:
-            cheatsheet.build(name, 1)  # an unknown name is wrong input, not a failed proof
-        pairs = [f"{c}/{a}" for c in registry.ALGORITHMS for a in registry.names(c)] if name is None else [name]
-        rows = cheatsheet.verify(pairs, ranks)
+        rows = [cheatsheet.verdict(pair, ranks) for pair in ([name] if name else cheatsheet.every_pair())]
     print(json.dumps({"rows": rows}, indent=1) if as_json else report.proof_table(rows))
     return 1 if any(row["status"] == "wrong" for row in rows) else 0
 
@@ -294,9 +289,9 @@ def topology_list() -> None:
 @SETS
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
     """Devices, links and bisection bandwidth of a system or a topology file."""
-    from simcoll import report, systems
+    from simcoll import report, scenario, systems
 
-    found = report.topology_named(name, nodes, sets)
+    found = systems.build(scenario.topology_spec(name, nodes, sets))
     if png:
         from simcoll.plot import save
         from simcoll.plot.topology import topology_figure
@@ -325,10 +320,10 @@ def schema() -> None:
 )
 def plot(results_csv: Path, output: Path | None) -> None:
     """Plot a results.csv again."""
-    from simcoll import report, results
+    from simcoll import pictures, results
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
-    for path in report.curves(results.read(source), report.CURVES, output or source.parent / "plots", ()):
+    for path in pictures.curves(results.read(source), pictures.CURVES, output or source.parent / "plots", ()):
         print(path)
 
 
@@ -350,11 +345,12 @@ def compare(
     as_json: bool,
 ) -> int:
     """Compare predictions with a measured table, or with what nccl-tests printed (`-` reads a pipe)."""
-    from simcoll import comparison, report
+    from simcoll import pictures, report
+    from simcoll.compare import compared
 
-    document = comparison.compared(predicted, _measured_text(measured), measured, where, sets)
+    document = compared(predicted, _measured_text(measured), measured, where, sets)
     if output:
-        for path in report.comparison_files(document, output):
+        for path in pictures.comparison(document, output):
             print(path, file=sys.stderr)
     print(json.dumps(document, indent=1) if as_json else report.comparison_table(document))
     mape = document["summary"][-1]["mape"]

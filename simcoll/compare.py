@@ -1,216 +1,73 @@
-"""Measured against predicted: which rows belong together, and how far apart they are.
-
-Two rows belong together when they agree in every column of `KEYS` that both have; `none`, `auto` and absent match
-anything. Pure functions: reading tables and printing are done elsewhere.
-"""
+"""Predictions brought together with a measured table: what `simcoll compare` does."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from simcoll import config, join, registry, results, scenario, sweep
+from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.formats.measured import Row, parse_measured
+from simcoll.scenario import Point, load
 
-from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, Row, normal
-
-EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has them
-LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
-KEYS: Final = (*EXACT, *LOOSE)
-SCHEMA: Final = "simcoll.compare/1"
-
-_OUTCOMES: Final = frozenset(("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row"))
-_OUTCOME_ENDINGS: Final = ("_us", "_us_min", "_us_max", "_GBps", "wire_bytes", "_per_rank")
-
-Record = Mapping[str, Any]
+Document = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Point:
-    """One measured row and its prediction; `error` = predicted/measured − 1."""
+def compared(predicted: str, text: str, source: str, where: Sequence[str], sets: Sequence[str]) -> Document:
+    """Join the predictions that `predicted` names with the measured `text`.
 
-    collective: str
-    algorithm: str | None
-    protocol: str | None
-    ranks: int
-    nodes: int | None
-    size_bytes: int
-    dtype: str | None
-    measured_us: float
-    predicted_us: float
-    error: float
-    low_us: float | None
-    high_us: float | None
-    confidence: str | None
-
-
-def join(measured: Sequence[Row], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]) -> list[Point]:
-    """A point for every measured row that has a prediction, in the order of the measured table.
-
-    `where` keeps the rows with COL=VALUE of both tables, as `select` does. Predicted rows without a `time_us` (refused)
-    do not count; measured rows without a partner are left out: `len(select(measured, where))` says of how many.
-    Raises InputError when two rows claim one partner, or when a predicted row or `where` cannot be understood.
+    `predicted` is a scenario, a results.csv, or `system=NAME`, which predicts every row of the table on that system.
+    Raises InputError when a file is wrong, when a row has several partners, and when nothing can be compared.
     """
-    rows = [_record(row) for row in measured]
-    predictions = _timed(predicted)
-    known = {*COLUMNS, *(column for record in (*rows, *predicted) for column in record)} - {"row"}
-    unknown = [column for column in where if column not in known]
-    if unknown:
-        raise InputError(Diagnostic(f"--where: no column {c!r}", did_you_mean(c, known)) for c in unknown)
-    chosen = _select(rows, where)
-    candidates = defaultdict(list)
-    for record in _select(predictions, where):
-        candidates[tuple(record[key] for key in EXACT)].append(record)
-    partners = [[c for c in candidates[tuple(row[key] for key in EXACT)] if _match(row, c)] for row in chosen]
-    _check_single(chosen, partners)
-    return [_point(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
+    kept = dict(_condition(item) for item in where)
+    measured = parse_measured(text, source, defaults=kept)
+    selected = join.select(measured, kept)
+    rows = list(_predictions(predicted, selected, sets))
+    points = join.join(measured, rows, kept)
+    if not points:
+        reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
+        what = f"{source}: none of {len(selected)} measured rows has a prediction"
+        cure = next(iter(reasons), "compare collective, ranks, nodes, size_bytes and dtype of both tables")
+        raise InputError([Diagnostic(what, cure)])
+    return join.document(points, unmatched=len(selected) - len(points))
 
 
-def select(measured: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
-    """The rows that say exactly VALUE in column COL; where no row of the table does, those that do not say."""
-    return [record["row"] for record in _select([_record(row) for row in measured], where)]
+def _condition(text: str) -> tuple[str, str]:
+    column, equals, value = text.partition("=")
+    if not equals or not column:
+        raise InputError(f"--where {text!r} is not COL=VALUE", "write e.g. --where ranks=8")
+    return column.strip(), value.strip()
 
 
-def _record(row: Row) -> Record:
-    return {**row.others, **{column: getattr(row, column) for column in COLUMNS}, "row": row}
+def _predictions(predicted: str, measured: Sequence[Row], sets: Sequence[str]) -> Iterable[dict[str, Any]]:
+    if predicted.startswith("system="):
+        return _on_system(predicted.removeprefix("system="), measured, sets)
+    if predicted.endswith(".csv"):
+        if sets:
+            raise InputError("--set changes a scenario, not a results.csv", "compare the scenario instead")
+        return results.read(Path(predicted))
+    return [sweep.run_point(point) for point in load(predicted, sets)]
 
 
-def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
-    """Predicted rows that have a time, their columns in the vocabulary of measured tables."""
-    if predicted and not any("time_us" in row for row in predicted):
-        raise InputError("the predictions have no column 'time_us'", "give the results.csv of simcoll run")
-    mistakes: dict[tuple[str, str], Diagnostic] = {}
-    found: list[Record] = []
-    for row in predicted:
-        record = dict(row)
-        for column in (*KEYS, "time_us", "low_us", "high_us"):
-            try:
-                record[column] = _read(column, row.get(column))
-            except ValueError as error:
-                what, _, cure = str(error).partition("; ")
-                mistakes.setdefault((column, what), Diagnostic(f"predicted row: {what}", cure, column))
-        if record.get("status", "ok") == "ok" and record["time_us"] is not None:
-            found.append(record)
-    if mistakes:
-        raise InputError(list(mistakes.values())[:MAX_MISTAKES])
-    return found
+def _on_system(system: str, measured: Sequence[Row], sets: Sequence[str]) -> list[dict[str, Any]]:
+    """Every row of the table, predicted: each distinct question once."""
+    points = {sweep.key(point): point for row in measured for point in _questions(system, row, sets)}
+    return [sweep.run_point(point) for point in points.values()]
 
 
-def _read(column: str, value: Any) -> Any:
-    if column in ("low_us", "high_us"):
-        return None if value in (None, "") else float(value)
-    meant = normal(column, value)
-    if meant is None and column in EXACT:
-        raise ValueError("is missing; write a value")
-    return meant
-
-
-def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Record]:
-    for column, text in where.items():
-        wanted = _comparable(column, text)
-        values = [_comparable(column, record.get(column)) for record in records]
-        keep = wanted if wanted in values else None
-        records = [record for record, value in zip(records, values, strict=True) if value == keep]
-    return records
-
-
-def _comparable(column: str, value: object) -> float | str | None:
-    """A number where the value is one, else text in small letters; None where it says nothing."""
-    try:
-        meant = normal(column, value)
-    except ValueError as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(f"--where {column}: {what}", cure) from None
-    try:
-        return None if meant is None else float(meant)
-    except ValueError:
-        return str(meant).lower()
-
-
-def _match(measured: Record, predicted: Record) -> bool:
-    return all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE)
-
-
-def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) -> None:
-    """Raise unless no row has two partners and no two rows the same one; one complaint per set of columns."""
-    complaints: dict[tuple[str, ...], Diagnostic] = {}
-    rivals: dict[int, list[Record]] = defaultdict(list)
-    for row, found in zip(rows, partners, strict=True):
-        if len(found) > 1:
-            _complain(complaints, "predicted rows match this measured row", found, row["row"].place)
-        for record in found:
-            rivals[id(record)].append(row)
-    for several in rivals.values():
-        if len(several) > 1:
-            _complain(complaints, "measured rows match one predicted row", several, several[1]["row"].place)
-    if complaints:
-        raise InputError(list(complaints.values())[:MAX_MISTAKES])
-
-
-def _complain(
-    complaints: dict[tuple[str, ...], Diagnostic], what: str, rivals: Sequence[Record], place: Place | None
-) -> None:
-    columns = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
-    values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
-    differing = [c for c in columns if len(values[c]) > 1]
-    how = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
-    if differing:
-        value = next(value for value in values[differing[0]] if value != "auto")
-        cure = f"choose, e.g. with --where {differing[0]}={value}"
-    else:
-        cure = "remove the duplicates (--where cannot tell them apart)"
-    complaints.setdefault((what, *differing), Diagnostic(f"{len(rivals)} {what} and differ in {how}", cure, "", place))
-
-
-def _shown(value: object) -> str:
-    return "auto" if value is None or value == "" else str(value)
-
-
-def _point(measured: Record, predicted: Record) -> Point:
-    either = {key: predicted[key] if measured[key] is None else measured[key] for key in KEYS}
-    return Point(
-        **either,
-        measured_us=measured["time_us"],
-        predicted_us=predicted["time_us"],
-        error=predicted["time_us"] / measured["time_us"] - 1,
-        low_us=predicted["low_us"],
-        high_us=predicted["high_us"],
-        confidence=predicted.get("confidence") or None,
-    )
-
-
-def summary(points: Sequence[Point]) -> list[dict[str, object]]:
-    """Errors in percent for each collective and number of ranks, and for all points in the last row.
-
-    `mape`, `median` and `p95` are of the absolute errors, `bias` is the mean of the signed ones. Empty without points.
-    """
-    groups: dict[tuple[str, int | None], list[float]] = defaultdict(list)
-    for point in points:
-        groups[point.collective, point.ranks].append(point.error)
-    if points:
-        groups["all", None] = [point.error for point in points]
-    return [
-        {
-            "collective": collective,
-            "ranks": ranks,
-            "points": len(errors),
-            "mape": 100 * float(np.mean(np.abs(errors))),
-            "median": 100 * float(np.median(np.abs(errors))),
-            "p95": 100 * float(np.percentile(np.abs(errors), 95)),
-            "bias": 100 * float(np.mean(errors)),
-        }
-        for (collective, ranks), errors in groups.items()
-    ]
-
-
-def document(points: Sequence[Point], unmatched: int = 0) -> dict[str, object]:
-    """What `compare --json` prints; `unmatched` measured rows had no prediction."""
-    return {
-        "schema": SCHEMA,
-        "points": [dataclasses.asdict(point) for point in points],
-        "summary": summary(points),
-        "unmatched": unmatched,
+def _questions(system: str, row: Row, sets: Sequence[str]) -> list[Point]:
+    nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
+    if algorithm != "auto" and algorithm not in registry.names(row.collective):
+        return []
+    keys: dict[str, Any] = {
+        "name": f"system={system}",
+        "topology": {"system": system, "nodes": nodes},
+        "collective": row.collective,
+        "algorithm": algorithm,
+        "ranks": row.ranks,
+        "placement": {"per_node": max(1, -(-row.ranks // nodes))},
+        "dtype": row.dtype or "float32",
+        "size": f"{row.size_bytes} B",
     }
+    return scenario.points(config.located(keys, Place(f"system={system}", 1, 1)), sets)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.results import Row
+from simcoll.results import Row, write_atomically
 from simcoll.scenario import Scenario
 
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
@@ -34,7 +36,7 @@ def curves(
     good = [row for row in rows if row["status"] == "ok"]
     found = []
     for name in wanted if good else ():
-        if name in ("busbw", "latency"):
+        if name == "busbw" or name == "latency":
             figure = size_figure(good, name, measured)
         elif name == "scaling":
             figure = scaling_figure(good, measured)
@@ -43,6 +45,21 @@ def curves(
         save(figure, folder / f"{name}.png")
         found.append(folder / f"{name}.png")
     return found
+
+
+def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """The points of a comparison as a table, and their picture."""
+    from simcoll.plot import save
+    from simcoll.plot.curves import compare_figure
+
+    columns = list(document["points"][0])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(document["points"])
+    write_atomically(folder / "compare.csv", text.getvalue())
+    save(compare_figure(document["points"]), folder / "compare.png")
+    return [folder / "compare.csv", folder / "compare.png"]
 
 
 def _measured(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -100,7 +117,7 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
     from simcoll.analysis.links import utilisation
     from simcoll.plot.gantt import gantt_figure
     from simcoll.plot.topology import topology_figure
-    from simcoll.predict import predict
+    from simcoll.prediction import predict
     from simcoll.units import format_size
 
     prediction = predict(scenario)

@@ -106,7 +106,7 @@ def bind(
     place = np.empty((loops, count), np.int64)
     place[loop, origin] = np.arange(len(order))
     reads, chain = (_moved(column, place, loop, origin) for column in dependencies(schedule))
-    number = (loop * schedule.n_chunks + schedule.src_slot[origin]) % params.channels
+    number: Index = (loop * schedule.n_chunks + schedule.src_slot[origin].astype(np.int64)) % params.channels
     hop, links = _hops(schedule.src[origin], schedule.dst[origin], network, devices)
     return assemble(
         schedule,

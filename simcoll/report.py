@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import simcoll
@@ -30,8 +30,8 @@ def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
     columns += ["bound_us", *(name for name in ("topology", "profile", "sharing") if _varies(rows, name))]
     head = [
         f"# simcoll {simcoll.__version__}: {first.name}",
-        f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})   "
-        f"sharing {_either(rows, 'sharing')}   type {_either(rows, 'dtype')}   engine {_either(rows, 'engine')}",
+        f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
+        f"   sharing {_either(rows, 'sharing')}   type {_either(rows, 'dtype')}   engine {_either(rows, 'engine')}",
         f"# {SIZE_CONVENTION}",
     ]
     good = [row for row in shown if row["status"] == "ok"]
@@ -92,13 +92,14 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 def listing(what: str) -> str:
     """What `simcoll list` prints."""
-    return {
+    tell: dict[str, Callable[[], str]] = {
         "algorithms": _algorithms,
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
         "scenarios": _scenarios,
         "profiles": lambda: _columns((p.name, p.description) for p in profiles()),
-    }[what]()
+    }
+    return tell[what]()
 
 
 def _columns(pairs: Any) -> str:
@@ -121,9 +122,9 @@ def _options(entry: registry.Algorithm) -> str:
 
 
 def _topologies() -> str:
-    from simcoll.systems import description, shipped_systems
+    from simcoll.systems import load_system, shipped_systems
 
-    return _columns((name, description(path)) for name, path in shipped_systems().items())
+    return _columns((name, load_system(name).description) for name in shipped_systems())
 
 
 def _scenarios() -> str:
@@ -164,16 +165,17 @@ _QUANTITY: Final = {"type": "string", "examples": ["64 MiB", "50 GB/s", "1.5 us"
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
-    found = Scenario.model_json_schema(by_alias=True)
+    found: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
     for definition in [found, *found.get("$defs", {}).values()]:
         for name, value in definition.get("properties", {}).items():
             definition["properties"][name] = _sweepable(name, value)
-    return {
+    titled: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **found,
         "title": "simcoll scenario",
         "description": inspect.cleandoc(Scenario.__doc__ or ""),
     }
+    return titled
 
 
 def _sweepable(name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -181,11 +183,11 @@ def _sweepable(name: str, value: dict[str, Any]) -> dict[str, Any]:
 
     if name in NATURAL_LISTS:
         return value
-    kept = {key: value[key] for key in ("description", "default") if key in value}
+    kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
     bounds = {"anyOf": [{"type": "number"}, _QUANTITY]}
     swept = {
         "type": "object",
-        "properties": {key: bounds for key in ("from", "to", "factor", "step")},
+        "properties": dict.fromkeys(("from", "to", "factor", "step"), bounds),
         "required": ["from", "to"],
         "additionalProperties": False,
     }

@@ -10,6 +10,8 @@ node, and no NIC is a short cut inside its own node.
 
 from __future__ import annotations
 
+import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, get_args
@@ -60,11 +62,19 @@ class Net:
 class Field:
     """Hops to `target`, from as far away as was asked so far.
 
-    `next` holds the (link, state) of each step of a fewest-hop route, `paths` the number of such routes.
+    `next` holds the (link, state) of each step of a fewest-hop route, `paths` the number of such routes. With `widths`
+    (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
 
-    def __init__(self, net: Net, target: State, step: Callable[[Net, State, State], Iterator[tuple[State, int]]]):
-        self.net, self.target, self.step = net, target, step
+    def __init__(
+        self,
+        net: Net,
+        target: State,
+        step: Callable[[Net, State, State], Iterator[tuple[State, int]]],
+        widths: Sequence[int] = (),
+    ):
+        self.net, self.target, self.step, self.widths = net, target, step, widths
+        self.width: dict[State, float] = {target: math.inf}
         self.hops: dict[State, int] = {target: 0}
         self.next: dict[State, list[tuple[int, State]]] = {}
         self._frontier: list[State] = [target]
@@ -81,10 +91,13 @@ class Field:
         for x in self._frontier:
             hops = self.hops[x] + 1
             for y, link in self.step(self.net, self.target, x):
+                width = min(self.width[x], self.widths[link]) if self.widths else math.inf
                 if y not in self.hops:
-                    self.hops[y], self.paths[y], self.next[y] = hops, self.paths[x], [(link, x)]
                     found.append(y)
-                elif self.hops[y] == hops:
+                if y not in self.hops or (self.hops[y] == hops and width > self.width[y]):
+                    self.hops[y], self.paths[y], self.next[y] = hops, self.paths[x], [(link, x)]
+                    self.width[y] = width
+                elif self.hops[y] == hops and width == self.width[y]:
                     self.paths[y] += self.paths[x]
                     self.next[y].append((link, x))
         self._frontier = found
@@ -140,12 +153,21 @@ def _between(net: Net, target: State, x: State) -> Iterator[tuple[State, int]]:
 class Router:
     """Routes by one policy. `devices` of a node are found by kind; a route that does not exist is None."""
 
-    def __init__(self, net: Net, policy: Policy, devices: Mapping[str, str], nodes: Mapping[str, int | None]):
-        self.net, self.policy, self.kinds, self.nodes = net, policy, devices, nodes
+    def __init__(
+        self,
+        net: Net,
+        policy: Policy,
+        devices: Mapping[str, str],
+        nodes: Mapping[str, int | None],
+        widths: Sequence[int],
+    ):
+        self.net, self.policy, self.kinds, self.nodes, self.widths = net, policy, devices, nodes, widths
         self._fields: dict[tuple[str, str], Field] = {}
+        self._only: dict[tuple[str, str, str], Route] = {}  # legs that are the same for every route
         self._gpus: dict[int, list[str]] = {}
         self._nics: dict[int, list[str]] = {}
         self._nic_of: dict[int, dict[str, str]] = {}
+        self._ways_out: dict[tuple[str, int], tuple[str, str]] = {}
         for device, kind in devices.items():
             node = nodes[device]
             if node is not None and kind in ("gpu", "nic"):
@@ -163,14 +185,16 @@ class Router:
         """A leg first → last of the route src → dst."""
         if first == last:
             return ()
-        key = (where, last)
-        if key not in self._fields:
-            self._fields[key] = Field(self.net, self.net.sink[last], _WHERE[where])
-        field, source = self._fields[key], self.net.source[first]
+        if (first, last, where) in self._only:
+            return self._only[first, last, where]
+        if (last, where) not in self._fields:
+            widths = self.widths if where == "within" else ()
+            self._fields[last, where] = Field(self.net, self.net.sink[last], _WHERE[where], widths)
+        field, source = self._fields[last, where], self.net.source[first]
         if not field.reaches(source):
             return None
-        if self.policy == "shortest":
-            return field.first(source)
+        if self.policy == "shortest" or field.paths[source] == 1:
+            return self._only.setdefault((first, last, where), field.first(source))
         return field.chosen(source, zlib.crc32(f"{src}->{dst}".encode()))
 
     def _rails(self, src: str, dst: str, node: int, to: int) -> Route | None:
@@ -178,20 +202,25 @@ class Router:
         here, there = self._nics_of(node), self._nics_of(to)
         if src not in here or dst not in there:
             return None
-        last, owner = there[dst], src
-        index, nics = self._nics[to].index(last), self._nics[node]
-        first = here[src]
-        if index < len(nics) and nics[index] != first:
-            proxy = next((gpu for gpu, nic in here.items() if nic == nics[index]), None)
-            if proxy and self._share_nvswitch(src, proxy):
-                first, owner = nics[index], proxy
+        last = there[dst]
+        owner, first = self._way_out(src, node, self._nics[to].index(last))
         legs = (
             self._hop(src, dst, src, owner, "within"),
             self._hop(src, dst, owner, first, "within"),
             self._hop(src, dst, first, last, "between"),
             self._hop(src, dst, last, dst, "within"),
         )
-        return None if None in legs else tuple(link for leg in legs if leg for link in leg)
+        return None if None in legs else tuple(itertools.chain.from_iterable(filter(None, legs)))
+
+    def _way_out(self, src: str, node: int, index: int) -> tuple[str, str]:
+        """The GPU whose NIC has that index, and the NIC, if an NVSwitch leads there; else `src` and its own NIC."""
+        if (src, index) not in self._ways_out:
+            own, nics = self._nics_of(node), self._nics[node]
+            wanted = nics[index] if index < len(nics) else own[src]
+            owners = [gpu for gpu, nic in own.items() if nic == wanted]
+            near = own[src] == wanted or not owners or not self._share_nvswitch(src, owners[0])
+            self._ways_out[src, index] = (src, own[src]) if near else (owners[0], wanted)
+        return self._ways_out[src, index]
 
     def _share_nvswitch(self, src: str, proxy: str) -> bool:
         into = self.net.into

@@ -19,7 +19,7 @@ import simcoll.algorithms  # noqa: F401  (fills the registry)
 from simcoll import config, registry, units
 from simcoll.collectives import COLLECTIVES, collective
 from simcoll.config import Model, Node
-from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.executors.data import OPERATORS
 from simcoll.model import Blocking, Params
 from simcoll.systems import TopologySpec
@@ -319,6 +319,17 @@ def _expanded(scenarios: Sequence[Scenario]) -> list[Point]:
             one = scenario.model_copy(update=changes)
             found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all"))
     return list(found.values())
+
+
+def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str] = ()) -> TopologySpec:
+    """What `simcoll topology show` is asked for: a shipped system or a topology file, changed by `--set topology.…`."""
+    keys: dict[str, Any] = {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+    if nodes is not None:
+        keys["nodes"] = nodes
+    tree = config.located({"topology": keys}, Place("topology", 1, 1))
+    for index, option in enumerate(assignments, 1):
+        tree = config.assign(tree, option, index)
+    return config.validate(TopologySpec, [tree.value["topology"]])[0]
 
 
 def shipped_scenarios() -> dict[str, Path]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import simcoll
 from simcoll.errors import InputError, RefusedError, StuckError
-from simcoll.predict import describe, predict, row
+from simcoll.prediction import describe, predict, row
 from simcoll.results import Row, to_csv, write_atomically
 from simcoll.scenario import Point
 

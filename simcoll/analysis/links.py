@@ -29,7 +29,9 @@ def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
     """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
     capacity = program.bandwidths.astype(float) * makespan_ps / PS_PER_S
     carried = bytes_carried(program).astype(float)
-    return np.divide(carried, capacity, out=np.zeros_like(carried), where=capacity > 0)
+    busy = np.zeros_like(carried)
+    np.divide(carried, capacity, out=busy, where=capacity > 0)
+    return busy
 
 
 def binding(program: Program, makespan_ps: int) -> Binding | None:

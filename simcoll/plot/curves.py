@@ -36,6 +36,8 @@ Value = Callable[[Row], float | None]
 Entries = dict[str, Line2D]  # the legend: text → a line that looks like it
 
 POINT: Final = ("collective", "ranks", "size_bytes", "algorithm")
+MAX_BANDS: Final = 3  # lines with a band around them; more are a fog
+
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
 _MEASURED: Final[dict[str, Any]] = {
     "color": INK,
@@ -71,11 +73,11 @@ def scaling_figure(rows: Iterable[Row], measured: Iterable[Row] = ()) -> Figure:
     found = drawable(rows)
     kept = [row for row in found if row["size_bytes"] in _three_sizes(found, row["collective"])]
     panels = by_columns(kept, list(measured), ("collective", "size_bytes"), _sized)
-    figure, grid = grid_of(panels)
+    figure, grid = grid_of(panels, one_scale=False)
     entries = _draw(grid, panels, "ranks", _time)
     for axes in grid:
         rank_axis(axes, {row["ranks"] for panel in panels for row in (*panel.rows, *panel.measured)})
-    _time_axes(grid)
+        _time_axes([axes])
     finish_panels(figure, grid, panels, "Time over ranks", entries)
     return figure
 
@@ -178,13 +180,15 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
 
 
 def _lines(axes: Axes, panel: Panel, x: str, value: Value, columns: Sequence[str], entries: Entries) -> None:
-    for text, rows in _series(panel.rows, columns).items():
+    series = _series(panel.rows, columns)
+    for text, rows in series.items():
         color, marker = look(text)
         (line,) = axes.plot(
             *_curve(rows, x, value), color=color, marker=marker, label=text, linewidth=1.6, markersize=4.5
         )
         entries.setdefault(text, line)
-        _band(axes, rows, x, value, color)
+        if len(series) <= MAX_BANDS:
+            _band(axes, rows, x, value, color)
     for name, points in _series(panel.measured, ()).items():
         drawn = [(m[x], found) for m in points if (found := value(m)) is not None]
         marker = "o" if name in ("", "none", "auto") else look(name).marker

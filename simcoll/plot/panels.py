@@ -35,15 +35,18 @@ def by_columns(
     ]
 
 
-def grid_of(panels: Sequence[Panel], *, strip: bool = False) -> tuple[Figure, list[Axes]]:
-    """The figure and its axes in the order of the panels; with `strip` each is followed by the axes below it."""
+def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = True) -> tuple[Figure, list[Axes]]:
+    """The figure and its axes in the order of the panels; with `strip` each is followed by the axes below it.
+
+    All share their x axis, and with `one_scale` their y axis.
+    """
     shown = panels[:MAX_PANELS]
     down, across = grid_shape(len(shown))
     width, height = (6.4, 3.3) if len(shown) == 1 else (3.1 * across + 0.4, 2.4 * down + 0.3)
     figure = frame(width, height + (0.9 * down if strip else 0))
     deep, shares = (2, [3, 1] * down) if strip else (1, [1] * down)
     table = figure.subplots(
-        down * deep, across, sharex=True, sharey="row" if strip else True, squeeze=False, height_ratios=shares
+        down * deep, across, sharex=True, sharey="row" if strip else one_scale, squeeze=False, height_ratios=shares
     )
     places = [(deep * (i // across) + part, i % across) for i in range(len(shown)) for part in range(deep)]
     for place in {(y, x) for y in range(down * deep) for x in range(across)} - set(places):
@@ -66,11 +69,12 @@ def finish_panels(
     lowest = {place.colspan.start: place.rowspan.start for place in places if place}
     for axes, place in zip(grid, places, strict=True):
         dress(axes)
-        label_x = axes.get_xlabel()
-        axes.label_outer()
         if place and lowest[place.colspan.start] == place.rowspan.start:  # nothing below it: the last row may be short
             axes.tick_params(labelbottom=True)
-            axes.set_xlabel(label_x)
+        else:
+            axes.set_xlabel("")
+        if place and place.colspan.start:
+            axes.set_ylabel("")
     title = f"{what}: {panels[0].title}" if len(panels) == 1 else what
     notes = [settings([row for panel in panels for row in panel.rows]), _systems(panels), note]
     notes += [f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else []

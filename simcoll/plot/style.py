@@ -45,6 +45,7 @@ class Look(NamedTuple):
 # Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
 _KNOWN: Final = {
     "ring": Look("#332288", "o"),
+    "bidirectional_ring": Look("#4477AA", "H"),
     "ring_unchunked": Look("#88CCEE", "h"),
     "chain": Look("#4477AA", "h"),
     "tree": Look("#117733", "^"),
@@ -58,6 +59,8 @@ _KNOWN: Final = {
     "recursive_halving": Look("#AA3377", "H"),
     "dissemination": Look("#9955AA", "8"),
     "bruck": Look("#66CCEE", "*"),
+    "reduce_scatter_gather": Look("#AA3377", "D"),
+    "scatter_allgather": Look("#AA3377", "D"),
     "direct": Look("#999933", "P"),
     "all_pairs": Look("#999933", "P"),
     "naive": Look("#777777", "X"),

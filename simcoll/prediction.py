@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -190,7 +191,7 @@ def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Gr
         if asked > n:
             raise RefusedError(f"{asked} groups cannot be made of {n} ranks; ask for at most {n}")
         edges = [round(i * n / asked) for i in range(asked + 1)]
-        return tuple(tuple(range(a, b)) for a, b in zip(edges[:-1], edges[1:], strict=True))
+        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
     groups = _nested(asked)
     flat = sorted(registry.flat(groups))
     if flat != list(range(n)):

@@ -1,0 +1,51 @@
+"""The Python API: what `import simcoll` offers.
+
+>>> import simcoll
+>>> points = simcoll.load("quickstart", ["size=1 MiB", "algorithm=ring"])
+>>> results = simcoll.run(points)
+>>> results[0]["messages"]
+112
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import simcoll
+from simcoll import config, results, scenario, sweep
+from simcoll.errors import Place
+from simcoll.scenario import Point
+
+__all__ = list(simcoll._PUBLIC)
+
+
+class Results(list[dict[str, Any]]):
+    """Rows with the columns of results.csv, numbers as numbers."""
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame; pandas is yours to install."""
+        import pandas
+
+        return pandas.DataFrame(self, columns=list(results.COLUMNS))
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a results.csv."""
+        results.write_atomically(Path(path), results.to_csv(self))
+
+
+def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
+    """The points of a scenario: a YAML file, the name of a shipped one, or its keys as a dict.
+
+    `assignments` are `--set`-like "path=value". Raises InputError with every mistake.
+    """
+    if isinstance(source, dict):
+        return scenario.points(config.located(source, Place("scenario", 1, 1)), assignments)
+    return scenario.load(str(source), assignments)
+
+
+def run(points: Sequence[Point], jobs: int = 1) -> Results:
+    """Simulate points, in order; an impossible one is a row whose `status` says why."""
+    found = {index: row for index, row, _ in sweep.sweep(points, jobs)}
+    return Results(results.public(row) | {"time_ps": row.get("time_ps")} for row in sweep.ordered(found))

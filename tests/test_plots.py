@@ -1,0 +1,420 @@
+"""Plots: what is drawn is what the rows say; pixels are for the eye."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+import simcoll.algorithms
+from simcoll.engines import event
+from simcoll.model import Params
+from simcoll.plot import save
+from simcoll.plot.curves import compare_figure, scaling_figure, size_figure
+from simcoll.plot.gantt import gantt_figure
+from simcoll.plot.maps import crossover_figure
+from simcoll.plot.style import look
+from simcoll.program import Program, bind
+from simcoll.registry import ALGORITHMS
+from simcoll.timeline import Timeline
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SIZES = [2**power for power in range(10, 31, 4)]
+
+
+def row(algorithm: str = "ring", ranks: int = 8, size: int = MIB, **changes: Any) -> dict[str, Any]:
+    """A row of results.csv; the time grows with ranks and size, for the tree slowly with ranks and fast with size."""
+    steps, factor = (ranks.bit_length(), 2.0) if algorithm == "tree" else (2 * ranks, 1.75)
+    time_us = 2.0 * steps + factor * size / 400e3
+    found = {
+        **{"scenario": "s", "topology": "hgx-h100", "collective": "all_reduce", "algorithm": algorithm, "seed": 0},
+        **{"protocol": "none", "ranks": ranks, "nodes": 1, "size_bytes": size, "time_us": time_us, "status": "ok"},
+        **{"busbw_GBps": 1.75 * size / time_us / 1e3, "lower_bound_us": 1.0 + size / 450e3, "profile": "ideal"},
+        **{"sharing": "fair", "low_us": None, "high_us": None},
+    }
+    return {**found, **changes}
+
+
+def sweep(*algorithms: str, ranks: tuple[int, ...] = (8,), **changes: Any) -> list[dict[str, Any]]:
+    return [row(a, n, size, **changes) for a in algorithms for n in ranks for size in SIZES]
+
+
+def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    """The points of each labelled line."""
+    return {str(line.get_label()): [(x, y) for x, y in line.get_xydata().tolist()] for line in axes.lines}
+
+
+def entries(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def words(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def ticks(axes: Axes) -> list[str]:
+    """The labels of the ticks on the x axis."""
+    axes.figure.draw_without_rendering()
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+# --- curves ---
+
+
+@pytest.mark.parametrize(("quantity", "column"), [("latency", "time_us"), ("busbw", "busbw_GBps")])
+def test_lines_are_rows(quantity: Any, column: str) -> None:
+    """Each algorithm's line holds its rows' sizes and values, in order of size, whatever the order of the rows."""
+    rows = sweep("ring", "tree")
+    (axes,) = size_figure(rows[::-1], quantity).axes
+    for algorithm in ("ring", "tree"):
+        expected = [(r["size_bytes"], r[column]) for r in rows if r["algorithm"] == algorithm]
+        assert lines(axes)[algorithm] == expected
+
+
+def test_axes_say_their_units() -> None:
+    """Sizes are on a log2 axis in binary units, times on a log axis in µs, bandwidths on a linear one from 0 in GB/s."""
+    (latency,) = size_figure(sweep("ring"), "latency").axes
+    assert (latency.get_xscale(), latency.get_yscale(), latency.get_ylabel()) == ("log", "log", "time (µs)")
+    assert {"1 KiB", "1 MiB", "1 GiB"} <= set(ticks(latency))
+    (busbw,) = size_figure(sweep("ring"), "busbw").axes
+    assert (busbw.get_yscale(), busbw.get_ylabel(), busbw.get_ylim()[0]) == ("linear", "bus bandwidth (GB/s)", 0)
+
+
+@pytest.mark.parametrize("size", [8, 1000, 3 * MIB, 16 * GIB])
+def test_a_single_size_has_a_tick(size: int) -> None:
+    """Whatever the one size, the axis shows at least one size and at least one time to read."""
+    (axes,) = size_figure([row(size=size)], "latency").axes
+    low, high = axes.get_xlim()
+    assert any(low <= tick <= high for tick in axes.get_xticks())
+    low, high = axes.get_ylim()
+    assert any(low <= tick <= high for tick in axes.get_yticks())
+
+
+def test_one_legend_entry_an_algorithm() -> None:
+    """However many panels, the one legend has each algorithm once, then measured points and the bound."""
+    rows, measured = sweep("ring", "tree", ranks=(2, 4, 8)), [row(system="lab")]
+    figure = size_figure(rows, "latency", measured)
+    assert entries(figure) == ["ring", "tree", "measured", "lower bound"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"all_reduce, {n} ranks" for n in (2, 4, 8)]
+
+
+def test_only_good_rows_are_drawn() -> None:
+    """Refused points leave no mark; with nothing else there is nothing to draw, and the error says so."""
+    refused = row("nvls", status="refused: no switch reduces", time_us=None, busbw_GBps=None)
+    assert "nvls" not in entries(size_figure([*sweep("ring"), refused], "busbw"))
+    for draw in (scaling_figure, crossover_figure, lambda rows: size_figure(rows, "latency")):
+        with pytest.raises(ValueError, match="no row has a time"):
+            draw([refused])
+
+
+def test_a_size_of_zero_is_on_no_size_axis() -> None:
+    """A barrier without a size is drawn over ranks, not over sizes."""
+    rows = [row("dissemination", n, 0, collective="barrier", busbw_GBps=0.0) for n in (2, 4)]
+    with pytest.raises(ValueError, match="scaling"):
+        size_figure(rows, "latency")
+    (axes,) = scaling_figure(rows).axes
+    assert lines(axes)["dissemination"] == [(2, rows[0]["time_us"]), (4, rows[1]["time_us"])]
+
+
+def test_what_differs_at_a_point_is_told() -> None:
+    """Two protocols, or two kinds of sharing, are two lines whose labels tell them apart; what never differs is not told."""
+    rows = sweep("ring", protocol="LL") + sweep("ring", protocol="Simple") + sweep("tree", protocol="none")
+    assert entries(size_figure(rows, "busbw"))[:3] == ["ring, LL", "ring, Simple", "tree"]
+    rows = sweep("ring") + sweep("ring", sharing="fifo")
+    assert entries(size_figure(rows, "busbw"))[:2] == ["ring, fair", "ring, fifo"]
+    rows = sweep("ring", ranks=(8,), nodes=1) + sweep("ring", ranks=(16,), nodes=2)
+    assert entries(scaling_figure(rows))[0] == "ring"
+
+
+def test_measured_points_are_black_and_open() -> None:
+    """Measured points lie at their size and value, unconnected, black, open, in the marker of their algorithm."""
+    measured = [row("tree", system="lab", time_us=50.0), row("tree", system="lab", ranks=4)]
+    (axes,) = size_figure(sweep("ring"), "latency", measured).axes
+    (line,) = [line for line in axes.lines if line.get_label() == "measured"]
+    assert line.get_xydata().tolist() == [[MIB, 50.0]]
+    assert (line.get_linestyle(), line.get_markerfacecolor(), line.get_marker()) == (
+        "None",
+        "none",
+        look("tree").marker,
+    )
+    assert sum(int(line.get_color()[i : i + 2], 16) for i in (1, 3, 5)) < 150
+
+
+def test_the_bound_is_the_least_of_all() -> None:
+    """The dashed line is the least lower bound at each size; as a bandwidth, what the collective would reach in that time."""
+    rows = [*sweep("ring"), row("nvls", lower_bound_us=1.5)]
+    (latency,), (busbw,) = (size_figure(rows, quantity).axes for quantity in ("latency", "busbw"))
+    assert dict(lines(latency)["lower bound"])[MIB] == 1.5
+    assert dict(lines(busbw)["upper bound"])[MIB] == pytest.approx(rows[-1]["busbw_GBps"] * rows[-1]["time_us"] / 1.5)
+    assert dict(lines(latency)["lower bound"])[KIB] == rows[0]["lower_bound_us"]
+
+
+def test_bands_hold_the_error_bar() -> None:
+    """Where rows have an error bar a band spans it, in time and in bandwidth; without one there is no band."""
+    rows = [{**r, "low_us": r["time_us"] / 2, "high_us": r["time_us"] * 2} for r in sweep("ring")]
+    for quantity, column in (("latency", "time_us"), ("busbw", "busbw_GBps")):
+        (axes,) = size_figure(rows, quantity).axes
+        (band,) = axes.collections
+        heights = {y for x, y in band.get_paths()[0].vertices.tolist() if x == MIB}
+        value = next(r[column] for r in rows if r["size_bytes"] == MIB)
+        assert sorted(heights) == pytest.approx([value / 2, value * 2])
+    assert not size_figure(sweep("ring"), "busbw").axes[0].collections
+
+
+def test_too_many_panels_are_cut_and_told() -> None:
+    """Beyond nine panels the first nine are drawn and the headline says so."""
+    figure = size_figure([row(ranks=n) for n in range(2, 13)], "busbw")
+    assert len(figure.axes) == 9
+    assert "first 9 of 11 panels" in words(figure)
+    assert "panels" not in words(size_figure([row(ranks=n) for n in range(2, 11)], "busbw"))
+
+
+def test_the_headline_names_the_setting() -> None:
+    """The line below the title names topology, profile, sharing, and where was measured."""
+    text = words(size_figure(sweep("ring"), "busbw", [row(system="lab-1")]))
+    for part in ("hgx-h100", "profile ideal", "fair sharing", "measured on lab-1", "all_reduce, 8 ranks"):
+        assert part in text
+
+
+def test_scaling_takes_three_sizes() -> None:
+    """Panels for the smallest, the middle and the largest size; lines hold time over ranks, both axes logarithmic."""
+    rows = sweep("ring", "tree", ranks=(2, 4, 8, 16))
+    figure = scaling_figure(rows)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["all_reduce, 1 KiB", "all_reduce, 4 MiB", "all_reduce, 1 GiB"]
+    last = figure.axes[2]
+    assert lines(last)["tree"] == [
+        (r["ranks"], r["time_us"]) for r in rows if r["algorithm"] == "tree" and r["size_bytes"] == GIB
+    ]
+    assert (last.get_xscale(), last.get_yscale(), ticks(last)) == ("log", "log", ["2", "4", "8", "16"])
+
+
+def points() -> list[dict[str, Any]]:
+    rows = [{**r, "predicted_us": r["time_us"], "measured_us": r["time_us"] * 1.25} for r in sweep("ring", "tree")]
+    return [{**r, "error": r["predicted_us"] / r["measured_us"] - 1} for r in rows]
+
+
+@pytest.mark.parametrize("kind", [dict, lambda point: SimpleNamespace(**point)])
+def test_comparison_shows_both_and_the_error(kind: Any) -> None:
+    """Prediction as a line, measurement as markers, the error below in percent: from mappings or from objects."""
+    ring = [point for point in points() if point["algorithm"] == "ring"]
+    above, below = compare_figure(map(kind, ring)).axes
+    assert lines(above)["ring"] == [(p["size_bytes"], p["predicted_us"]) for p in ring]
+    assert lines(above)["measured"] == [(p["size_bytes"], p["measured_us"]) for p in ring]
+    assert [y for _, y in lines(below)["ring"]] == pytest.approx([-20.0] * len(ring))
+    assert (above.get_ylabel(), below.get_ylabel(), below.get_yscale()) == ("time (µs)", "error (%)", "linear")
+
+
+def test_comparison_tells_the_mean_error() -> None:
+    """The headline has the mean absolute error, the legend each algorithm once; nothing to compare is an error."""
+    figure = compare_figure(points())
+    assert "mean absolute error 20.0%" in words(figure)
+    assert entries(figure) == ["ring", "tree", "predicted", "measured"]
+    with pytest.raises(ValueError, match="no point"):
+        compare_figure([])
+
+
+# --- looks ---
+
+
+def specs(collective: str) -> list[str]:
+    """Every algorithm, and every value of its options."""
+    found = []
+    for name, entry in ALGORITHMS[collective].items():
+        found += [name, *(f"{name}({key}={value})" for key, values in entry.options.items() for value in values)]
+    return found
+
+
+@pytest.mark.parametrize("collective", sorted(ALGORITHMS))
+def test_no_two_algorithms_look_alike(collective: str) -> None:
+    """Within a collective algorithms differ in colour and in marker; variants differ at least in one of the two."""
+    assert simcoll.algorithms.__all__
+    for a, b in itertools.combinations(specs(collective), 2):
+        assert look(a) != look(b)
+        if "(" not in a + b:
+            assert look(a).color != look(b).color
+            assert look(a).marker != look(b).marker
+
+
+def test_looks_are_stable() -> None:
+    """An algorithm has the same colour in every figure, whatever else is drawn; spaces in its spec do not matter."""
+    alone = size_figure(sweep("tree"), "busbw").axes[0].lines[0]
+    among = scaling_figure(sweep("naive", "ring", "tree", ranks=(2, 4))).axes[0].lines[2]
+    assert alone.get_color() == among.get_color() == look("tree").color
+    assert look("hierarchical( across = ring )") == look("hierarchical(across=ring)") != look("hierarchical")
+    assert look("of_a_plugin") == look("of_a_plugin")
+
+
+# --- maps ---
+
+
+def cells(axes: Axes) -> dict[tuple[float, float], str]:
+    """Colour by column and row."""
+    return {(p.get_x() + 0.5, p.get_y() + 0.5): to_hex(p.get_facecolor()) for p in axes.patches}
+
+
+def test_cells_have_the_winners_colour() -> None:
+    """Each cell has the colour of the fastest algorithm at its size and ranks; in it is how much longer the next takes."""
+    rows = [
+        *(row("ring", n, size, time_us=10.0) for n in (2, 4) for size in (KIB, MIB)),
+        *(
+            row("tree", n, size, time_us=time_us)
+            for n, size, time_us in ((2, KIB, 5.0), (2, MIB, 13.0), (4, KIB, 500.0))
+        ),
+    ]
+    figure = crossover_figure(rows)
+    (axes,) = figure.axes
+    ring, tree = look("ring").color.lower(), look("tree").color.lower()
+    assert cells(axes) == {(0, 0): tree, (1, 0): ring, (0, 1): ring, (1, 1): ring}
+    assert {text.get_position(): text.get_text() for text in axes.texts} == {
+        (0, 0): "2.0×",
+        (1, 0): "1.3×",
+        (0, 1): "50×",
+    }
+    assert ([t.get_text() for t in axes.get_xticklabels()], axes.get_ylabel()) == (["1 KiB", "1 MiB"], "ranks")
+    assert sorted(entries(figure)) == ["ring", "tree"]
+
+
+def test_one_rank_count_is_one_row() -> None:
+    """A sweep over sizes alone gives a map of one row; a point without rows stays empty."""
+    (axes,) = crossover_figure(sweep("ring", "tree")).axes
+    assert len(cells(axes)) == len(SIZES)
+    assert axes.get_ylim() == (-0.5, 0.5)
+
+
+def test_protocols_compete_and_settings_do_not() -> None:
+    """The faster protocol wins its cell under its own name; another way of sharing links is another map."""
+    rows = [row(protocol="LL", time_us=5.0), row(protocol="Simple", time_us=6.0)]
+    assert entries(crossover_figure(rows)) == ["ring, LL"]
+    rows = [row(a, sharing=s) for a in ("ring", "tree") for s in ("fair", "fifo")]
+    assert [axes.get_title(loc="left") for axes in crossover_figure(rows).axes] == [
+        "all_reduce, fair",
+        "all_reduce, fifo",
+    ]
+
+
+def test_a_crowded_map_has_no_text() -> None:
+    """Where cells are too narrow for the margin there is none, and the headline does not promise it."""
+    rows = [row(a, size=size) for a in ("ring", "tree") for size in range(KIB, 60 * KIB, KIB)]
+    figure = crossover_figure(rows)
+    assert not figure.axes[0].texts
+    assert "lead" not in words(figure)
+
+
+# --- timelines ---
+
+
+class Star:
+    """Ranks around one switch: link r goes up from rank r, link n + r down to it."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.devices = [f"host{rank}" for rank in range(n)]
+        self.names = [f"host{r}->switch" for r in range(n)] + [f"switch->host{r}" for r in range(n)]
+        self.bandwidths = np.full(2 * n, 50 * 10**9, np.int64)
+        self.latencies = np.full(2 * n, 250_000, np.int64)
+
+    def route(self, src: str, dst: str) -> tuple[int, ...]:
+        a, b = int(src[4:]), int(dst[4:])
+        return (a, self.n + b) if a != b else ()
+
+
+def run(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Star, Program, Timeline]:
+    star = Star(n)
+    schedule = simcoll.algorithms.build(collective, algorithm, n)
+    program = bind(schedule, star, star.devices, Params(**params), MIB)
+    return star, program, event.run(program)
+
+
+def picture(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Figure, Program, Timeline]:
+    star, program, timeline = run(collective, algorithm, n, **params)
+    return gantt_figure(program, timeline, star.devices, star.names), program, timeline
+
+
+def bars(axes: Axes, name: str) -> list[tuple[float, float, float, float]]:
+    """Left, right, top and bottom of each bar."""
+    found = next(c for c in axes.collections if c.get_gid() == name)
+    corners = [path.vertices for path in found.get_paths()]
+    return [(v[:, 0].min(), v[:, 0].max(), v[:, 1].min(), v[:, 1].max()) for v in corners]
+
+
+def intervals(*columns: np.ndarray) -> list[list[float]]:
+    """Sorted, in µs."""
+    return sorted(np.stack(columns, axis=1).astype(float).__truediv__(1e6).tolist())
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_bars_are_the_timeline(sharing: str) -> None:
+    """Thick bars of ranks go from start to sent, thin ones from arrive to end, bars of links from begin to end of a hop."""
+    figure, _, timeline = picture("all_reduce", "ring", 4, sharing=sharing, o_send=10**5, o_recv=2 * 10**5)
+    ranks, links = figure.axes
+    drawn = [
+        sorted([a, b] for a, b, *_ in bars(*at)) for at in ((ranks, "sends"), (ranks, "receives"), (links, "links"))
+    ]
+    assert drawn[0] == intervals(timeline.start, timeline.sent)
+    assert drawn[1] == intervals(timeline.arrive, timeline.end)
+    assert drawn[2] == intervals(timeline.hop_begin, timeline.hop_end)
+    assert links.get_xlabel() == "time (µs)"
+    assert [label.get_text() for label in ranks.get_yticklabels()] == [f"{r}  host{r}" for r in range(4)]
+
+
+@pytest.mark.parametrize("case", [("all_reduce", "naive", 6), ("all_reduce", "tree", 8), ("all_to_all", "direct", 5)])
+def test_no_bar_hides_another(case: tuple[str, str, int]) -> None:
+    """What overlaps in time on a link, or on the channels of a rank, lies in rows of its own."""
+    figure, *_ = picture(*case, chunk=2**18, channels=2, o_recv=10**6)
+    for axes in figure.axes[:2]:
+        every = [bar for c in axes.collections if c.get_gid() for bar in bars(axes, c.get_gid())]
+        for (a, b, top, bottom), (c, d, above, below) in itertools.combinations(every, 2):
+            assert min(b, d) - max(a, c) < 1e-9 or min(bottom, below) - max(top, above) < 1e-9
+
+
+def test_chunks_are_told() -> None:
+    """Few chunks have a legend and their number in the bars; many have a colour bar; free receive sides draw nothing."""
+    figure, *_ = picture("all_reduce", "ring", 4)
+    assert entries(figure) == [f"chunk {i}" for i in range(4)]
+    assert {text.get_text() for axes in figure.axes for text in axes.texts} == {"0", "1", "2", "3"}
+    assert not bars(figure.axes[0], "receives")
+    figure, *_ = picture("all_reduce", "ring", 12)
+    assert (entries(figure), figure.axes[-1].get_ylabel()) == ([], "chunk")
+
+
+def test_large_runs_are_refused_and_many_links_are_cut() -> None:
+    """More than 4,000 transfers are refused with a cure; of more than 64 links or ranks 32 remain, and it is said."""
+    star, program, timeline = run("all_gather", "direct", 65)
+    with pytest.raises(ValueError, match="4,160 transfers.*fewer ranks"):
+        gantt_figure(program, timeline, star.devices, star.names)
+    figure, *_ = picture("broadcast", "naive", 66)
+    assert "the busiest 32 of 66 ranks" in words(figure)
+    assert "the busiest 32 of 66 links" in words(figure)
+    lanes = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert (len(lanes), lanes[0]) == (32, "host0->switch")
+
+
+# --- files ---
+
+FIGURES = {
+    "busbw": lambda: size_figure(sweep("ring", "tree", ranks=(2, 4, 8, 16)), "busbw", [row(system="lab")]),
+    "latency": lambda: size_figure([row(size=100)], "latency"),
+    "crowded": lambda: size_figure(sweep(*specs("all_reduce")), "latency"),
+    "scaling": lambda: scaling_figure(sweep("ring", "tree", ranks=(2, 3, 100))),
+    "comparison": lambda: compare_figure(points()),
+    "crossover": lambda: crossover_figure(sweep("ring", "tree", ranks=(2, 4, 8, 16))),
+    "timeline": lambda: picture("all_reduce", "ring", 12, o_recv=10**6)[0],
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_saved_whole(name: str, tmp_path: Path) -> None:
+    """A figure is written, into a folder that need not exist, and nothing of it lies outside the page."""
+    figure = FIGURES[name]()
+    save(figure, tmp_path / "plots" / f"{name}.png")
+    assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 5000
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
