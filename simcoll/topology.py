@@ -174,7 +174,13 @@ class Topology:
 
     @cached_property
     def _router(self) -> Router:
-        return Router(Net(self.links, self.kinds, self._node), self.routing, self.kinds, self._node, self.bandwidths.tolist())
+        return Router(
+            Net(self.links, self.bandwidths.tolist(), self.kinds, self._node),
+            self.routing,
+            self.kinds,
+            self._node,
+            self.bandwidths.tolist(),
+        )
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
         """A route given by the devices on the way, with or without its ends."""
