@@ -58,7 +58,7 @@ _KNOWN: Final = {
     "halving_doubling": Look("#9988DD", "p"),
     "recursive_halving": Look("#AA3377", "H"),
     "dissemination": Look("#9955AA", "8"),
-    "bruck": Look("#66CCEE", "*"),
+    "bruck": Look("#66CCEE", "p"),
     "reduce_scatter_gather": Look("#AA3377", "D"),
     "scatter_allgather": Look("#AA3377", "D"),
     "direct": Look("#999933", "P"),
