@@ -11,14 +11,12 @@ node, and no NIC is a short cut inside its own node.
 from __future__ import annotations
 
 import itertools
-import sys
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 Policy = Literal["shortest", "ecmp", "rails"]
-Where = Literal["within", "between", "everywhere"]
 Route = tuple[int, ...]
 State = int
 
@@ -33,14 +31,7 @@ class Net:
     its own kind), any other device is one. `into[x]` are the (state, link) from which a message comes to x.
     """
 
-    def __init__(
-        self,
-        links: Sequence[tuple[str, str]],
-        bandwidths: Sequence[int],
-        kinds: Mapping[str, str],
-        nodes: Mapping[str, int | None],
-    ):
-        self.bandwidths = bandwidths
+    def __init__(self, links: Sequence[tuple[str, str]], kinds: Mapping[str, str], nodes: Mapping[str, int | None]):
         self.source: dict[str, State] = {}
         self.sink: dict[str, State] = {}
         self.relay: dict[str, State] = {}
@@ -71,17 +62,23 @@ class Net:
 class Field:
     """Hops to `target`, from as far away as was asked so far.
 
-    `next` holds the (link, state) of each step of a fewest-hop route, `paths` the number of such routes. Inside a node
-    only the widest of them count: GPUs that NVLink joins do not use the PCIe switch that they share.
+    `next` holds the (link, state) of each step of a fewest-hop route, `paths` the number of such routes. With `widths`
+    (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
 
-    def __init__(self, net: Net, target: State, where: Where):
-        self.net, self.target, self.step, self.widest = net, target, _STEP[where], where == "within"
+    def __init__(
+        self,
+        net: Net,
+        target: State,
+        step: Callable[[Net, State, State], Iterator[tuple[State, int]]],
+        widths: Sequence[int] = (),
+    ):
+        self.net, self.target, self.step, self.widths = net, target, step, widths
+        self.width: dict[State, float] = {target: math.inf}
         self.hops: dict[State, int] = {target: 0}
         self.next: dict[State, list[tuple[int, State]]] = {}
-        self.paths: dict[State, int] = {target: 1}
-        self._width: dict[State, int] = {target: sys.maxsize}
         self._frontier: list[State] = [target]
+        self.paths: dict[State, int] = {target: 1}
 
     def reaches(self, source: State) -> bool:
         """Whether there is a way from `source`; expands the field until that is known."""
@@ -94,16 +91,15 @@ class Field:
         for x in self._frontier:
             hops = self.hops[x] + 1
             for y, link in self.step(self.net, self.target, x):
-                width = min(self.net.bandwidths[link], self._width[x]) if self.widest else 0
+                width = min(self.width[x], self.widths[link]) if self.widths else math.inf
                 if y not in self.hops:
                     found.append(y)
-                elif self.hops[y] != hops or width < self._width[y]:
-                    continue
-                elif width == self._width[y]:
+                if y not in self.hops or (self.hops[y] == hops and width > self.width[y]):
+                    self.hops[y], self.paths[y], self.next[y] = hops, self.paths[x], [(link, x)]
+                    self.width[y] = width
+                elif self.hops[y] == hops and width == self.width[y]:
                     self.paths[y] += self.paths[x]
                     self.next[y].append((link, x))
-                    continue
-                self.hops[y], self._width[y], self.paths[y], self.next[y] = hops, width, self.paths[x], [(link, x)]
         self._frontier = found
 
     def first(self, source: State) -> Route:
@@ -154,9 +150,6 @@ def _between(net: Net, target: State, x: State) -> Iterator[tuple[State, int]]:
         yield from (entry for entry in net.into[x] if net.node[entry[0]] != net.node[target])
 
 
-_STEP: Final = {"within": _within, "between": _between, "everywhere": _everywhere}
-
-
 class Router:
     """Routes by one policy. `devices` of a node are found by kind; a route that does not exist is None."""
 
@@ -169,8 +162,8 @@ class Router:
         widths: Sequence[int],
     ):
         self.net, self.policy, self.kinds, self.nodes, self.widths = net, policy, devices, nodes, widths
-        self._fields: dict[tuple[str, Where], Field] = {}
-        self._only: dict[tuple[str, str, Where], Route] = {}  # legs that are the same for every route
+        self._fields: dict[tuple[str, str], Field] = {}
+        self._only: dict[tuple[str, str, str], Route] = {}  # legs that are the same for every route
         self._gpus: dict[int, list[str]] = {}
         self._nics: dict[int, list[str]] = {}
         self._nic_of: dict[int, dict[str, str]] = {}
@@ -188,7 +181,7 @@ class Router:
         rails = self.policy == "rails" and node is not None and to is not None and self._rails(src, dst, node, to)
         return rails or self._hop(src, dst, src, dst, "everywhere")
 
-    def _hop(self, src: str, dst: str, first: str, last: str, where: Where) -> Route | None:
+    def _hop(self, src: str, dst: str, first: str, last: str, where: str) -> Route | None:
         """A leg first → last of the route src → dst."""
         if first == last:
             return ()
@@ -196,7 +189,7 @@ class Router:
             return self._only[first, last, where]
         if (last, where) not in self._fields:
             widths = self.widths if where == "within" else ()
-            self._fields[last, where] = Field(self.net, self.net.sink[last], where, widths)
+            self._fields[last, where] = Field(self.net, self.net.sink[last], _WHERE[where], widths)
         field, source = self._fields[last, where], self.net.source[first]
         if not field.reaches(source):
             return None
@@ -252,3 +245,6 @@ class Router:
         legs = {nic: self._hop(gpu, nic, gpu, nic, "within") for nic in nics}
         hops = {nic: len(leg) for nic, leg in legs.items() if leg}
         return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
+
+
+_WHERE: Final = {"everywhere": _everywhere, "within": _within, "between": _between}

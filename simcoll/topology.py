@@ -175,11 +175,7 @@ class Topology:
     @cached_property
     def _router(self) -> Router:
         return Router(
-            Net(self.links, self.bandwidths.tolist(), self.kinds, self._node),
-            self.routing,
-            self.kinds,
-            self._node,
-            self.bandwidths.tolist(),
+            Net(self.links, self.kinds, self._node), self.routing, self.kinds, self._node, self.bandwidths.tolist()
         )
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
