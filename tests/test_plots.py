@@ -91,7 +91,7 @@ def test_axes_say_their_units() -> None:
 @pytest.mark.parametrize("size", [8, 1000, 3 * MIB, 16 * GIB])
 def test_a_single_size_has_a_tick(size: int) -> None:
     """Whatever the one size, the axis shows at least one size and at least one time to read."""
-    (axes,) = size_figure([row(size=size)], "latency").axes
+    (axes,) = size_figure([row(size=size, lower_bound_us=None)], "latency").axes
     low, high = axes.get_xlim()
     assert any(low <= tick <= high for tick in axes.get_xticks())
     low, high = axes.get_ylim()
@@ -109,10 +109,11 @@ def test_one_legend_entry_an_algorithm() -> None:
 def test_only_good_rows_are_drawn() -> None:
     """Refused points leave no mark; with nothing else there is nothing to draw, and the error says so."""
     refused = row("nvls", status="refused: no switch reduces", time_us=None, busbw_GBps=None)
-    assert "nvls" not in entries(size_figure([*sweep("ring"), refused], "busbw"))
+    failed = row("naive", status="failed: not what was promised")
+    assert entries(size_figure([*sweep("ring"), refused, failed], "busbw")) == ["ring", "upper bound"]
     for draw in (scaling_figure, crossover_figure, lambda rows: size_figure(rows, "latency")):
         with pytest.raises(ValueError, match="no row has a time"):
-            draw([refused])
+            draw([refused, failed])
 
 
 def test_a_size_of_zero_is_on_no_size_axis() -> None:
@@ -264,13 +265,9 @@ def cells(axes: Axes) -> dict[tuple[float, float], str]:
 
 def test_cells_have_the_winners_colour() -> None:
     """Each cell has the colour of the fastest algorithm there; in it stands how much longer the next takes."""
-    rows = [
-        *(row("ring", n, size, time_us=10.0) for n in (2, 4) for size in (KIB, MIB)),
-        *(
-            row("tree", n, size, time_us=time_us)
-            for n, size, time_us in ((2, KIB, 5.0), (2, MIB, 13.0), (4, KIB, 500.0))
-        ),
-    ]
+    times = {"naive": (90, 90, 900, 90), "ring": (10, 10, 10, 10), "tree": (5, 13, 500, 1000)}
+    places = [(2, KIB), (2, MIB), (4, KIB), (4, MIB)]
+    rows = [row(name, *places[i], time_us=float(times[name][i])) for name in times for i in range(4)]
     figure = crossover_figure(rows)
     (axes,) = figure.axes
     ring, tree = look("ring").color.lower(), look("tree").color.lower()
@@ -279,6 +276,7 @@ def test_cells_have_the_winners_colour() -> None:
         (0, 0): "2.0×",
         (1, 0): "1.3×",
         (0, 1): "50×",
+        (1, 1): "9.0×",
     }
     assert ([t.get_text() for t in axes.get_xticklabels()], axes.get_ylabel()) == (["1 KiB", "1 MiB"], "ranks")
     assert sorted(entries(figure)) == ["ring", "tree"]
@@ -423,3 +421,8 @@ def test_saved_whole(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 5000
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
+    headline = min(text.get_window_extent().y0 for text in figure.texts)
+    legend = max((legend.get_window_extent().y1 for legend in figure.legends), default=0)
+    for axes in figure.axes:
+        place = axes.get_tightbbox()
+        assert legend < place.y0 < place.y1 < headline
