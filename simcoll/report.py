@@ -50,17 +50,23 @@ def _either(rows: Sequence[Row], column: str) -> str:
 
 
 def _binding_lines(rows: Sequence[Row]) -> list[str]:
-    """What binds the largest size, on one line: each algorithm's busiest link."""
+    """What binds the largest size, on one line: each busiest link with the algorithms that it binds."""
     used = [row for row in rows if row.get("binding_link")]
     if not used:
         return []
     largest = max(row["size_bytes"] for row in used)
-    told = {
-        str(row["algorithm"]): f"{row['algorithm']} {row['binding_link']} ({row['binding_busy']:.0%} busy)"
-        for row in used
-        if row["size_bytes"] == largest
-    }
-    return [f"# binding link at {format_size(largest)}: {'; '.join(told.values())}"]
+    bound: dict[str, dict[str, float]] = {}
+    for row in used:
+        if row["size_bytes"] == largest:
+            bound.setdefault(row["binding_link"], {})[row["algorithm"]] = row["binding_busy"]
+    told = [
+        f"{link} ({_some([f'{name} {busy:.0%}' for name, busy in its.items()])} busy)" for link, its in bound.items()
+    ]
+    return [f"# binding link at {format_size(largest)}: {_some(told, '; ')}"]
+
+
+def _some(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
+    return between.join(texts[:most]) + (f"{between}… ({len(texts)})" if len(texts) > most else "")
 
 
 def counts_line(schedule: Schedule) -> str:
