@@ -90,12 +90,17 @@ def test_axes_say_their_units() -> None:
 
 @pytest.mark.parametrize("size", [8, 1000, 3 * MIB, 16 * GIB])
 def test_a_single_size_has_a_tick(size: int) -> None:
-    """Whatever the one size, the axis shows at least one size and at least one time to read."""
+    """Whatever the one size, there is a size to read on the axis, and a time; a hair's breadth fills no axis."""
     (axes,) = size_figure([row(size=size, lower_bound_us=None)], "latency").axes
     low, high = axes.get_xlim()
     assert any(low <= tick <= high for tick in axes.get_xticks())
     low, high = axes.get_ylim()
-    assert any(low <= tick <= high for tick in axes.get_yticks())
+    axes.figure.draw_without_rendering()
+    times = [(tick, label.get_text()) for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)]
+    shown = [(tick, text) for tick, text in times if low <= tick <= high]
+    assert shown
+    assert high / low >= 3.99
+    assert all(float(text.replace(",", "")) == pytest.approx(tick) for tick, text in shown)
 
 
 def test_one_legend_entry_an_algorithm() -> None:

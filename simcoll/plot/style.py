@@ -254,13 +254,13 @@ def time_axis(axes: Axes, values: Iterable[float]) -> None:
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("time (µs)", size=9, color=INK)
 
 
 def _roomy(values: list[float]) -> tuple[float, float]:
-    """Limits a little outside the values, and at least a factor of four apart: else there is no tick to read."""
+    """Limits a little outside the values, and at least a factor of four apart, so that noise does not fill the axis."""
     room = 1.1 * (max(values) / min(values)) ** 0.04
     low, high = min(values) / room, max(values) * room
     widen = max(1.0, (4 * low / high) ** 0.5)
