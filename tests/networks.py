@@ -44,16 +44,18 @@ def full_mesh(n: int, link: Link, own: Own | None = None) -> Topology:
     return Topology.from_graph(graph)
 
 
-def star(n: int, link: Link, own: Own | None = None) -> Topology:
-    """Hosts around one `switch`, which can reduce: every route has two links."""
+def star(n: int, link: Link, own: Own | None = None, memory: Link | None = None) -> Topology:
+    """Hosts around one `switch`, which can reduce: every route has two links. `memory` is a host's link to itself."""
     graph = _hosts(n)
+    if memory:
+        _join(graph, [(host, host) for host in graph], memory, {})
     graph.add_node("switch", kind="switch", in_network=True)
     _join(graph, [pair for rank in range(n) for pair in _both(f"h{rank}", "switch")], link, own or {})
     return Topology.from_graph(graph)
 
 
 def two_level(n: int, link: Link, oversubscription: int, own: Own | None = None) -> Topology:
-    """Two leaves of ⌈n/2⌉ hosts or one less under one spine; a trunk is as wide as its hosts over `oversubscription`."""
+    """Half the hosts under each of two leaves, those under a spine; trunks are `oversubscription` times too narrow."""
     graph, below = _hosts(n), -(-n // 2)
     for switch in ("leaf0", "leaf1", "spine"):
         graph.add_node(switch, kind="switch")
@@ -78,18 +80,25 @@ def devices(topology: Topology, plan: Schedule) -> tuple[str, ...]:
     return (*topology.ranks[: plan.n], *topology.agents[: plan.agents])
 
 
-def bound(
-    name: str, topology: Topology, nbytes: int, arrivals: Mapping[int, int] | None = None, **params: Any
+def program(
+    name: str,
+    topology: Topology,
+    nbytes: int,
+    *,
+    itemsize: int = 1,
+    arrivals: Mapping[int, int] | None = None,
+    **params: Any,
 ) -> Program:
     """`collective/algorithm` on all hosts of a topology; `params` as in `Params`."""
     collective, _, algorithm = name.partition("/")
     plan = schedule(collective, algorithm, len(topology.ranks))
-    return bind(plan, topology, devices(topology, plan), Params(**params), nbytes, arrivals=arrivals)
+    places = devices(topology, plan)
+    return bind(plan, topology, places, Params(**params), nbytes, itemsize=itemsize, arrivals=arrivals)
 
 
 def timeline(name: str, topology: Topology, nbytes: int, **params: Any) -> Timeline:
     """When everything happens."""
-    return event.run(bound(name, topology, nbytes, **params))
+    return event.run(program(name, topology, nbytes, **params))
 
 
 def makespan(name: str, topology: Topology, nbytes: int, **params: Any) -> int:
