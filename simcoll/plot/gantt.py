@@ -31,6 +31,7 @@ WIDTH: Final = 9.0  # inches
 LANE: Final = 0.21  # inches, the height of a lane with a single row
 STACKED: Final = 0.6  # height of a row among several of its lane, of a lone row 1
 THIN: Final = 0.22  # height of a row of receptions
+HAIR: Final = 1000  # this part of the run is about a pixel
 PS_PER_US: Final = 10**6
 
 _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB", "#EE7733")  # Tol, "bright"
@@ -85,7 +86,7 @@ def gantt_figure(
     if len(program.links):
         panels["link"] = _link_lanes(program, timeline, link_names, chunks)
     notes = [_cut(panels[what], f"{what}s") for what in panels]
-    placed = {what: _place(lanes) for what, lanes in panels.items()}
+    placed = {what: _place(lanes, timeline.makespan_ps // HAIR) for what, lanes in panels.items()}
     deep = [edges[-1] for edges, _, _ in placed.values()]
     figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=deep)[:, 0].tolist()
@@ -145,11 +146,12 @@ def _cut(lanes: list[Lane], what: str) -> str:
     return f"the busiest {KEPT_LANES} of {total} {what}"
 
 
-def _rows(spans: Iterable[Span]) -> list[list[Span]]:
-    """Spans in as few rows as keep them apart, each in the first that is free."""
+def _rows(spans: Sequence[Span], hair: int) -> list[list[Span]]:
+    """Spans in as few rows as keep them apart, each in the first that is free; a hair does not count."""
     rows: list[list[Span]] = []
     for span in sorted(spans):
-        row = next((row for row in rows if row[-1].end <= span.begin), None)
+        slack = min(hair, (span.end - span.begin) // 20)
+        row = next((row for row in rows if row[-1].end <= span.begin + slack), None)
         rows.append([span]) if row is None else row.append(span)
     return rows
 
@@ -157,11 +159,11 @@ def _rows(spans: Iterable[Span]) -> list[list[Span]]:
 # --- what is drawn ---
 
 
-def _place(lanes: Sequence[Lane]) -> Layout:
+def _place(lanes: Sequence[Lane], hair: int) -> Layout:
     edges, thick, thin = [0.0], list[Bar](), list[Bar]()
     for lane in lanes:
         at = edges[-1] + 0.1
-        rows, narrow = _rows(lane.spans), _rows(lane.thin)
+        rows, narrow = _rows(lane.spans, hair), _rows(lane.thin, hair)
         height = 0.8 - THIN * bool(narrow) if len(rows) <= 1 else STACKED
         for row in rows or [[]]:
             thick += [Bar(span, at + height, height) for span in row]
