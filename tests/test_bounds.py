@@ -9,7 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, RANKS_ONLY, Own, devices, full_mesh, makespan, schedule, star, two_level
 
+from simcoll.algorithms import build
 from simcoll.analysis.bounds import lower_bound_ps
+from simcoll.collectives import COLLECTIVES
+from simcoll.engines import event
+from simcoll.model import Params
+from simcoll.program import bind
+from simcoll.schedule import Schedule, side_by_side
 from simcoll.topology import Link, Topology
 
 LINK = Link(50 * GB_PER_S, 1000)
@@ -130,20 +136,38 @@ def narrow(n: int, link: Link, own: Own | None = None) -> Topology:
 
 
 @st.composite
-def unequal(draw: st.DrawFn) -> Topology:
-    """Up to six ranks on a network in which every link is different."""
-    make, n = draw(st.sampled_from([star, full_mesh, narrow])), draw(st.integers(2, 6))
+def unequal(draw: st.DrawFn, n: int) -> Topology:
+    """A network of n hosts in which every link is different."""
+    make = draw(st.sampled_from([star, full_mesh, narrow]))
     own = {ends: Link(draw(bandwidths), draw(latencies)) for ends in make(n, LINK).links}
     return make(n, LINK, own)
 
 
-@given(unequal(), st.sampled_from(ENTRIES), st.integers(0, 10**6), st.sampled_from(["fair", "fifo"]))
+@st.composite
+def plans(draw: st.DrawFn) -> Schedule:
+    """Any algorithm with any root; perhaps two groups of ranks that do the same side by side."""
+    (collective, name), n = draw(st.sampled_from(ENTRIES)), draw(st.integers(2, 5))
+    root = draw(st.integers(0, n - 1)) if COLLECTIVES[collective].rooted else 0
+    plan = build(collective, name, n, root=root, agents=1)
+    if plan.agents or draw(st.booleans()):
+        return plan
+    order = draw(st.permutations(range(2 * n)))
+    return side_by_side([plan.on(order[:n], 2 * n), plan.on(order[n:], 2 * n)])
+
+
+@given(plans(), st.data())
 @settings(max_examples=400)
-def test_nothing_beats_the_bound_on_unequal_links(
-    topology: Topology, entry: tuple[str, str], elements: int, sharing: str
-) -> None:
-    """The bound holds on any links."""
-    name = "/".join(entry)
-    assume(topology.agents or entry in RANKS_ONLY)
-    found = makespan(name, topology, elements * ITEM, itemsize=ITEM, sharing=sharing)
-    assert found >= least(name, topology, elements * ITEM)
+def test_nothing_beats_the_bound_on_unequal_links(plan: Schedule, data: st.DataObject) -> None:
+    """The bound holds on any links, for any root, groups, weights, loops and channels."""
+    topology, nbytes = data.draw(unequal(plan.n)), ITEM * data.draw(st.integers(0, 10**6))
+    assume(len(topology.agents) >= plan.agents)
+    places, blocks, weights = devices(topology, plan), COLLECTIVES[plan.collective].blocks(len(plan.groups[0])), None
+    if blocks > 1 and data.draw(st.booleans()):
+        weights = data.draw(st.lists(st.integers(0, 5), min_size=blocks, max_size=blocks).filter(any))
+    params = Params(
+        sharing=data.draw(st.sampled_from(["fair", "fifo"])),
+        channels=data.draw(st.integers(1, 3)),
+        chunk=data.draw(st.sampled_from([0, nbytes // 5 + ITEM])),
+    )
+    found = event.run(bind(plan, topology, places, params, nbytes, itemsize=ITEM, weights=weights)).makespan_ps
+    assert found >= lower_bound_ps(plan, topology, places, nbytes, ITEM, weights)
