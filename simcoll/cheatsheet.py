@@ -163,7 +163,7 @@ def data(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _value(owner: int, block: int, n: int) -> str:
+def _value(owner: int, block: int) -> str:
     if owner == NOTHING:
         return "·"
     return f"{'Σ' if owner == ALL else _letter(owner)}{block}"

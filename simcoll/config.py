@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -65,6 +65,8 @@ class Model(BaseModel):
 
 M = TypeVar("M", bound=BaseModel)
 
+TAG: Final = "<"  # what the names of a tagged union's branches begin with
+
 
 @dataclass(frozen=True)
 class Node:
@@ -73,6 +75,7 @@ class Node:
     value: Any  # dict[str, Node], list[Node] or a scalar
     place: Place
     keys: Mapping[str, Place] = field(default_factory=dict)
+    broken: bool = False  # already complained about
 
     def plain(self) -> Any:
         """The value without places, as pydantic wants it."""
@@ -105,10 +108,11 @@ def shipped(kind: str) -> Path:
     return package.parent / ("validation/measured" if kind == "measured" else kind)
 
 
-def read(path: Path, name: str | None = None) -> Node:
+def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
     """Read one YAML document.
 
-    Raises InputError if the file is missing, too large, not YAML, or has a key twice.
+    Raises InputError if the file is missing, too large, not YAML, or has a key twice; mistakes after which reading can
+    go on are collected in `errors` where that is given.
     """
     source = name or str(path)
     try:
@@ -118,17 +122,17 @@ def read(path: Path, name: str | None = None) -> Node:
         raise InputError(f"{source}: cannot be read: {error.strerror}", "give the path of a YAML file") from None
     if len(data) > MAX_FILE_BYTES:
         raise InputError(f"{source}: larger than {units.format_size(MAX_FILE_BYTES)}", "split the file")
-    return parse(data.decode("utf-8", errors="replace"), source)
+    return parse(data.decode("utf-8", errors="replace"), source, errors)
 
 
-def parse(text: str, source: str) -> Node:
+def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
     """Parse YAML text; `source` names it in errors."""
+    found: list[Diagnostic] = []
     try:
         loader = _Yaml12(text)
         try:
             root = loader.get_single_node()
-            errors: list[Diagnostic] = []
-            tree = _locate(loader, root, source, errors, itertools.count()) if root else None
+            tree = _locate(loader, root, source, found, itertools.count()) if root else None
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -138,8 +142,10 @@ def parse(text: str, source: str) -> Node:
         raise InputError([Diagnostic(f"not YAML: {what}", "check indentation, colons and quotes", "", place)]) from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply", "flatten the file") from None
-    if errors:
-        raise InputError(errors)
+    if errors is not None:
+        errors += found
+    elif found:
+        raise InputError(found)
     return tree or Node({}, Place(source, 1, 1))
 
 
@@ -185,10 +191,11 @@ def assign(tree: Node, option: str, index: int) -> Node:
     path, equals, text = option.partition("=")
     if not equals or not path.strip():
         raise InputError(f"{source}: {option!r} is not PATH=VALUE", "write e.g. --set model.sharing=fifo")
-    value = parse(text, source) if text.strip() else Node(None, Place(source, 1, 1))
-    keys = path.strip().split(".")
-    offset = len(path) + 1
-    return _assigned(tree, keys, _shifted(value, offset), Place(source, 1, 1))
+    try:
+        value = parse(" " * (len(path) + 1) + text, source) if text.strip() else Node(None, Place(source, 1, 1))
+    except InputError as error:
+        raise InputError(replace(d, place=Place(source, 1, len(path) + 2)) for d in error.diagnostics) from None
+    return _assigned(tree, path.strip().split("."), value, Place(source, 1, 1))
 
 
 def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
@@ -202,41 +209,23 @@ def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Nod
     return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
 
 
-def _shifted(node: Node, columns: int) -> Node:
-    """The right side of an option, located in the whole option."""
-
-    def move(place: Place) -> Place:
-        return Place(place.source, place.line, place.column + (columns if place.line == 1 else 0))
-
-    value = node.value
-    if isinstance(value, dict):
-        value = {key: _shifted(child, columns) for key, child in value.items()}
-    elif isinstance(value, list):
-        value = [_shifted(child, columns) for child in value]
-    return Node(value, move(node.place), {key: move(place) for key, place in node.keys.items()})
-
-
 # --- lists and ranges ---------------------------------------------------------------------------------------------
 
 
-def variants(tree: Node, natural_lists: frozenset[str]) -> list[Node]:
+def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]) -> list[Node]:
     """Every combination of the listed values, the last key of the file varying fastest.
 
     Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range.
-    Raises InputError for an empty list, a range that does not grow, or more than MAX_VARIANTS combinations.
+    An empty list, a range that does not grow and more than MAX_VARIANTS combinations are entered in `errors`.
     """
-    errors: list[Diagnostic] = []
-    found = _variants(tree, natural_lists, "", errors)
-    if errors:
-        raise InputError(errors)
-    return found
+    return _variants(tree, natural_lists, "", errors)
 
 
 def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagnostic]) -> list[Node]:
     if isinstance(tree.value, list):
         if not tree.value:
             errors.append(Diagnostic("an empty list", "give at least one value", path, tree.place))
-            return [tree]
+            return [_broken(tree)]
         return [v for i, child in enumerate(tree.value) for v in _variants(child, natural, f"{path}.{i}", errors)]
     if not isinstance(tree.value, dict):
         return [tree]
@@ -251,12 +240,16 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
         count *= len(axis)
     if count > MAX_VARIANTS:
         errors.append(Diagnostic(f"{count} combinations", f"keep below {MAX_VARIANTS}", path, tree.place))
-        return [tree]
+        return [_broken(tree)]
     if count == 1:
         return [Node({k: a[0] for k, a in zip(tree.value, axes, strict=True)}, tree.place, tree.keys)]
     return [
         Node(dict(zip(tree.value, choice, strict=True)), tree.place, tree.keys) for choice in itertools.product(*axes)
     ]
+
+
+def _broken(tree: Node) -> Node:
+    return Node(None, tree.place, tree.keys, broken=True)
 
 
 def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
@@ -273,7 +266,7 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
         what = "a range has either 'factor' or 'step'"
         errors.append(Diagnostic(what, "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}", path, tree.place))
     if len(errors) > before:
-        return [tree]
+        return [_broken(tree)]
     numbers: dict[str, tuple[Fraction, units.Kind | None]] = {}
     for key, child in tree.value.items():
         try:
@@ -281,7 +274,7 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
         except ValueError as error:
             errors.append(_diagnostic(str(error), f"{path}.{key}", child.place))
     if len(errors) > before:
-        return [tree]
+        return [_broken(tree)]
     (start, kind), (stop, stop_kind) = numbers["from"], numbers["to"]
     how = "factor" if "factor" in numbers else "step"
     pace, pace_kind = numbers[how]
@@ -298,7 +291,7 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     elif how == "step" and (stop - start) / pace > MAX_VARIANTS:
         errors.append(Diagnostic("a range of too many values", f"keep below {MAX_VARIANTS}", path, tree.place))
     if len(errors) > before:
-        return [tree]
+        return [_broken(tree)]
     values, value = [], start
     while value <= stop:
         values.append(value)
@@ -331,10 +324,10 @@ def _ranged(value: Fraction, kind: units.Kind | None, whole: bool) -> object:
 # --- validation ---------------------------------------------------------------------------------------------------
 
 
-def validate(model: type[M], trees: Sequence[Node]) -> list[M]:
-    """Every tree as a `model`; raises InputError with all mistakes of all trees, each named once."""
+def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
+    """Every tree as a `model`; raises InputError with all mistakes of all trees, and those made before, each once."""
     found: list[M] = []
-    errors: dict[tuple[Place | None, str], Diagnostic] = {}
+    errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
         try:
             found.append(model.model_validate(tree.plain()))
@@ -357,12 +350,11 @@ def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iter
                 node, place = children[str(part)], node.keys.get(str(part), node.place)
             elif isinstance(children, list) and isinstance(part, int) and part < len(children):
                 node, place = children[part], children[part].place
-            elif detail["type"] in ("missing", "extra_forbidden"):
-                path.append(str(part))
-                continue
-            else:
-                continue  # a name of pydantic's own (a union's member), not a key of the file
+            elif str(part).startswith(TAG):
+                continue  # the branch of a union, not a key of the file
             path.append(str(part))
+        if node.broken:
+            continue
         if detail["type"] == "missing" and any(loc[:-1] == detail["loc"][:-1] for loc in unknown):
             continue  # a misspelt key is one mistake, and its own line says what was meant
         where = place if detail["type"] in ("extra_forbidden", "missing") else node.place
@@ -380,7 +372,7 @@ def _wording(detail: Any) -> str:
     if kind == "missing":
         return f"missing key {detail['loc'][-1]!r}; add it"
     if kind == "literal_error":
-        choices = re.findall(r"'([^']*)'", context["expected"])
+        choices = re.findall(r"\w[\w-]*", context["expected"].replace(" or ", ","))
         return f"{shown} is not known; {did_you_mean(str(value), choices)}"
     if kind.startswith("int") or kind in ("float_type", "float_parsing"):
         return f"{shown} is not a {'whole ' if kind.startswith('int') else ''}number; write e.g. 2"
@@ -397,6 +389,8 @@ def _wording(detail: Any) -> str:
         return f"{shown} is not a list; write [a, b, …]"
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"{shown} is not a mapping; write {{key: value}}"
+    if kind.startswith("union_tag"):
+        return f"{shown} is of the wrong kind; write {context['discriminator']}"
     return str(detail["msg"]).removeprefix("Value error, ")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,17 +33,17 @@ def curves(
     from simcoll.plot.curves import scaling_figure, size_figure
     from simcoll.plot.maps import crossover_figure
 
-    good = [row for row in rows if row["status"] == "ok"]
+    good = [row for row in rows if row["status"] == "ok" and row["size_bytes"]]  # a barrier has neither size nor speed
+    figure: dict[str, Callable[[], Any]] = {
+        "busbw": lambda: size_figure(good, "busbw", measured),
+        "latency": lambda: size_figure(good, "latency", measured),
+        "scaling": lambda: scaling_figure(good, measured),
+        "crossover": lambda: crossover_figure(good),
+    }
     found = []
     for name in wanted if good else ():
-        if name == "busbw" or name == "latency":
-            figure = size_figure(good, name, measured)
-        elif name == "scaling":
-            figure = scaling_figure(good, measured)
-        else:
-            figure = crossover_figure(good)
-        save(figure, folder / f"{name}.png")
         found.append(folder / f"{name}.png")
+        save(figure[name](), found[-1])
     return found
 
 
@@ -108,7 +108,7 @@ def _examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
     for scenario in scenarios:
         if scenario.topology == first.topology and scenario.ranks == first.ranks:
             name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,", "---", ") "))
-            if name not in found or scenario.size > found[name].size:
+            if name not in found or scenario.nbytes > found[name].nbytes:
                 found[name] = scenario
     return found
 

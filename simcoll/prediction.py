@@ -12,7 +12,7 @@ from simcoll import algorithms, registry, systems
 from simcoll.analysis import bounds, links
 from simcoll.collectives import collective
 from simcoll.engines import event
-from simcoll.errors import BoundError, InputError, RefusedError
+from simcoll.errors import BoundError, Diagnostic, InputError, RefusedError
 from simcoll.executors import data
 from simcoll.program import Program, bind
 from simcoll.registry import Groups
@@ -110,9 +110,9 @@ def _placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     if isinstance(placement, tuple):
         unknown = [device for device in placement if device not in topology.graph]
         if unknown:
-            raise InputError(f"placement: no device {unknown[0]!r} in {topology.name}", "see `simcoll topology show`")
+            raise _wrong("placement", f"no device {unknown[0]!r} in {topology.name}", "see `simcoll topology show`")
         if len(set(placement)) < len(placement):
-            raise InputError("placement: a device is named twice", "place one rank on each device")
+            raise _wrong("placement", "a device is named twice", "place one rank on each device")
         places = placement
     elif isinstance(placement, Placement):
         seen: dict[int, int] = {}
@@ -126,6 +126,11 @@ def _placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     return places[:wanted]
 
 
+def _wrong(key: str, what: str, cure: str) -> InputError:
+    """Wrong input at a key of the scenario; whoever knows the file adds the place."""
+    return InputError([Diagnostic(what, cure, key)])
+
+
 def _count(seen: dict[int, int], node: int | None) -> int:
     key = -1 if node is None else node
     seen[key] = seen.get(key, 0) + 1
@@ -137,12 +142,12 @@ def _schedule(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     members = scenario.subgroups or (tuple(range(n)),)
     size = len(members[0])
     if any(len(group) != size for group in members):
-        raise InputError("subgroups: groups of unequal size", "let all groups have the same number of ranks")
+        raise _wrong("subgroups", "groups of unequal size", "let all groups have the same number of ranks")
     everyone = [rank for group in members for rank in group]
     if len(set(everyone)) != len(everyone) or not all(0 <= rank < n for rank in everyone):
-        raise InputError(f"subgroups: each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
+        raise _wrong("subgroups", f"each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
     if scenario.root >= size:
-        raise InputError(f"root: there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
+        raise _wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
     groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
     agents = len(topology.agents_for(places)) if len(members) == 1 else 0
     return _proved(
@@ -195,13 +200,13 @@ def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Gr
     groups = _nested(asked)
     flat = sorted(registry.flat(groups))
     if flat != list(range(n)):
-        raise InputError(f"groups: must hold each of the ranks 0 … {n - 1} once", "mend the groups")
+        raise _wrong("groups", f"must hold each of the ranks 0 … {n - 1} once", "mend the groups")
     return groups
 
 
 def _nested(value: object) -> Groups:
     if not isinstance(value, list | tuple) or not value:
-        raise InputError("groups: must be lists of ranks", "write e.g. groups: [[0, 1], [2, 3]]")
+        raise _wrong("groups", "must be lists of ranks", "write e.g. groups: [[0, 1], [2, 3]]")
     return tuple(item if isinstance(item, int) and not isinstance(item, bool) else _nested(item) for item in value)
 
 
@@ -209,7 +214,7 @@ def _arrivals(scenario: Scenario, n: int) -> dict[int, int]:
     arrivals = scenario.arrivals or {}
     for rank in arrivals:
         if not 0 <= rank < n:
-            raise InputError(f"arrivals: there is no rank {rank}", f"write 0 … {n - 1}")
+            raise _wrong("arrivals", f"there is no rank {rank}", f"write 0 … {n - 1}")
     return arrivals
 
 

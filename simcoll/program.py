@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.collectives import collective
-from simcoll.errors import InputError
+from simcoll.errors import Diagnostic, InputError
 from simcoll.model import NONE, Index, Network, Params, dependencies, service_ps
 from simcoll.schedule import Ints, Schedule
 
@@ -182,7 +182,7 @@ def _loop_sizes(schedule: Schedule, nbytes: int, itemsize: int, weights: object,
         for group in schedule.groups:
             held[list(group)] = contract.sizes(nbytes, len(group), schedule.n_chunks, schedule.root, itemsize, weights)
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
     if not chunk:
         return [_flow_of_sizes(schedule, held)]
     piece = max(itemsize, chunk // itemsize * itemsize)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from simcoll.collectives import COLLECTIVES
 from simcoll.results import Row
 from simcoll.scenario import Scenario, profiles, shipped_scenarios
 from simcoll.schedule import Schedule
-from simcoll.units import format_bandwidth, format_duration, format_size
+from simcoll.units import format_size
 
 SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
@@ -45,7 +44,7 @@ def _varies(rows: Sequence[Row], column: str) -> bool:
 
 
 def _either(rows: Sequence[Row], column: str) -> str:
-    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None))
+    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None)) or ["-"]
     return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
 
 
@@ -142,17 +141,13 @@ def _scenarios() -> str:
 
 def topology_text(told: Mapping[str, Any]) -> str:
     """Devices, links and bisection bandwidth."""
-    lines = [f"{told['name']}: {told['ranks']} ranks on {told['nodes']} nodes, routing {told['routing']}"]
-    if told.get("description"):
-        lines += textwrap.wrap(told["description"], 110, initial_indent="  ", subsequent_indent="  ")
+    lines = [f"{told['name']}: {len(told['ranks'])} ranks on {told['nodes']} nodes, routing {told['routing']}"]
     lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in told["devices"].items())]
-    lines += ["links (each direction)"]
-    lines += [
-        f"  {link['count']:>6}  {link['kind']:<12} {format_bandwidth(link['bandwidth']):>12}  "
-        f"{format_duration(link['latency_ps']):>8}"
-        for link in told["links"]
-    ]
-    return "\n".join([*lines, f"bisection bandwidth {format_bandwidth(told['bisection_bandwidth'])} (one direction)"])
+    lines += ["links (each direction is one)"]
+    for link in told["links"]:
+        numbers = f"{link['bandwidth_GBps']:>9.4g} GB/s  {link['latency_us']:>6.4g} us"
+        lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {_some(link['names'], most=2)}"]
+    return "\n".join([*lines, f"bisection bandwidth {told['bisection_GBps']:.4g} GB/s (one direction)"])
 
 
 def comparison_table(document: Mapping[str, Any]) -> str:

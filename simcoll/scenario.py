@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
 
 import simcoll.algorithms  # noqa: F401  (fills the registry)
 from simcoll import config, registry, units
@@ -21,6 +21,7 @@ from simcoll.collectives import COLLECTIVES, collective
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.executors.data import OPERATORS
+from simcoll.formats.measured import find_measured
 from simcoll.model import Blocking, Params
 from simcoll.systems import TopologySpec
 
@@ -35,11 +36,11 @@ NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "
 
 
 def _size(value: object) -> int:
-    return value if isinstance(value, Bytes) else Bytes(units.parse(value, "size"))
+    return units.parse(value, "size")
 
 
-class Bytes(int):
-    """A size that was given with its unit; a bare number is none."""
+def _size_or_nothing(value: object) -> int | None:
+    return None if value is None else _size(value)
 
 
 def _duration(value: object) -> int:
@@ -115,6 +116,36 @@ class Placement(Model):
     per_node: Annotated[StrictInt, Field(ge=1)]
 
 
+def _placement(value: object) -> Placement | tuple[str, ...] | None:
+    if value is None or isinstance(value, Placement):
+        return value
+    if isinstance(value, dict) and list(value) == ["per_node"] and _positive(value["per_node"]):
+        return Placement(per_node=value["per_node"])
+    if isinstance(value, list | tuple) and value and all(isinstance(device, str) for device in value):
+        return tuple(value)
+    raise ValueError(f"{value!r} is no placement; write {{per_node: 2}} or a list of devices")
+
+
+def _groups(value: object) -> int | tuple[Any, ...] | None:
+    if value is None or _positive(value):
+        return value  # type: ignore[return-value]
+    if isinstance(value, list | tuple) and value:
+        return tuple(part if isinstance(part, int) and not isinstance(part, bool) else _groups(part) for part in value)
+    raise ValueError(f"{value!r} are no groups; write a number of groups, or lists of ranks: [[0, 1], [2, 3]]")
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+_PLACEMENT: Final = PlainValidator(_placement, json_schema_input_type=Placement | list[str])
+_GROUPS: Final = PlainValidator(_groups, json_schema_input_type=int | list[Any])
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 def _named(kind: str, choices: Sequence[str]) -> BeforeValidator:
     def check(value: object) -> str:
         text = _DTYPE_ALIASES.get(str(value), str(value)) if kind == "dtype" else str(value)
@@ -124,8 +155,6 @@ def _named(kind: str, choices: Sequence[str]) -> BeforeValidator:
 
     return BeforeValidator(check)
 
-
-Groups = tuple["StrictInt | Groups", ...]
 
 
 class Scenario(Model):
@@ -138,24 +167,24 @@ class Scenario(Model):
     collective: Annotated[str, _named("collective", tuple(COLLECTIVES))]
     algorithm: str = "auto"
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
-    placement: Placement | tuple[str, ...] | None = None
-    groups: Annotated[StrictInt, Field(ge=1)] | tuple[Any, ...] | None = None
+    placement: Annotated[Placement | tuple[str, ...] | None, _PLACEMENT] = None
+    groups: Annotated[int | tuple[Any, ...] | None, _GROUPS] = None
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
     root: Annotated[StrictInt, Field(ge=0)] = 0
     dtype: Annotated[str, _named("dtype", tuple(ITEMSIZE))] = "float32"
     op: Annotated[str, _named("operator", tuple(OPERATORS))] = "sum"
     in_place: StrictBool = False
     protocol: Literal["none"] = "none"
-    size: Annotated[int, BeforeValidator(_size)] = Field(default=0)
+    size: Annotated[int | None, BeforeValidator(_size_or_nothing)] = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
-    arrivals: dict[StrictInt, Duration] | None = None
+    arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
     model: ModelSpec = ModelSpec()
     profile: str = "ideal"
     engine: Literal["auto", "event"] = "auto"
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
     measured: str | None = None
-    plots: tuple[Annotated[str, _named("plot", PLOTS)], ...] = ("busbw", "latency")
+    plots: Annotated[tuple[Annotated[str, _named("plot", PLOTS)], ...], BeforeValidator(_listed)] = ("busbw", "latency")
 
     @field_validator("algorithm")
     @classmethod
@@ -179,11 +208,16 @@ class Scenario(Model):
 
     @field_validator("size")
     @classmethod
-    def _whole_elements(cls, value: int, info: ValidationInfo) -> int:
+    def _whole_elements(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if info.data.get("collective") == "barrier":
+            return 0
+        if value is None:
+            raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         dtype = str(info.data.get("dtype", "int8"))
-        if value % ITEMSIZE[dtype]:
-            below = value - value % ITEMSIZE[dtype]
-            raise ValueError(f"{value} B is no multiple of {dtype}'s {ITEMSIZE[dtype]} B; write e.g. '{below} B'")
+        width = ITEMSIZE[dtype]
+        if value % width or not value:
+            above = value - value % width + width
+            raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
         return value
 
     @field_validator("profile")
@@ -192,16 +226,28 @@ class Scenario(Model):
         find_profile(value)
         return value
 
-    @model_validator(mode="after")
-    def _size_is_given(self) -> Scenario:
-        if "size" not in self.model_fields_set and self.collective != "barrier":
-            raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
-        return self
+    @field_validator("weights")
+    @classmethod
+    def _blocks_to_weigh(cls, value: tuple[Any, ...] | None, info: ValidationInfo) -> tuple[Any, ...] | None:
+        name = str(info.data.get("collective", "gather"))
+        if value is not None and COLLECTIVES[name].blocks(2) == 1:
+            raise ValueError(f"{name} has no blocks to weigh; leave weights out")
+        return value
+
+    @field_validator("measured")
+    @classmethod
+    def _known_table(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                find_measured(value)
+            except InputError as error:
+                raise ValueError(f"{error.diagnostics[0].what}; {error.diagnostics[0].cure}") from None
+        return value
 
     @property
     def nbytes(self) -> int:
         """The size that is moved: a barrier carries none."""
-        return 0 if self.collective == "barrier" else int(self.size)
+        return self.size or 0
 
     @property
     def itemsize(self) -> int:
@@ -260,10 +306,12 @@ def _profile_model(name: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses."""
+    """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses.
+    `places` says where each key of the file stands."""
 
     scenario: Scenario
     optional: bool = False
+    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 def find_scenario(name: str) -> Path:
@@ -285,18 +333,19 @@ def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
 
     Raises InputError with every mistake of the file.
     """
-    path = find_scenario(name)
-    return points(config.read(path, str(name) if Path(name).exists() else str(path)), assignments)
+    path, mistakes = find_scenario(name), list[Diagnostic]()
+    return points(config.read(path, str(path), mistakes), assignments, mistakes)
 
 
-def points(tree: Node, assignments: Sequence[str] = ()) -> list[Point]:
-    """The points of a scenario given as a located tree."""
+def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
+    """The points of a scenario given as a located tree; `mistakes` made so far are reported with its own."""
     for index, option in enumerate(assignments, 1):
         tree = config.assign(tree, option, index)
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
-    trees = config.variants(_all_collectives(tree), NATURAL_LISTS)
-    return _expanded(config.validate(Scenario, trees))
+    mistakes = [] if mistakes is None else mistakes
+    trees = config.variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
+    return _expanded(config.validate(Scenario, trees, mistakes), trees)
 
 
 def _all_collectives(tree: Node) -> Node:
@@ -307,18 +356,20 @@ def _all_collectives(tree: Node) -> Node:
     return Node({**tree.value, "collective": every}, tree.place, tree.keys)
 
 
-def _expanded(scenarios: Sequence[Scenario]) -> list[Point]:
+def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
     """`algorithm: all` multiplied out; a barrier has no size, so its repetitions over sizes are dropped."""
     found: dict[str, Point] = {}
-    for scenario in scenarios:
+    for scenario, tree in zip(scenarios, trees, strict=True):
         names = registry.names(scenario.collective) if scenario.algorithm == "all" else (scenario.algorithm,)
         for name in names:
             changes: dict[str, Any] = {"algorithm": name}
-            if scenario.collective == "barrier":
-                changes["size"] = Bytes(0)
             one = scenario.model_copy(update=changes)
-            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all"))
+            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all", _places(tree)))
     return list(found.values())
+
+
+def _places(tree: Node) -> dict[str, Place]:
+    return {key: child.place for key, child in tree.value.items()}
 
 
 def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str] = ()) -> TopologySpec:

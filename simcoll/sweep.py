@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import simcoll
-from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.errors import Diagnostic, InputError, RefusedError, StuckError
 from simcoll.prediction import describe, predict, row
 from simcoll.results import Row, to_csv, write_atomically
 from simcoll.scenario import Point
@@ -33,13 +34,21 @@ def run_point(point: Point) -> dict[str, Any]:
     """The row of one point; an impossible point is a row whose `status` says why."""
     try:
         return row(predict(point.scenario))
-    except (RefusedError, StuckError) as error:
-        reason = str(error)
-        refused = isinstance(error, RefusedError)
+    except RefusedError as error:
+        return {**describe(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
+    except StuckError as error:
+        return {**describe(point.scenario), "status": f"failed: {error}"}
     except InputError as error:
-        reason, refused = str(error), False
-    status = f"{'refused' if refused else 'failed'}: {reason}"
-    return {**describe(point.scenario), "status": status, "left_out": refused and point.optional}
+        located = InputError(_placed(d, point) for d in error.diagnostics)
+        return {**describe(point.scenario), "status": f"failed: {located}", "wrong_input": True}
+
+
+def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
+    """With the place of the key that it names; what names none comes from the topology."""
+    if diagnostic.place:
+        return diagnostic
+    key = diagnostic.path.partition(".")[0] or "topology"
+    return replace(diagnostic, path=diagnostic.path or key, place=point.places.get(key))
 
 
 def sweep(

@@ -19,7 +19,8 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     """
     heads = [_head(column) for column in columns]
     body = [[_cell(column, row.get(column)) for column in columns] for row in rows]
-    lines = [[name for name, _ in heads], [unit for _, unit in heads], *body]
+    units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
+    lines = [[name for name, _ in heads], *units, *body]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join("  " + "   ".join(map(str.rjust, line, widths)) for line in lines)
 

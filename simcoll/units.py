@@ -83,7 +83,7 @@ def parse_exact(text: object, kind: Kind) -> Fraction:
     """Like `parse`, unrounded: for shares and times per byte."""
     name, example = _NAME[kind], _EXAMPLE[kind]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
+        raise ValueError(f"{'nothing' if text is None else repr(text)} is not a {name}; write e.g. {example}")
     if not isinstance(text, str):
         raise ValueError(f"{text} has no unit; write e.g. {example}")
     match = _QUANTITY.fullmatch(text)

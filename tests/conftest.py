@@ -3,9 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 settings.register_profile("simcoll", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("simcoll")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest --update-golden` writes tests/golden/*.out anew: look at the difference before committing it."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.out anew")

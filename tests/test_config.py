@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simcoll import config
 from simcoll.config import Model
-from simcoll.errors import InputError, SimcollError
+from simcoll.errors import Diagnostic, InputError, SimcollError
 
 
 class _Inner(Model):
@@ -20,8 +20,9 @@ class _Outer(Model):
 
 
 def _complaints(text: str) -> list[str]:
+    errors: list[Diagnostic] = []
     with pytest.raises(InputError) as error:
-        config.validate(_Outer, config.variants(config.parse(text, "f.yaml"), frozenset()))
+        config.validate(_Outer, config.variants(config.parse(text, "f.yaml", errors), frozenset(), errors), errors)
     return [str(d) for d in error.value.diagnostics]
 
 
@@ -42,6 +43,11 @@ def test_every_mistake_is_named_with_its_place_and_cure() -> None:
         "f.yaml:2:7: size: 'big' is not a whole number; write e.g. 2",
         "f.yaml:4:3: inner.dept: unknown key 'dept'; did you mean 'depth'?",
     ]
+
+
+def test_no_mistake_hides_another() -> None:
+    """A key twice, a range that does not grow and a wrong value of one file are all reported."""
+    assert len(_complaints("size: {from: 1, to: 2, factor: 1}\nname: a\nname: b\ninner: {depth: x}\n")) == 3
 
 
 def test_a_key_twice_is_an_error_that_names_both_places() -> None:
@@ -69,14 +75,14 @@ def test_an_alias_bomb_is_refused() -> None:
 def test_lists_and_ranges_multiply_out_in_the_order_of_the_file() -> None:
     """The last key varies fastest; both ends of a range count."""
     tree = config.parse("size: [1, 2]\ninner: {depth: {from: 1, to: 8, factor: 2}}", "f.yaml")
-    found = [(o.size, o.inner.depth) for o in config.validate(_Outer, config.variants(tree, frozenset()))]
+    found = [(o.size, o.inner.depth) for o in config.validate(_Outer, config.variants(tree, frozenset(), []))]
     assert found == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8)]
 
 
 def test_ranges_of_quantities_keep_their_unit() -> None:
     """A range of sizes by factor gives exact sizes."""
     tree = config.parse("size: {from: 1 KiB, to: 16 KiB, factor: 4}", "f.yaml")
-    assert [t.plain()["size"] for t in config.variants(tree, frozenset())] == ["1024 B", "4096 B", "16384 B"]
+    assert [t.plain()["size"] for t in config.variants(tree, frozenset(), [])] == ["1024 B", "4096 B", "16384 B"]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +117,6 @@ def test_set_goes_through_the_same_validation() -> None:
 def test_any_text_is_a_tree_or_one_kind_of_error(text: str) -> None:
     """No input makes the reader fail in another way."""
     try:
-        config.variants(config.parse(text, "f.yaml"), frozenset())
+        config.variants(config.parse(text, "f.yaml"), frozenset(), [])
     except SimcollError:
         pass

@@ -1,8 +1,8 @@
 """Lower bounds: what no schedule can beat on a topology, whatever it does.
 
 *Latency*: some rank must wait for the farthest rank whose data it needs, over the path of least latency.
-*Bandwidth*: across every cut around some ranks the bytes that must leave and enter have to pass. And without reduction
-in the network an all-reduce takes 2(n−1) transmissions of every byte, whoever makes them (Patarasuk and Yuan, "Bandwidth
+*Bandwidth*: across every cut around some ranks the bytes that must leave and enter have to pass. Without reduction in
+the network an all-reduce takes 2(n−1) transmissions of every byte, whoever makes them (Patarasuk and Yuan, "Bandwidth
 optimal all-reduce algorithms for clusters of workstations", 2009).
 """
 

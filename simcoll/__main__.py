@@ -1,0 +1,7 @@
+"""`python -m simcoll`."""
+
+import sys
+
+from simcoll.cli import main
+
+sys.exit(main())

@@ -1,0 +1,75 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from simcoll import registry
+from simcoll.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the README's scenario (at fewer sizes) and a measured table, as a reader would have them."""
+    monkeypatch.chdir(tmp_path)
+    scenario = next(block for block in blocks("yaml") if "collective:" in block)
+    (tmp_path / "allreduce.yaml").write_text(scenario)
+    return tmp_path
+
+
+def test_it_opens_with_the_two_commands() -> None:
+    """The first block of commands is make demo and make test."""
+    assert re.findall(r"^\$ (make \w+)", blocks("console")[0], re.M) == ["make demo", "make test"]
+
+
+COMMANDS = [
+    line[2:].split("  #")[0].strip()
+    for block in blocks("console")
+    for line in block.splitlines()
+    if line.startswith("$ simcoll") and "measured.csv" not in line
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_works(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each simcoll command of the README exits with 0."""
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", [b for b in "\n".join(blocks("yaml")).splitlines() if b.startswith("topology: {")])
+def test_every_topology_builds(line: str, folder: Path) -> None:
+    """Each topology line of the README can be used as it stands."""
+    if "file:" in line:
+        (folder / "my-machine.yaml").write_text("system: hgx-h100\n")
+    (folder / "t.yaml").write_text(f"{line}\ncollective: barrier\nalgorithm: dissemination\n")
+    assert main(["run", "t.yaml"]) == 0
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_every_program_runs(code: str, folder: Path) -> None:
+    """Each Python block of the README runs as it stands."""
+    try:
+        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    finally:
+        registry.ALGORITHMS["broadcast"].pop("star", None)
+
+
+def test_every_key_and_command_is_told() -> None:
+    """Every key of a scenario stands in the README's table."""
+    from simcoll.scenario import Scenario
+
+    table = README.split("| key | meaning |")[1].split("\n\n")[0]
+    missing = [key for key in Scenario.model_fields if f"`{key}`" not in table and f"`{key}:" not in table]
+    assert not missing
