@@ -302,6 +302,7 @@ def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
         spec, machine = _read_file(spec)
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.graph["dims"] = spec.dims or ()
     graph.add_nodes_from(plan.devices)
     graph.add_edges_from((u, v, {"link": link}) for u, v, link in plan.links)
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):

@@ -65,7 +65,7 @@ class Layout:
     frames: list[tuple[str, float, float, float, float]] = field(default_factory=list)
     rows: dict[str, float] = field(default_factory=dict)
     notes: list[tuple[float, float, str]] = field(default_factory=list)
-    round: bool = False
+    cell: float = 0.0  # inches between neighbours, where machines are joined without switches
 
 
 def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None) -> Figure:
@@ -123,7 +123,8 @@ def _layout(topology: Topology) -> Layout:
         if node is not None:
             members[node].append(device)
     if not members or (not switches and len(members) == len(topology.ranks) > 1):
-        _circle(layout, list(topology.kinds))
+        dims = topology.graph.graph.get("dims", ())
+        (_grid if len(dims) == 2 else _circle)(layout, list(topology.kinds), dims)
         return layout
     if all(len(devices) == 1 for devices in members.values()) and len(members) > 1:
         top = _hosts(layout, [devices[0] for devices in members.values()])
@@ -133,12 +134,19 @@ def _layout(topology: Topology) -> Layout:
     return layout
 
 
-def _circle(layout: Layout, devices: Sequence[str]) -> None:
+def _circle(layout: Layout, devices: Sequence[str], _: Sequence[int]) -> None:
     radius = max(1.0, 0.62 * len(devices) / (2 * math.pi))
-    layout.round = True
+    layout.cell = 2 * radius  # every link is straight
     for i, device in enumerate(devices):
         angle = math.pi / 2 - 2 * math.pi * i / len(devices)
         layout.boxes[device] = Box(radius * math.cos(angle), radius * math.sin(angle), _wide(device), 0.26, device)
+
+
+def _grid(layout: Layout, devices: Sequence[str], dims: Sequence[int]) -> None:
+    layout.cell = 0.85
+    for i, device in enumerate(devices):
+        row, column = divmod(i, dims[1])
+        layout.boxes[device] = Box(column * layout.cell, -row * layout.cell, _wide(device), 0.26, device)
 
 
 def _hosts(layout: Layout, devices: Sequence[str]) -> float:
@@ -208,7 +216,7 @@ def _switches(layout: Layout, topology: Topology, switches: Sequence[str], top: 
         row = _drawn_routers(layout, levels[level]) if routers else levels[level]
         wide = min(max(map(_wide, map(_short, row))), 0.94 * width / len(row))
         if len(row) == 1:
-            wide = max(wide, min(0.4 * width, 3.2))
+            wide = width  # so that its links stand upright
         for j, switch in enumerate(row):
             x = left + width * (j + 0.5) / len(row)
             layout.boxes[switch] = Box(x, top + height * (i + 1), wide, 0.26, _short(switch))
@@ -287,7 +295,7 @@ def _differ(topology: Topology, u: str, v: str) -> bool:
 
 def _width(link: Link, most: int) -> float:
     """Points of line: by a root, so that a cable beside NVLink is still seen."""
-    return 0.6 + 2.6 * (link.bandwidth / most) ** 0.6
+    return 0.6 + 2.0 * math.pow(link.bandwidth / most, 0.6)
 
 
 def _points(layout: Layout, u: str, v: str, shift: float) -> tuple[Point, ...]:
@@ -296,10 +304,13 @@ def _points(layout: Layout, u: str, v: str, shift: float) -> tuple[Point, ...]:
     dx, dy = b.x - a.x, b.y - a.y
     length = math.hypot(dx, dy) or 1.0
     sx, sy = shift * dy / length, -shift * dx / length
-    if layout.round:
-        return (a.x + sx, a.y + sy), (b.x + sx, b.y + sy)
+    if layout.cell:
+        ends = (a.x + sx, a.y + sy), (b.x + sx, b.y + sy)
+        if length < 1.5 * layout.cell:
+            return ends
+        return ends[0], ((a.x + b.x) / 2 + 0.26 * abs(dy), (a.y + b.y) / 2 + 0.26 * abs(dx)), ends[1]
     if abs(dy) > 1e-9:
-        up = math.copysign(0.5, dy)
+        up = math.copysign(0.3, dy)  # ends inside the boxes, which are drawn over them
         return (_towards(a, b) + sx, a.y + up * a.height + sy), (_towards(b, a) + sx, b.y - up * b.height + sy)
     row = [box.x for box in layout.boxes.values() if abs(box.y - a.y) < 1e-9]
     alone = not any(min(a.x, b.x) < x < max(a.x, b.x) for x in row)
@@ -315,7 +326,7 @@ def _points(layout: Layout, u: str, v: str, shift: float) -> tuple[Point, ...]:
 
 def _towards(box: Box, other: Box) -> float:
     """Where on a box a line to another ends: as near to it as a wide box reaches, the centre of a narrow one."""
-    reach = max(0.0, box.width / 2 - 0.25)
+    reach = box.width / 2 - 0.1 if box.width > 1 else 0.0
     return min(max(other.x, box.x - reach), box.x + reach)
 
 
