@@ -13,12 +13,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import simcoll
 from simcoll import config, results, scenario, sweep
-from simcoll.errors import Place
-from simcoll.scenario import Point
+from simcoll.algorithms import build
+from simcoll.errors import Place, SimcollError
+from simcoll.executors.data import prove
+from simcoll.prediction import Prediction, predict
+from simcoll.registry import Request, register
+from simcoll.scenario import Point, Scenario
+from simcoll.schedule import Schedule, Step, Transfer, send
+from simcoll.topology import Link, Topology
 
-__all__ = list(simcoll._PUBLIC)
+__all__ = [
+    "Link",
+    "Point",
+    "Prediction",
+    "Request",
+    "Results",
+    "Scenario",
+    "Schedule",
+    "SimcollError",
+    "Step",
+    "Topology",
+    "Transfer",
+    "build",
+    "load",
+    "predict",
+    "prove",
+    "register",
+    "run",
+    "send",
+]
 
 
 class Results(list[dict[str, Any]]):

@@ -70,6 +70,8 @@ def document(schedule: Schedule) -> str:
     )
 
 
+MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have
+
 _KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
 
 
@@ -89,12 +91,20 @@ def parse(text: str, source: str) -> Schedule:
         if not isinstance(found.get(key), kind) or isinstance(found.get(key), bool):
             raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", "see `simcoll show --json`")
     for i, row in enumerate(found["transfers"]):
-        if not isinstance(row, list) or len(row) != 6 or not all(isinstance(x, int) for x in row):
+        if (
+            not isinstance(row, list)
+            or len(row) != 6
+            or not all(isinstance(x, int) for x in row)
+            or row[5] not in (0, 1)
+        ):
             what = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
             raise InputError(f"{source}:1:1: {what}", "see `simcoll show --json`")
     agents, root = found.get("agents", 0), found.get("root", 0)
-    if not all(isinstance(x, int) and 0 <= x < 2**20 for x in (agents, root)):
-        raise InputError(f"{source}:1:1: agents and root must be small whole numbers", "see `simcoll show --json`")
+    limits = {"ranks": (found["ranks"], 1, MOST), "n_chunks": (found["n_chunks"], 1, MOST // max(1, found["ranks"]))}
+    limits |= {"agents": (agents, 0, MOST), "root": (root, 0, found["ranks"] - 1)}
+    for key, (value, least, most) in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InputError(f"{source}:1:1: {key}: {value!r} is out of range", f"write {least} … {most}")
     try:
         collective(found["collective"])
         return Schedule.from_rows(
@@ -109,6 +119,10 @@ def parse(text: str, source: str) -> Schedule:
     except (ScheduleError, ValueError) as error:
         what, _, cure = str(error).partition("; ")
         raise InputError(f"{source}:1:1: {what}", cure) from None
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and len(row) == 6 and all(isinstance(x, int) for x in row) and row[5] in (0, 1)
 
 
 def star_time_ps(schedule: Schedule) -> int:

@@ -29,8 +29,11 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON docu
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     try:
-        status = cli.main(args=argv, prog_name="simcoll", standalone_mode=False)
+        with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
+            status = cli.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as done:  # --help, --version
+        return done.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -91,11 +91,14 @@ AUTO: Final[Mapping[str, Sequence[str]]] = {
 def _fastest(scenario: Scenario) -> Prediction:
     """`auto`: of the algorithms that NCCL has for the collective, the one predicted to be done first."""
     found: list[Prediction] = []
+    refused: list[RefusedError] = []
     for name in AUTO[scenario.collective]:
         try:
             found.append(predict(scenario.model_copy(update={"algorithm": name})))
-        except RefusedError:
-            continue
+        except RefusedError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
     return min(found, key=lambda prediction: prediction.time_ps)
 
 

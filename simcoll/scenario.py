@@ -13,7 +13,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 import simcoll.algorithms  # noqa: F401  (fills the registry)
 from simcoll import config, registry, units
@@ -82,7 +91,21 @@ def _blocking(value: object) -> Blocking:
     return known[value]
 
 
-Duration = Annotated[int, BeforeValidator(_duration)]
+def _text(*examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "examples": list(examples)})
+
+
+Duration = Annotated[int, BeforeValidator(_duration), _text("1.5 us")]
+Gamma = Annotated[int, BeforeValidator(_gamma), _text("1.3 ps/B", "800 GB/s", "none")]
+Cap = Annotated[int, BeforeValidator(_bandwidth_or_none), _text("20 GB/s", "none")]
+Chunk = Annotated[int, BeforeValidator(_chunk), _text("512 KiB", "whole")]
+Size = Annotated[int | None, BeforeValidator(_size_or_nothing), _text("64 MiB")]
+Slots = Annotated[
+    int,
+    BeforeValidator(_slots),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "none"}]}),
+]
+Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum": [True, False, "even-odd"]})]
 
 
 class ModelSpec(Model):
@@ -92,13 +115,13 @@ class ModelSpec(Model):
     o_send: Duration | None = None
     o_recv: Duration | None = None
     g: Duration | None = None
-    gamma: Annotated[int, BeforeValidator(_gamma)] | None = None
+    gamma: Gamma | None = None
     channels: Annotated[StrictInt, Field(ge=1)] | None = None
-    slots: Annotated[int, BeforeValidator(_slots)] | None = None
-    chunk: Annotated[int, BeforeValidator(_chunk)] | None = None
-    channel_bandwidth: Annotated[int, BeforeValidator(_bandwidth_or_none)] | None = None
+    slots: Slots | None = None
+    chunk: Chunk | None = None
+    channel_bandwidth: Cap | None = None
     barrier: StrictBool | None = None
-    blocking: Annotated[Blocking, BeforeValidator(_blocking)] | None = None
+    blocking: Blocks | None = None
 
 
 class Profile(Model):
@@ -156,7 +179,6 @@ def _named(kind: str, choices: Sequence[str]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-
 class Scenario(Model):
     """One point of a scenario: INTERFACE of every key is in the README's table."""
 
@@ -167,15 +189,15 @@ class Scenario(Model):
     collective: Annotated[str, _named("collective", tuple(COLLECTIVES))]
     algorithm: str = "auto"
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
-    placement: Annotated[Placement | tuple[str, ...] | None, _PLACEMENT] = None
-    groups: Annotated[int | tuple[Any, ...] | None, _GROUPS] = None
+    placement: Annotated[Any, _PLACEMENT] = None  # Placement | tuple[str, ...] | None
+    groups: Annotated[Any, _GROUPS] = None  # int | nested tuples of ranks | None
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
     root: Annotated[StrictInt, Field(ge=0)] = 0
     dtype: Annotated[str, _named("dtype", tuple(ITEMSIZE))] = "float32"
     op: Annotated[str, _named("operator", tuple(OPERATORS))] = "sum"
     in_place: StrictBool = False
     protocol: Literal["none"] = "none"
-    size: Annotated[int | None, BeforeValidator(_size_or_nothing)] = Field(default=None, validate_default=True)
+    size: Size = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
     model: ModelSpec = ModelSpec()

@@ -64,7 +64,7 @@ def sweep(
         else:
             todo.append(index)
     for index, found in _computed(points, todo, jobs):
-        if log:
+        if log and not found.get("wrong_input"):
             _append(log, {"key": keys[index], "row": found})
         yield index, found, False
 
@@ -110,8 +110,9 @@ def _append(log: Path, entry: Row) -> None:
 
 
 def ordered(found: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in the order of the scenario, without those that `algorithm: all` leaves out."""
-    return [row for _, row in sorted(found.items()) if not row.get("left_out")]
+    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all)."""
+    rows = [row for _, row in sorted(found.items())]
+    return [row for row in rows if not row.get("left_out")] or rows
 
 
 def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: str) -> None:

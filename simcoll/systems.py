@@ -500,7 +500,9 @@ def _override(graph: nx.DiGraph[str], overrides: Mapping[str, Override]) -> None
 
 def describe(topology: Topology) -> dict[str, Any]:
     """What `simcoll topology show` prints: devices by kind, links by kind, ranks, bisection bandwidth, routing."""
-    links = Counter((link.kind, link.bandwidth, link.latency) for *_, link in topology.graph.edges.data("link"))
+    links: dict[tuple[str, int, int], list[str]] = {}
+    for u, v, link in topology.graph.edges.data("link"):
+        links.setdefault((link.kind, link.bandwidth, link.latency), []).append(f"{u}->{v}")
     return {
         "name": topology.name,
         "nodes": topology.nodes,
@@ -509,8 +511,14 @@ def describe(topology: Topology) -> dict[str, Any]:
         "routing": topology.routing,
         "devices": dict(Counter(topology.kinds.values())),
         "links": [
-            {"kind": kind, "count": count, "bandwidth_GBps": bandwidth / 1e9, "latency_us": latency / 1e6}
-            for (kind, bandwidth, latency), count in links.items()
+            {
+                "kind": kind,
+                "count": len(names),
+                "bandwidth_GBps": bandwidth / 1e9,
+                "latency_us": latency / 1e6,
+                "names": names,
+            }
+            for (kind, bandwidth, latency), names in links.items()
         ],
         "bisection_GBps": topology.bisection_bandwidth() / 1e9,
     }

@@ -532,7 +532,7 @@ def test_verify_everything():
 @pytest.mark.parametrize(
     "change",
     [{"collective": "allreduce"}, {"ranks": 0}, {"ranks": 3}, {"ranks": "4"}, {"ranks": True}, {"n_chunks": 0},
-     {"n_chunks": 10**12}, {"ranks": 10**12}, {"transfers": [[0, 0, 0, 1, 0]]}, {"transfers": [[0, 0, 0, 9, 0, False]]},
+     {"n_chunks": 10**12}, {"ranks": 10**20}, {"transfers": [[0, 0, 0, 1, 0]]}, {"transfers": [[0, 0, 0, 9, 0, False]]},
      {"transfers": [[0, 0, 0, 1, 10**12, False]]},
      {"transfers": [[0, 0, 0, 1, -1, False]]}, {"transfers": [[1, 0, 0, 1, 0, False], [0, 0, 0, 1, 0, False]]},
      {"transfers": [[10**12, 0, 0, 1, 0, True]]}, {"transfers": "none"}, {"root": 7}, {"root": -1}, {"agents": 10**12},
