@@ -126,8 +126,8 @@ class SystemFile(Model):
     gpu: Gpu | None = None
     nic: Nic | None = None
     devices: Annotated[
-        Annotated[dict[str, Count], Tag("counts")] | Annotated[tuple[Device, ...], Tag("list")],
-        Discriminator(lambda value: "counts" if isinstance(value, dict) else "list"),
+        Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
+        Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),
     ]
     links: tuple[LinkRule, ...]
     in_network: tuple[str, ...] = ()
@@ -155,8 +155,8 @@ class Cable(Model):
     """What the cables of a fabric are."""
 
     bandwidth: Annotated[
-        Annotated[Bandwidth, Tag("value")] | Annotated[Spread, Tag("spread")],
-        Discriminator(lambda value: "spread" if isinstance(value, dict | Spread) else "value"),
+        Annotated[Bandwidth, Tag("<fixed>")] | Annotated[Spread, Tag("<drawn>")],
+        Discriminator(lambda value: "<drawn>" if isinstance(value, dict | Spread) else "<fixed>"),
     ]
     latency: Duration
 
