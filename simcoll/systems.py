@@ -1,138 +1,48 @@
 """Systems and fabrics by name: from what a scenario says under `topology` to a `Topology`.
 
-`TopologySpec` holds that key, and what a topology file may hold as well. `SystemFile` is the other kind of topology
-file, devices and links: the shipped systems are such files, and one's own have the same format. In these files
-bandwidths are of one direction and patterns are those of a shell (`gpu[01]`, `nic*`).
-
-Quantities stay texts in the models, as they were written, and are read when a topology is built.
+`TopologySpec` holds that key, and what a topology file may hold as well, unless it is one of devices and links
+(`machines`).
 """
 
 from __future__ import annotations
 
 import fnmatch
 import functools
-import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import networkx as nx
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from simcoll import config, fabrics, units
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.fabrics import FABRICS, Plan, Shape
-from simcoll.routing import POLICIES, Policy
+from simcoll.machines import (
+    Bandwidth,
+    Count,
+    Duration,
+    Machine,
+    Routes,
+    Routing,
+    SystemFile,
+    one_of,
+    quantity,
+    read_machine,
+    template,
+)
+from simcoll.routing import Policy
 from simcoll.topology import Link, Topology
-
-
-def _quantity(kind: units.Kind, least: int = 0) -> BeforeValidator:
-    def check(value: object) -> object:
-        if units.parse_exact(value, kind) < least:
-            raise ValueError(f"{value!r} is nothing; write what the link carries, or leave the link out")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _one_of(what: str, names: Callable[[], Iterable[str]]) -> BeforeValidator:
-    def check(value: object) -> object:
-        if value not in (known := list(names())):
-            raise ValueError(f"{value!r} is no {what}; {did_you_mean(str(value), known)}")
-        return value
-
-    return BeforeValidator(check)
 
 
 def shipped_systems() -> dict[str, Path]:
     """Name and file of every shipped system, sorted."""
     return {path.stem: path for path in sorted(config.shipped("topologies").glob("*.yaml"))}
-
-
-Bandwidth = Annotated[str, _quantity("bandwidth", least=1)]
-Duration = Annotated[str, _quantity("duration")]
-Count = Annotated[StrictInt, Field(ge=1)]
-Routing = Annotated[Policy, _one_of("routing policy", lambda: POLICIES)]
-Routes = Mapping[str, tuple[str, ...]]
-
-# --- what a file of devices and links holds ---
-
-
-class Cpu(Model):
-    """The hosts' processors, as far as a library asks."""
-
-    vendor: Literal["intel", "amd", "arm", "ibm"]
-    model: str = ""
-
-
-class Gpu(Model):
-    """The GPUs, as far as a library asks."""
-
-    vendor: Literal["nvidia", "amd"] = "nvidia"
-    model: str
-    generation: str
-    compute_capability: int | None = None
-
-
-class Nic(Model):
-    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches."""
-
-    model: str = ""
-    rate: Bandwidth
-    latency: Duration
-    trunk_latency: Duration
-
-
-class Device(Model):
-    """A device given by name."""
-
-    name: str
-    kind: str
-    node: Annotated[StrictInt, Field(ge=0)] | None = None
-    in_network: StrictBool = False
-
-
-class LinkRule(Model):
-    """Links between all devices that `from` and all that `to` matches, or between `pairs`; `to: self` is memory."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    from_: Annotated[str | None, Field(alias="from")] = None
-    to: str | None = None
-    pairs: tuple[tuple[str, str], ...] = ()
-    bandwidth: Bandwidth
-    latency: Duration
-    kind: str = "link"
-    oneway: StrictBool = False
-
-    @model_validator(mode="after")
-    def _says_between_what(self) -> LinkRule:
-        if bool(self.pairs) == bool(self.from_) or bool(self.from_) != bool(self.to):
-            raise ValueError("a link is either 'from' and 'to' or 'pairs'; write e.g. from: gpu*, to: nvswitch0")
-        return self
-
-
-class SystemFile(Model):
-    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster."""
-
-    name: str
-    description: str = ""
-    cpu: Cpu | None = None
-    gpu: Gpu | None = None
-    nic: Nic | None = None
-    devices: Annotated[
-        Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
-        Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),
-    ]
-    links: tuple[LinkRule, ...]
-    in_network: tuple[str, ...] = ()
-    routing: Routing | None = None
-    routes: Routes = Field(default_factory=dict)
 
 
 # --- what a scenario says ---
@@ -142,7 +52,7 @@ class Spread(Model):
     """A bandwidth drawn for each link: uniform within ± `spread` around `value`."""
 
     value: Bandwidth
-    spread: Annotated[str, _quantity("share")]
+    spread: Annotated[str, quantity("share")]
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Spread:
@@ -170,7 +80,7 @@ class Cable(Model):
 class Override(Model):
     """What is different about some links; a bandwidth of 0 takes them down."""
 
-    bandwidth: Annotated[str, _quantity("bandwidth")] | None = None
+    bandwidth: Annotated[str, quantity("bandwidth")] | None = None
     latency: Duration | None = None
 
     def changed(self, link: Link) -> Link:
@@ -183,9 +93,9 @@ class Override(Model):
 class TopologySpec(Model):
     """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
 
-    system: Annotated[str, _one_of("shipped system", shipped_systems)] | None = None
+    system: Annotated[str, one_of("shipped system", shipped_systems)] | None = None
     nodes: Count | None = None
-    fabric: Annotated[str, _one_of("fabric", lambda: FABRICS)] | None = None
+    fabric: Annotated[str, one_of("fabric", lambda: FABRICS)] | None = None
     hosts: Count | None = None
     link: Cable | None = None
     links: dict[str, Override] = Field(default_factory=dict)
@@ -277,27 +187,16 @@ def _product(numbers: Iterable[int]) -> int:
 # --- building ---
 
 
-class Machine(NamedTuple):
-    """A file of devices and links, with the places of its values."""
-
-    file: SystemFile
-    tree: Node
-
-
 def load_system(name: str) -> SystemFile:
     """What the file of a shipped system says."""
-    return _machine(config.read(shipped_systems()[name])).file
-
-
-def _machine(tree: Node) -> Machine:
-    return Machine(config.validate(SystemFile, [tree])[0], tree)
+    return read_machine(config.read(shipped_systems()[name])).file
 
 
 def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
     """The topology that `spec` describes; unequal links are drawn from `seed`. Raises InputError."""
     title, machine = spec.title, None
     if spec.system is not None:
-        machine = _machine(config.read(shipped_systems()[spec.system]))
+        machine = read_machine(config.read(shipped_systems()[spec.system]))
     elif spec.file is not None:
         spec, machine = _read_file(spec)
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
@@ -322,13 +221,13 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, Machine | None]:
         except ValueError as error:
             what, _, cure = str(error).partition("; ")
             raise InputError(f"topology: {what}", cure) from None
-        return spec, _machine(tree)
+        return spec, read_machine(tree)
     if tree.get("file") is not None:
         raise InputError(f"{path}: names another topology file", "name that one in the scenario")
     over = config.parse(config.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
     found = config.validate(TopologySpec, [merged])[0]
-    return found, _machine(config.read(shipped_systems()[found.system])) if found.system else None
+    return found, read_machine(config.read(shipped_systems()[found.system])) if found.system else None
 
 
 Built = tuple[Plan, Policy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
@@ -361,16 +260,16 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> Shape:
 def _cluster(spec: TopologySpec, machine: Machine) -> Built:
     """One machine, or `nodes` of them joined by a fabric."""
     file, nodes = machine.file, spec.nodes or 1
-    template = _template(machine, spec.hosts)
+    plain = template(machine, spec.hosts)
     if isinstance(file.devices, tuple):
         if nodes > 1:
             raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
-        return template, file.routing or "shortest", dict(file.routes)
+        return plain, file.routing or "shortest", dict(file.routes)
     plan, routes = Plan(), dict[str, Sequence[str]]()
     for i in range(nodes):
         name = f"node{i}.".__add__
-        plan.devices += ((name(device), {**data, "node": i}) for device, data in template.devices)
-        plan.links += ((name(u), name(v), link) for u, v, link in template.links)
+        plan.devices += ((name(device), {**data, "node": i}) for device, data in plain.devices)
+        plan.links += ((name(u), name(v), link) for u, v, link in plain.links)
         routes |= {_renamed(pair, name): [name(d) for d in way] for pair, way in file.routes.items()}
     if nodes > 1:
         _join(plan, spec, file, nodes)
@@ -402,76 +301,6 @@ def _join(plan: Plan, spec: TopologySpec, file: SystemFile, nodes: int) -> None:
         for nic in ports:
             plan.cable(nic, router, port)
     FABRICS[fabric](plan, routers, _shape(spec, replace(spec.link.link, kind="trunk"), trunk_latency))
-
-
-def _template(machine: Machine, hosts: int | None) -> Plan:
-    """Devices and links of a file, by the names it gives them."""
-    file, tree = machine
-    plan = Plan(list(_devices(file, hosts)))
-    names = [name for name, _ in plan.devices]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"{tree.place.source}: device {twice[0]!r} stands twice", "name it once")
-    kinds: dict[tuple[str, str], int] = {}
-    for i, rule in enumerate(file.links):
-        link = Link(units.parse(rule.bandwidth, "bandwidth"), units.parse(rule.latency, "duration"), rule.kind)
-        try:
-            for u, v in dict.fromkeys(_pairs(rule, names)):
-                if kinds.setdefault((u, v), i) != i:
-                    raise ValueError(f"{u}->{v} has a link already; join the two into one with their summed bandwidth")
-                plan.links.append((u, v, link))
-        except ValueError as error:
-            what, _, cure = str(error).partition("; ")
-            links = tree.get("links")
-            place = links.value[i].place if links else tree.place
-            raise InputError([Diagnostic(what, cure, f"links.{i}", place)]) from None
-    return plan
-
-
-def _devices(file: SystemFile, hosts: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(file.devices, tuple):
-        alone = all(device.node is None for device in file.devices)
-        gpus = any(device.kind == "gpu" for device in file.devices)
-        own = itertools.count()
-        for device in file.devices:
-            node = device.node
-            if alone and gpus:
-                node = 0
-            elif alone and device.kind == "host":
-                node = next(own)
-            marked = device.in_network or device.name in file.in_network
-            yield device.name, {"kind": device.kind, "node": node, "in_network": marked}
-        return
-    if hosts is not None and "host" not in file.devices:
-        raise InputError("topology: 'hosts' goes with a fabric of bare hosts", "write nodes")
-    counts = {**file.devices, **({"host": hosts} if hosts else {})}
-    for kind, count in counts.items():
-        for name in (f"{kind}{i}" for i in range(count)):
-            yield name, {"kind": kind, **({"in_network": True} if name in file.in_network else {})}
-
-
-def _pairs(rule: LinkRule, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for u, v in rule.pairs or _matched(str(rule.from_), str(rule.to), names):
-        for name in (u, v):
-            if name not in names:
-                raise ValueError(f"there is no device {name!r}; {did_you_mean(name, names)}")
-        yield u, v
-        if not rule.oneway:
-            yield v, u
-
-
-def _matched(left: str, right: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    tails = _matching(left, names)
-    if right == "self":
-        return [(name, name) for name in tails]
-    return [(u, v) for u in tails for v in _matching(right, names) if u != v]
-
-
-def _matching(pattern: str, names: Sequence[str]) -> list[str]:
-    found: list[str] = fnmatch.filter(names, pattern)
-    if not found:
-        raise ValueError(f"{pattern!r} matches no device; {did_you_mean(pattern, names)}")
-    return found
 
 
 def _draw(graph: nx.DiGraph[str], spread: Fraction, rng: random.Random) -> None:

@@ -263,6 +263,17 @@ def test_no_way_through_the_pcie_of_another_gpu() -> None:
         topology.route("g1", "g2")
 
 
+def test_no_nic_is_a_short_cut() -> None:
+    """GPUs of a node do not talk through a NIC that hangs on two PCIe switches, even if that is the shortest way."""
+    graph = nx.DiGraph()
+    kinds = {"g0": "gpu", "g1": "gpu", "s0": "pcie_switch", "s1": "pcie_switch", "c0": "cpu", "c1": "cpu", "n": "nic"}
+    graph.add_nodes_from((device, {"kind": kind, "node": 0}) for device, kind in kinds.items())
+    for u, v in (("g0", "s0"), ("g1", "s1"), ("s0", "n"), ("s1", "n"), ("s0", "c0"), ("c0", "c1"), ("c1", "s1")):
+        graph.add_edge(u, v, link=LINK)
+        graph.add_edge(v, u, link=LINK)
+    assert names(Topology.from_graph(graph), "g0", "g1") == ["g0", "s0", "c0", "c1", "s1", "g1"]
+
+
 def test_default_groups() -> None:
     """Groups are the nodes; with one rank a node the leaves; and none where that gives no two groups."""
     cluster = make(system="hgx-h100", nodes=2)
