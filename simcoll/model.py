@@ -14,6 +14,7 @@ Time is an int64 count of picoseconds. ARCHITECTURE.md tells the rules in prose 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, Protocol
@@ -65,6 +66,10 @@ class Network(Protocol):
     @property
     def latencies(self) -> Index:
         """ps of each link, at least 1."""
+
+    @property
+    def link_names(self) -> Sequence[str]:
+        """What each link is called, for messages."""
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
         """Links from one device to another; from a device to itself its memory link, if it has one."""

@@ -125,7 +125,7 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
     title = f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}, {topology.name}"
     figures: dict[str, Any] = {}
     if "timeline" in wanted and len(program) <= SMALL:
-        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, topology.link_names, title)
+        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title)
     if "utilisation" in wanted:
         busy = utilisation(program, prediction.time_ps)
         figures["utilisation"] = topology_figure(topology, dict(zip(topology.links, busy.tolist(), strict=True)))

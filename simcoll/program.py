@@ -31,6 +31,7 @@ class Program:
     params: Params
     bandwidths: Index
     latencies: Index
+    link_names: Sequence[str]
     origin: Index
     loop: Index
     step: Index
@@ -154,6 +155,7 @@ def assemble(
         params=params,
         bandwidths=network.bandwidths,
         latencies=network.latencies,
+        link_names=network.link_names,
         origin=columns.origin,
         loop=columns.loop,
         step=columns.step,

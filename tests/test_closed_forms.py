@@ -140,6 +140,19 @@ def test_rounding(sharing: str) -> None:
     assert makespan("send_recv/direct", full_mesh(2, Link(3, 0)), 7, sharing=sharing) == 2_333_333_333_334 + 1
 
 
+def test_rounding_of_a_share() -> None:
+    """So is the due time of a flow that shares: two of 1 B at 1.5 B/s each."""
+    assert makespan("reduce/naive", star(3, Link(3, 0)), 1, sharing="fair") == 666_666_666_667 + 2
+
+
+@pytest.mark.parametrize(("sharing", "ends"), [("fair", [17_000, 22_000]), ("fifo", [12_000, 22_000])])
+def test_a_flow_that_comes_later(sharing: str, ends: list[int]) -> None:
+    """Two messages of 10 ns to one root, the second 5 ns later: in fair the first has half its bytes left and then half
+    the bandwidth, 15 ns, when the second is half done: 20 ns; in fifo the second waits. On top come two latencies."""
+    played = program("reduce/naive", star(3, Link(60 * GB_PER_S, ALPHA)), 600, sharing=sharing, arrivals={2: 5000})
+    assert event.run(played).end.tolist() == ends
+
+
 # --- two links a route ---
 
 

@@ -22,7 +22,9 @@ def program_of(messages: list[Message], links: list[Link], rules: Rules, arrival
     rows = [(m.step, m.src, m.src_slot, m.dst, m.dst_slot, m.reduce) for m in messages]
     n = 1 + max(max(m.src, m.dst) for m in messages)
     schedule = Schedule.from_rows(rows, collective="all_reduce", algorithm="random", n=n, n_chunks=1)
-    network = SimpleNamespace(bandwidths=np.array([b for b, _ in links]), latencies=np.array([w for _, w in links]))
+    bandwidths, latencies = (np.array(column) for column in zip(*links, strict=True))
+    names = [f"link{i}" for i in range(len(links))]
+    network = SimpleNamespace(bandwidths=bandwidths, latencies=latencies, link_names=names)
     params = Params(**{field: getattr(rules, field) for field in Rules.__dataclass_fields__})
     index, zero = np.arange(len(rows)), np.zeros(len(rows), np.int64)
     hop = np.cumsum([0, *(len(m.route) for m in messages)])

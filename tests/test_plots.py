@@ -322,7 +322,7 @@ class Star:
     def __init__(self, n: int):
         self.n = n
         self.devices = [f"host{rank}" for rank in range(n)]
-        self.names = [f"host{r}->switch" for r in range(n)] + [f"switch->host{r}" for r in range(n)]
+        self.link_names = [f"host{r}->switch" for r in range(n)] + [f"switch->host{r}" for r in range(n)]
         self.bandwidths = np.full(2 * n, 50 * 10**9, np.int64)
         self.latencies = np.full(2 * n, 250_000, np.int64)
 
@@ -343,7 +343,7 @@ def run(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Star, P
 def picture(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Figure, Program, Timeline]:
     """The same, and its picture."""
     star, program, timeline = run(collective, algorithm, n, **params)
-    return gantt_figure(program, timeline, star.devices, star.names), program, timeline
+    return gantt_figure(program, timeline, star.devices), program, timeline
 
 
 def bars(axes: Axes, name: str) -> list[tuple[float, float, float, float]]:
@@ -398,7 +398,7 @@ def test_large_runs_are_refused_and_many_links_are_cut() -> None:
     """More than 4,000 transfers are refused with a cure; of more than 64 links or ranks 32 remain, and it is said."""
     star, program, timeline = run("all_gather", "direct", 65)
     with pytest.raises(ValueError, match=r"4,160 transfers.*fewer ranks"):
-        gantt_figure(program, timeline, star.devices, star.names)
+        gantt_figure(program, timeline, star.devices)
     figure, *_ = picture("broadcast", "naive", 66)
     assert "the busiest 32 of 66 ranks" in words(figure)
     assert "the busiest 32 of 66 links" in words(figure)

@@ -73,3 +73,15 @@ def test_every_key_and_command_is_told() -> None:
     table = README.split("| key | meaning |")[1].split("\n\n")[0]
     missing = [key for key in Scenario.model_fields if f"`{key}`" not in table and f"`{key}:" not in table]
     assert not missing
+
+
+ERRORS = re.findall(r"^\| `([\w-]+)` `([\w.-]+)` \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.M)
+
+
+@pytest.mark.parametrize(("system", "table", "points", "mape", "median"), ERRORS)
+def test_every_error_is_as_told(
+    system: str, table: str, points: str, mape: str, median: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The errors in the README are what the command above them prints."""
+    assert main(["compare", f"system={system}", table, "--where", "dtype=float16"]) == 0
+    assert capsys.readouterr().out.split()[-7:-1][1:5] == ["-", points, mape, median]

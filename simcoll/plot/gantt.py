@@ -68,12 +68,10 @@ Entries = dict[str, Artist]
 Layout = tuple[list[float], list[Bar], list[Bar]]  # the edges of the lanes, one more than lanes; thick and thin bars
 
 
-def gantt_figure(
-    program: Program, timeline: Timeline, devices: Sequence[str], link_names: Sequence[str], title: str = ""
-) -> Figure:
+def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], title: str = "") -> Figure:
     """Lanes of ranks (sends thick, from start to sent; receive sides thin, from arrive to end) above lanes of links.
 
-    `devices` are named by participant, `link_names` by link. Of more than 64 links, or ranks, the busiest 32 are drawn.
+    `devices` are named by participant. Of more than 64 links, or ranks, the busiest 32 are drawn.
     Raises ValueError above 4,000 transfers.
     """
     if len(program) > MAX_TRANSFERS:
@@ -84,7 +82,7 @@ def gantt_figure(
     chunks = _chunks(program)
     panels = {"rank": _rank_lanes(program, timeline, devices, chunks)}
     if len(program.links):
-        panels["link"] = _link_lanes(program, timeline, link_names, chunks)
+        panels["link"] = _link_lanes(program, timeline, program.link_names, chunks)
     notes = [_cut(panels[what], f"{what}s") for what in panels]
     placed = {what: _place(lanes, timeline.makespan_ps // HAIR) for what, lanes in panels.items()}
     deep = [edges[-1] for edges, _, _ in placed.values()]
