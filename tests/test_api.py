@@ -64,7 +64,7 @@ def test_run_tells_of_what_is_impossible():
     (row,) = simcoll.run(points)
     assert row["time_us"] is None
     with pytest.raises(simcoll.SimcollError, match="9 ranks do not fit 4 places") as caught:
-        simcoll.predict(points[0])
+        simcoll.predict(points[0].scenario)
     assert str(caught.value) in row["status"]
 
 
@@ -88,7 +88,7 @@ def test_results_as_a_data_frame():
 def test_predict_shows_everything():
     """A prediction holds schedule, topology and the time of each transfer."""
     (point, _) = simcoll.load(KEYS)
-    prediction = simcoll.predict(point)
+    prediction = simcoll.predict(point.scenario)
     assert isinstance(prediction, simcoll.Prediction)
     assert prediction.time_ps == 18_000_000
     assert prediction.topology.ranks == ("host0", "host1", "host2", "host3")

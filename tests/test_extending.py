@@ -66,7 +66,7 @@ def test_an_algorithm_that_is_wrong():
         topology = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
         keys = {"topology": topology, "collective": "broadcast", "algorithm": "forgetful", "size": "1 kB"}
         with pytest.raises(simcoll.SimcollError, match=r"rank 3.*chunk 0"):
-            simcoll.predict(simcoll.load(keys)[0])
+            simcoll.predict(simcoll.load(keys)[0].scenario)
     finally:
         del ALGORITHMS["broadcast"]["forgetful"]
 
@@ -140,9 +140,9 @@ def test_a_networkx_graph():
     topology = simcoll.Topology.from_graph(graph)
     assert topology.ranks == ("h0", "h1", "h2", "h3")
     assert len(topology.links) == 8
-    point = simcoll.load({"topology": {"fabric": "ring", "hosts": 4, "link": _LINK}, **_RING})[0]
-    told = simcoll.predict(point)
-    assert simcoll.predict(point, topology).time_ps == told.time_ps == 6 * 2_000_000
+    scenario = simcoll.load({"topology": {"fabric": "ring", "hosts": 4, "link": _LINK}, **_RING})[0].scenario
+    assert simcoll.predict(scenario).time_ps == 6 * 2_000_000
+    assert simcoll.predict(scenario, topology).time_ps == 6 * 2_000_000
 
 
 _LINK = {"bandwidth": "1 GB/s", "latency": "1 us"}
@@ -174,7 +174,8 @@ def test_a_profile_file(tmp_path: Path):
     plain, slow = (simcoll.run(simcoll.load({**keys, **more}))[0] for more in ({}, {"profile": str(file)}))
     assert slow["time_us"] == plain["time_us"] + 2 * 5  # two steps
     assert slow["profile"] == str(file)
-    file.write_text("name: mine\nmodel: {o_sent: 5 us}\n", encoding="utf-8")
-    found = command("predict", "barrier", "--on", "hgx-h100", "--size", "0 B", "--set", f"profile={file}")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: wrong\nmodel: {o_sent: 5 us}\n", encoding="utf-8")
+    found = command("predict", "broadcast", "--on", "hgx-h100", "--size", "1 kB", "--set", f"profile={wrong}")
     assert found.status == 2
-    assert found.err.startswith(f"{file}:2:9: model.o_sent: ")
+    assert found.err.startswith(f"{wrong}:2:9: model.o_sent: ")
