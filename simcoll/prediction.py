@@ -51,7 +51,7 @@ def predict(scenario: Scenario) -> Prediction:
     """
     if scenario.algorithm == "auto":
         return _fastest(scenario)
-    topology = _topology(scenario.topology.model_dump_json(), scenario.seed)
+    topology = _topology(scenario.topology.model_dump_json(), scenario.seed, _contents(scenario))
     places = _placed(scenario, topology)
     schedule, proved = _schedule(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: schedule.agents])
@@ -102,8 +102,13 @@ def _fastest(scenario: Scenario) -> Prediction:
     return min(found, key=lambda prediction: prediction.time_ps)
 
 
+def _contents(scenario: Scenario) -> str:
+    """What the scenario's files say: a changed file is another topology."""
+    return "\0".join(path.read_text("utf-8", "replace") for path in scenario.files() if path.is_file())
+
+
 @functools.lru_cache(maxsize=64)
-def _topology(spec: str, seed: int) -> Topology:
+def _topology(spec: str, seed: int, contents: str) -> Topology:
     return systems.build(systems.TopologySpec.model_validate_json(spec), seed=seed)
 
 

@@ -10,8 +10,9 @@ import simcoll
 from simcoll import registry, tables
 from simcoll.cheatsheet import counts, sent_fraction
 from simcoll.collectives import COLLECTIVES
+from simcoll.profile import load_profile, shipped_profiles
 from simcoll.results import Row
-from simcoll.scenario import Scenario, profiles, shipped_scenarios
+from simcoll.scenario import Scenario, shipped_scenarios
 from simcoll.schedule import Schedule
 from simcoll.units import format_size
 
@@ -102,7 +103,7 @@ def listing(what: str) -> str:
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
         "scenarios": _scenarios,
-        "profiles": lambda: _columns((p.name, p.description) for p in profiles()),
+        "profiles": lambda: _columns((name, load_profile(name).description) for name in shipped_profiles()),
     }
     return tell[what]()
 

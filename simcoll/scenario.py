@@ -9,29 +9,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    StrictBool,
-    StrictInt,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
 
 import simcoll.algorithms  # noqa: F401  (fills the registry)
-from simcoll import config, registry, units
+from simcoll import config, registry
 from simcoll.collectives import COLLECTIVES, collective
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.executors.data import OPERATORS
 from simcoll.formats.measured import find_measured
-from simcoll.model import Blocking, Params
+from simcoll.model import Params
+from simcoll.profile import Duration, ModelSpec, Size, find_profile, load_profile
+from simcoll.ranges import variants
 from simcoll.systems import TopologySpec
 
 ITEMSIZE: Final = {
@@ -42,95 +34,6 @@ _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float
 BITWISE: Final = ("band", "bor", "bxor")
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
 NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes"})
-
-
-def _size(value: object) -> int:
-    return units.parse(value, "size")
-
-
-def _size_or_nothing(value: object) -> int | None:
-    return None if value is None else _size(value)
-
-
-def _duration(value: object) -> int:
-    return units.parse(value, "duration")
-
-
-def _bandwidth_or_none(value: object) -> int:
-    return 0 if value == "none" else units.parse(value, "bandwidth")
-
-
-def _chunk(value: object) -> int:
-    return 0 if value == "whole" else _size(value)
-
-
-def _slots(value: object) -> int:
-    if value == "none":
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is no number of slots; write 1, 2, … or none")
-    return value
-
-
-def _gamma(value: object) -> int:
-    """Kept as a bandwidth: floor(10¹² / (ps/B)); 0 is none."""
-    if value == "none":
-        return 0
-    if isinstance(value, str) and units.kind_of(value) == "byte_time":
-        per_byte = units.parse_exact(value, "byte_time")
-        return int(Fraction(units.PS_PER_S) / per_byte) if per_byte else 0
-    if isinstance(value, str) and units.kind_of(value) == "bandwidth":
-        return units.parse(value, "bandwidth")
-    raise ValueError(f"{value!r} is no cost of a reduction; write e.g. '1.3 ps/B' or '800 GB/s'")
-
-
-def _blocking(value: object) -> Blocking:
-    known: dict[object, Blocking] = {True: "sends-first", False: "no", "even-odd": "even-odd"}
-    if not isinstance(value, bool | str) or value not in known:
-        raise ValueError(f"{value!r} is no way of blocking; write true, false or even-odd")
-    return known[value]
-
-
-def _text(*examples: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "examples": list(examples)})
-
-
-Duration = Annotated[int, BeforeValidator(_duration), _text("1.5 us")]
-Gamma = Annotated[int, BeforeValidator(_gamma), _text("1.3 ps/B", "800 GB/s", "none")]
-Cap = Annotated[int, BeforeValidator(_bandwidth_or_none), _text("20 GB/s", "none")]
-Chunk = Annotated[int, BeforeValidator(_chunk), _text("512 KiB", "whole")]
-Size = Annotated[int | None, BeforeValidator(_size_or_nothing), _text("64 MiB")]
-Slots = Annotated[
-    int,
-    BeforeValidator(_slots),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "none"}]}),
-]
-Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum": [True, False, "even-odd"]})]
-
-
-class ModelSpec(Model):
-    """The scenario's key `model`: what is not given comes from the profile. Field names are those of model.Params."""
-
-    sharing: Literal["fair", "fifo"] | None = None
-    o_send: Duration | None = None
-    o_recv: Duration | None = None
-    g: Duration | None = None
-    gamma: Gamma | None = None
-    channels: Annotated[StrictInt, Field(ge=1)] | None = None
-    slots: Slots | None = None
-    chunk: Chunk | None = None
-    channel_bandwidth: Cap | None = None
-    barrier: StrictBool | None = None
-    blocking: Blocks | None = None
-
-
-class Profile(Model):
-    """A set of model parameters with where it comes from."""
-
-    name: str
-    description: str = ""
-    source: str = ""
-    model: ModelSpec
 
 
 class Placement(Model):
@@ -283,44 +186,8 @@ class Scenario(Model):
 
     def params(self) -> Params:
         """The profile's parameters, overridden by the scenario's."""
-        given = {**_profile_model(self.profile), **self.model.model_dump(exclude_none=True)}
-        return Params(**given)
-
-
-# --- profiles ---
-
-
-def _profile_files() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((Path(__file__).parent / "profiles").glob("*.yaml"))}
-
-
-def find_profile(name: str) -> Path:
-    """The file of a shipped profile, or the file of that path; raises ValueError with the nearest name."""
-    known = _profile_files()
-    if name in known:
-        return known[name]
-    if name.endswith((".yaml", ".yml")) and Path(name).is_file():
-        return Path(name)
-    raise ValueError(f"{name!r} is neither a shipped profile nor a file; {did_you_mean(name, known)}")
-
-
-def load_profile(name: str) -> Profile:
-    """Read a profile; raises InputError."""
-    return config.validate(Profile, [config.read(find_profile(name))])[0]
-
-
-def profiles() -> list[Profile]:
-    """All shipped profiles."""
-    return [load_profile(name) for name in _profile_files()]
-
-
-_PROFILES: Final[dict[str, Mapping[str, Any]]] = {}
-
-
-def _profile_model(name: str) -> Mapping[str, Any]:
-    if name not in _PROFILES:
-        _PROFILES[name] = load_profile(name).model.model_dump(exclude_none=True)
-    return _PROFILES[name]
+        profile = load_profile(self.profile).model
+        return Params(**{**profile.model_dump(exclude_none=True), **self.model.model_dump(exclude_none=True)})
 
 
 # --- loading ---
@@ -366,7 +233,7 @@ def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnosti
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
     mistakes = [] if mistakes is None else mistakes
-    trees = config.variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
+    trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     return _expanded(config.validate(Scenario, trees, mistakes), trees)
 
 

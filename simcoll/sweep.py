@@ -94,7 +94,7 @@ def _read_log(log: Path) -> dict[str, dict[str, Any]]:
     for line in text.splitlines():
         try:
             entry = json.loads(line)
-            known[entry["key"]] = entry["row"]
+            known[entry["key"]] = dict(entry["row"])
         except (ValueError, KeyError, TypeError):
             continue  # not ours
     return known

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.join import Point, document, join, select, summary
 from simcoll.errors import InputError
 from simcoll.formats.measured import Row, parse_measured
+from simcoll.join import Point, document, join, select, summary
 from simcoll.tables import render
 
 

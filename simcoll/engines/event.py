@@ -374,7 +374,9 @@ def _missing(run: _Run, i: int) -> str:
     program = run.program
     if run.started.at[i] != NONE:
         dead = [link for link in program.route(i) if not program.bandwidths[link]]
-        return f"waits for link {program.link_names[dead[0]]}, which is down" if dead else "waits behind a transfer that never ends"
+        if dead:
+            return f"waits for link {program.link_names[dead[0]]}, which is down"
+        return "waits behind a transfer that never ends"
     waits = {
         "the chunk to come from": (run.completed, int(program.reads[i])),
         "its channel, kept by": (run.sent, int(program.channel_before[i])),
