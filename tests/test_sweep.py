@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from command import SCRIPT, environment, simcoll
 
+from simcoll import sweep
+from simcoll.scenario import load
+
 SCENARIO = """\
 name: sweep
 topology: {fabric: single-switch, hosts: 8, link: {bandwidth: 50 GB/s, latency: 0.5 us}}
@@ -48,9 +51,6 @@ def _run(scenario: Path, folder: Path, *words: object) -> dict[str, object]:
 
 def _log_of(scenario: Path, folder: Path) -> list[str]:
     """The log that a run of all points leaves when it is killed before results.csv is written."""
-    from simcoll import sweep
-    from simcoll.scenario import load
-
     list(sweep.sweep(load(str(scenario)), log=folder / sweep.LOG))
     return (folder / sweep.LOG).read_text(encoding="utf-8").splitlines(keepends=True)
 
@@ -115,9 +115,6 @@ def test_what_decides_a_row_decides_its_reuse(change: str, scenario: Path, logge
 
 def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
     """A row computed with another content of its profile is not used."""
-    from simcoll import sweep
-    from simcoll.scenario import load
-
     profile, log = tmp_path / "mine.yaml", tmp_path / "out" / "results.jsonl"
     profile.write_text("{name: mine, model: {o_send: 1 us}}", encoding="utf-8")
     sets = [f"profile={profile}", "size=1 KiB"]
@@ -179,11 +176,21 @@ def test_a_killed_run_goes_on(tmp_path: Path):
     assert (killed / "results.csv").read_bytes() == (tmp_path / "whole/results.csv").read_bytes()
 
 
+def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """The torn line of a first kill does not spoil the first row after it: a second kill finds that row too."""
+    _, lines, whole = logged
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    log = folder / sweep.LOG
+    log.write_text(lines[0] + lines[1][:20], encoding="utf-8")
+    rows = sweep.sweep(load(str(scenario)), log=log)
+    assert [next(rows)[2] for _ in range(3)] == [True, False, False]
+    assert _run(scenario, folder)["reused"] == 3
+    assert (folder / "results.csv").read_bytes() == whole
+
+
 def test_refusals_and_leavings_are_remembered(scenario: Path, tmp_path: Path):
     """A refused point is a finished row as well, and what `algorithm: all` left out stays out."""
-    from simcoll import sweep
-    from simcoll.scenario import load
-
     sets = ["algorithm=all", "ranks=[7, 9]", "size=1 KiB"]
     log = tmp_path / "out" / sweep.LOG
     points = load(str(scenario), sets)
