@@ -16,7 +16,7 @@ from simcoll.errors import BoundError, Diagnostic, InputError, RefusedError
 from simcoll.executors import data
 from simcoll.program import Program, bind
 from simcoll.registry import Groups
-from simcoll.scenario import Placement, Scenario
+from simcoll.scenario import Placement, Point, Scenario
 from simcoll.schedule import Schedule, side_by_side
 from simcoll.timeline import Timeline
 from simcoll.topology import Topology
@@ -43,15 +43,16 @@ class Prediction:
         return max(self.timeline.makespan_ps, int(self.program.arrivals.max(initial=0)))
 
 
-def predict(scenario: Scenario) -> Prediction:
-    """Simulate one point.
+def predict(point: Scenario | Point, topology: Topology | None = None) -> Prediction:
+    """Simulate one point; a `topology` of your own takes the place of the scenario's.
 
     Raises InputError for what the user can mend, RefusedError when the algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
     """
+    scenario = point.scenario if isinstance(point, Point) else point
     if scenario.algorithm == "auto":
-        return _fastest(scenario)
-    topology = _topology(scenario.topology.model_dump_json(), scenario.seed, _contents(scenario))
+        return _fastest(scenario, topology)
+    topology = topology or _topology(scenario.topology.model_dump_json(), scenario.seed, _contents(scenario))
     places = _placed(scenario, topology)
     schedule, proved = _schedule(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: schedule.agents])
@@ -88,13 +89,13 @@ AUTO: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-def _fastest(scenario: Scenario) -> Prediction:
+def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     """`auto`: of the algorithms that NCCL has for the collective, the one predicted to be done first."""
     found: list[Prediction] = []
     refused: list[RefusedError] = []
     for name in AUTO[scenario.collective]:
         try:
-            found.append(predict(scenario.model_copy(update={"algorithm": name})))
+            found.append(predict(scenario.model_copy(update={"algorithm": name}), topology))
         except RefusedError as error:
             refused.append(error)
     if not found:

@@ -94,7 +94,8 @@ def _read_log(log: Path) -> dict[str, dict[str, Any]]:
     for line in text.splitlines():
         try:
             entry = json.loads(line)
-            known[entry["key"]] = dict(entry["row"])
+            if "status" in entry["row"]:
+                known[entry["key"]] = entry["row"]
         except (ValueError, KeyError, TypeError):
             continue  # not ours
     return known

@@ -6,7 +6,6 @@ All times are int64 picoseconds from the start of the run, one entry a transfer 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,4 +40,4 @@ class Timeline:
             return NotImplemented
         return all(np.array_equal(getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
 
-    __hash__: Any = None
+    __hash__ = None  # type: ignore[assignment]

@@ -366,17 +366,16 @@ def _why_stuck(run: _Run) -> str:
 
 def _told(run: _Run, i: int) -> str:
     row = run.program.schedule.row(int(run.program.origin[i]))
-    return f"step {row.step}: rank {row.src}, sending chunk {row.src_slot} to rank {row.dst},"
+    src, dst = (f"rank {p}" if p < run.program.schedule.n else f"switch {p}" for p in (row.src, row.dst))
+    return f"step {row.step}: {src}, sending chunk {row.src_slot} to {dst},"
 
 
 def _missing(run: _Run, i: int) -> str:
     """What transfer `i` waits for, in words."""
     program = run.program
     if run.started.at[i] != NONE:
-        dead = [link for link in program.route(i) if not program.bandwidths[link]]
-        if dead:
-            return f"waits for link {program.link_names[dead[0]]}, which is down"
-        return "waits behind a transfer that never ends"
+        dead = next(link for link in program.route(i) if not program.bandwidths[link])
+        return f"waits for link {program.link_names[dead]}, which is down"
     waits = {
         "the chunk to come from": (run.completed, int(program.reads[i])),
         "its channel, kept by": (run.sent, int(program.channel_before[i])),
@@ -387,5 +386,6 @@ def _missing(run: _Run, i: int) -> str:
             return f"waits for {what} {_told(run, j)[:-1]}"
     for j in run.blocking[i] if run.blocking else ():
         if j != NONE and run.ended.at[j] == NONE:
-            return f"waits for a rank that is blocked in {_told(run, j)[:-1]}; all send before anyone receives"
+            why = {"sends-first": "all send before anyone receives", "even-odd": "both of a pair send first"}
+            return f"waits for a rank that is blocked in {_told(run, j)[:-1]}; {why[program.params.blocking]}"
     return "waits for the barrier behind an earlier step"
