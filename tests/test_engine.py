@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from oracle import Link, Message, Rules, random_case, simulate
 
-from simcoll.engines import event
+from simcoll.engines import event, fast
 from simcoll.model import Params, dependencies
 from simcoll.program import Columns, Program, assemble
 from simcoll.schedule import Schedule
+
+FAST = {"fast": (False, False), "replay": (True, False), "compiled": (False, True), "compiled replay": (True, True)}
 
 Case = tuple[list[Message], list[Link], Rules, dict[int, int]]
 
@@ -41,9 +43,11 @@ def program_of(messages: list[Message], links: list[Link], rules: Rules, arrival
     return assemble(schedule, params, network, columns, {r: t for r, t in arrivals.items() if r < n})
 
 
-def differences(case: Case) -> list[str]:
+def differences(case: Case, engine: str = "event") -> list[str]:
     """Where engine and oracle differ."""
-    expected, found = simulate(*case), event.run(program_of(*case))
+    program = program_of(*case)
+    found = event.run(program) if engine == "event" else fast.run(program, *FAST[engine]).timeline
+    expected = simulate(*case)
     return [
         f"transfer {i} {name}: oracle {getattr(times, name)}, engine {getattr(found, name)[i]}"
         for i, times in enumerate(expected)
@@ -52,12 +56,15 @@ def differences(case: Case) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("engine", ["event", *FAST])
 @pytest.mark.parametrize("batch", range(20))
-def test_the_engine_is_the_rules(batch: int) -> None:
+def test_the_engines_are_the_rules(batch: int, engine: str) -> None:
     """Start, sent, arrive, end and complete of every transfer of 2,000 random cases equal the oracle's."""
+    if engine.startswith("compiled"):
+        pytest.importorskip("numba")
     for seed in range(batch * 100, batch * 100 + 100):
         case = random_case(random.Random(seed), contention=seed % 4 != 0)
-        assert not differences(case), f"seed {seed}"
+        assert not differences(case, engine), f"seed {seed}"
 
 
 @pytest.mark.long
