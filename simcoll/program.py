@@ -284,4 +284,4 @@ def blocking_predecessors(program: Program) -> list[tuple[int, int]]:
         for _, _, i in sorted(work):
             found[i].append(before)
             before = i
-    return [(pair[0], pair[-1]) for pair in found]
+    return [(pair[0], pair[1] if len(pair) > 1 else NONE) for pair in found]

@@ -54,15 +54,15 @@ def _binding_lines(rows: Sequence[Row]) -> list[str]:
     used = [row for row in rows if row.get("binding_link")]
     if not used:
         return []
-    largest = max(row["size_bytes"] for row in used)
+    size, ranks = max((row["size_bytes"], row["ranks"]) for row in used)
     bound: dict[str, dict[str, float]] = {}
     for row in used:
-        if row["size_bytes"] == largest:
+        if (row["size_bytes"], row["ranks"]) == (size, ranks):
             bound.setdefault(row["binding_link"], {})[row["algorithm"]] = row["binding_busy"]
     told = [
         f"{link} ({_some([f'{name} {busy:.0%}' for name, busy in its.items()])} busy)" for link, its in bound.items()
     ]
-    return [f"# binding link at {format_size(largest)}: {_some(told, '; ')}"]
+    return [f"# binding link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"]
 
 
 def _some(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:

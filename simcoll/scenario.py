@@ -105,7 +105,7 @@ class Scenario(Model):
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
     model: ModelSpec = ModelSpec()
     profile: str = "ideal"
-    engine: Literal["auto", "event"] = "auto"
+    engine: Literal["auto", "event", "fast"] = "auto"
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
     measured: str | None = None

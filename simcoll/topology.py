@@ -64,6 +64,7 @@ class Topology:
         self.ranks = self.of_kind("gpu") or self.of_kind("host")
         self.agents: tuple[str, ...] = tuple(d for d, flag in graph.nodes.data("in_network") if flag)
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
+        self._least: dict[str, Mapping[str, int]] = {}
         self._connected()
 
     @classmethod
@@ -209,8 +210,9 @@ class Topology:
 
     def least_latencies(self, source: str) -> Mapping[str, int]:
         """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
-        found = nx.single_source_dijkstra_path_length(self.graph, source, weight=_latency)
-        return {device: int(ps) for device, ps in found.items()}
+        if source not in self._least:
+            self._least[source] = nx.single_source_dijkstra_path_length(self.graph, source, weight=_latency)
+        return self._least[source]
 
     def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
         """B/s of all links out of a set of devices, and of all into it."""

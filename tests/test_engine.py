@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from networks import ENTRIES, program, star
 from oracle import Link, Message, Rules, random_case, simulate
 
 from simcoll.engines import event, fast
+from simcoll.errors import StuckError
 from simcoll.model import Params, dependencies
 from simcoll.program import Columns, Program, assemble
 from simcoll.schedule import Schedule
+from simcoll.topology import Link as TopologyLink
 
 FAST = {"fast": (False, False), "replay": (True, False), "compiled": (False, True), "compiled replay": (True, True)}
 
@@ -74,3 +77,37 @@ def test_the_engine_is_the_rules_at_length(batch: int) -> None:
     for seed in range(10_000 + batch * 200, 10_200 + batch * 200):
         case = random_case(random.Random(seed), contention=seed % 4 != 0)
         assert not differences(case), f"seed {seed}"
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids="/".join)
+def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
+    """Every registered algorithm, in loops, on several channels, with late ranks and barriers: equal timelines."""
+    for seed in range(4):
+        rng = random.Random(f"{entry} {seed}")
+        params = {
+            "sharing": rng.choice(["fair", "fifo"]),
+            "chunk": rng.choice([0, 1000]),
+            "channels": rng.choice([1, 2]),
+            "slots": rng.choice([0, 1, 2]),
+            "o_send": rng.choice([0, 10**6]),
+            "o_recv": rng.choice([0, 10**5]),
+            "gamma": rng.choice([0, 10**11]),
+            "channel_bandwidth": rng.choice([0, 10**10]),
+            "barrier": rng.random() < 0.3,
+        }
+        late = {rng.randrange(5): 10**6}
+        played = program("/".join(entry), star(5, TopologyLink(50 * 10**9, 500_000)), 16_000, arrivals=late, **params)
+        whole = event.run(played)
+        assert all(fast.run(played, *how).timeline == whole for how in FAST.values() if not how[1])
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids="/".join)
+@pytest.mark.parametrize("blocking", ["sends-first", "even-odd"])
+def test_the_engines_agree_on_blocking_sends(entry: tuple[str, str], blocking: str) -> None:
+    """With blocking sends both finish at the same times, or neither does."""
+    played = program("/".join(entry), star(4, TopologyLink(50 * 10**9, 500_000)), 16_000, blocking=blocking)
+    try:
+        whole = event.run(played)
+    except StuckError:
+        whole = None
+    assert fast.run(played, compiled=False).timeline == whole

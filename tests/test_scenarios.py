@@ -133,7 +133,7 @@ def test_rows_tell_what_was_asked():
     told = {"scenario": "mine", "seed": 3, "root": 2, "op": "max", "dtype": "float16", "protocol": "none", "nodes": 4}
     told |= {"topology": "single-switch", "profile": "ideal", "sharing": "fair", "in_place": False, "ranks": 4}
     assert {key: found[key] for key in told} == told
-    assert (found["engine"], found["proved"], found["confidence"]) == ("event", "full", "uncalibrated")
+    assert (found["engine"], found["proved"], found["confidence"]) == ("fast", "full", "uncalibrated")
 
 
 def test_counts_and_bandwidths():

@@ -39,21 +39,19 @@ def lower_bound_ps(
 
 
 def _latency_ps(schedule: Schedule, group: Sequence[int], topology: Topology, devices: Sequence[str]) -> int:
+    """The longest of the least latencies between ranks of which one must wait for the other."""
     n, root = len(group), schedule.root
     places = [devices[rank] for rank in group]
     if n == 1:
         return 0
+    sources, targets = places[:: max(1, n // SOURCES)], places
     if schedule.collective in ("reduce", "gather"):
-        return max(
-            topology.least_latencies(place)[places[root]] for place in places[: SOURCES + 1] if place != places[root]
-        )
-    if schedule.collective == "send_recv":
-        return topology.least_latencies(places[root])[places[(root + 1) % n]]
-    if schedule.collective in ("broadcast", "scatter"):
-        sources: Iterable[str] = [places[root]]
-    else:
-        sources = places[:: max(1, n // SOURCES)]
-    return max(max(topology.least_latencies(source)[place] for place in places) for source in sources)
+        targets = [places[root]]
+    elif schedule.collective == "send_recv":
+        sources, targets = [places[root]], [places[(root + 1) % n]]
+    elif schedule.collective in ("broadcast", "scatter"):
+        sources = [places[root]]
+    return max(topology.least_latencies(source)[target] for source in sources for target in targets)
 
 
 def _bandwidth_ps(

@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import os
 import sys
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -284,7 +283,7 @@ class _Tables:
         on_links = np.flatnonzero(np.diff(program.hop))
         if len(on_links):
             slowest[on_links] = np.minimum.reduceat(self.rate_of[program.links].astype(np.int64), program.hop[on_links])
-        full = self.service[self.size_of * len(self.rates) + slowest]
+        full: Array = self.service[self.size_of * len(self.rates) + slowest]
         cap = program.params.channel_bandwidth
         return np.maximum(full, self.at_rate(cap)) if cap else full
 
