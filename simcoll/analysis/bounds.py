@@ -8,7 +8,7 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
