@@ -28,44 +28,46 @@ else:
         return function
 
 
-# --- a heap of (time, index), with the place of each index in it ---
+# --- a heap of (time, index), four entries below each; `place`, if it is not empty, says where each index is ---
 
 
 @jit
 def sift_up(times: Any, items: Any, place: Any, at: Any) -> None:
     """Move the entry at `at` up to where it belongs."""
-    t, i = times[at], items[at]
+    t, i, tracked = times[at], items[at], len(place) > 0
     while at > 0:
-        above = (at - 1) >> 1
+        above = (at - 1) >> 2
         if times[above] < t or (times[above] == t and items[above] < i):
             break
         times[at], items[at] = times[above], items[above]
-        place[items[at]] = at
+        if tracked:
+            place[items[at]] = at
         at = above
     times[at], items[at] = t, i
-    place[i] = at
+    if tracked:
+        place[i] = at
 
 
 @jit
 def sift_down(times: Any, items: Any, place: Any, size: Any, at: Any) -> None:
     """Move the entry at `at` down to where it belongs."""
-    t, i = times[at], items[at]
+    t, i, tracked = times[at], items[at], len(place) > 0
     while True:
-        below = 2 * at + 1
+        below = 4 * at + 1
         if below >= size:
             break
-        right = below + 1
-        if right < size and (
-            times[right] < times[below] or (times[right] == times[below] and items[right] < items[below])
-        ):
-            below = right
+        for other in range(below + 1, min(below + 4, size)):
+            if times[other] < times[below] or (times[other] == times[below] and items[other] < items[below]):
+                below = other
         if t < times[below] or (t == times[below] and i < items[below]):
             break
         times[at], items[at] = times[below], items[below]
-        place[items[at]] = at
+        if tracked:
+            place[items[at]] = at
         at = below
     times[at], items[at] = t, i
-    place[i] = at
+    if tracked:
+        place[i] = at
 
 
 @jit
@@ -79,7 +81,8 @@ def push(times: Any, items: Any, place: Any, size: Any, t: Any, i: Any) -> Any:
 @jit
 def pop(times: Any, items: Any, place: Any, size: Any) -> Any:
     """Drop the first entry; returns the new size."""
-    place[items[0]] = -1
+    if len(place):
+        place[items[0]] = -1
     size -= 1
     if size:
         times[0], items[0] = times[size], items[size]
@@ -263,11 +266,12 @@ def leave(i: Any, hop: Any, links: Any, rows: Any) -> None:
 
 
 @jit
-def component(touched: Any, hop: Any, links: Any, owner: Any, rows: Any, marks: Any, now: Any) -> Any:
-    """The links and flows connected with the first `touched` links of marks[2]; returns how many of each."""
+def component(seed: Any, hop: Any, links: Any, owner: Any, rows: Any, marks: Any, now: Any) -> Any:
+    """The links and flows connected with link `seed`, into marks[2] and marks[3]; returns how many of each."""
     head, after = rows[0], rows[1]
-    link_mark, flow_mark, found_links, found_flows = marks
-    n_flows, n_links, at = 0, touched, 0
+    link_mark, flow_mark, found_links, found_flows = marks[0], marks[1], marks[2], marks[3]
+    n_flows, n_links, at = 0, 1, 0
+    found_links[0], link_mark[seed] = seed, now
     while at < n_links:
         e = head[found_links[at]]
         while e >= 0:
@@ -389,12 +393,14 @@ def fair(
                     size = finish(i, arrive[i], out, graph, steps, came, pending, lead, heap, size)
                     ended += 1
             for e in range(hop[i], hop[i + 1]):
-                if marks[0][links[e]] != now:
-                    marks[0][links[e]] = now
-                    marks[2][touched] = links[e]
+                if marks[4][links[e]] != now:
+                    marks[4][links[e]] = now
+                    marks[5][touched] = links[e]
                     touched += 1
-        if touched:
-            n_links, n_flows = component(touched, hop, links, owner, rows, marks, now)
+        for b in range(touched):
+            if marks[0][marks[5][b]] == now:  # solved with an earlier one
+                continue
+            n_links, n_flows = component(marks[5][b], hop, links, owner, rows, marks, now)
             fill(n_links, n_flows, hop, links, owner, rows, marks, fluid)
             for a in range(n_flows):
                 i = marks[3][a]

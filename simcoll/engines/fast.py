@@ -178,9 +178,10 @@ class _Run:
         columns = (column.astype(np.int32) for column in (step, first, left))
         return self.give(*columns, np.zeros(2, np.int64))
 
-    def heap(self) -> tuple[Any, Any, Any]:
+    def heap(self, tracked: bool) -> tuple[Any, Any, Any]:
         count = self.count + 1
-        return self.fill(count, 0), self.fill(count, 0, np.int32), self.fill(count, NONE, np.int32)
+        place = self.fill(count if tracked else 0, NONE, np.int32)
+        return self.fill(count, 0), self.fill(count, 0, np.int32), place
 
     def sides(self) -> Any:
         return self.fill(int(self.program.side.max(initial=-1)) + 1, 0)
@@ -214,7 +215,15 @@ class _Run:
         free = (self.fill(len(program.bandwidths), 0), self.sides(), self.fill(self.count, 0, np.int32))
         (pending,) = self.give(self.pending())
         ended = self.kernel.fifo(
-            (*plan, self.params.g), self.net(), out, hops, self.graph(), self.steps(), pending, self.heap(), free
+            (*plan, self.params.g),
+            self.net(),
+            out,
+            hops,
+            self.graph(),
+            self.steps(),
+            pending,
+            self.heap(tracked=False),
+            free,
         )
         return self.timeline(out, hops) if ended == self.count else None
 
@@ -231,7 +240,7 @@ class _Run:
                 self.fill(count, -1.0, np.float64), self.fill(count, 1, np.int8))  # fmt: skip
         rows = (self.fill(links, NONE, np.int32), self.fill(entries, NONE, np.int32),
                 self.fill(entries, NONE, np.int32), self.fill(links, 0, np.int32))  # fmt: skip
-        marks = tuple(self.fill(length, 0) for length in (links, count, links, count))
+        marks = tuple(self.fill(length, 0) for length in (links, count, links, count, links, links))
         levels = (*self.give(fluid.capacity), *(self.fill(links, 0.0, np.float64) for _ in range(2)),
                   self.fill(links, 0), self.fill(count, 0.0, np.float64))  # fmt: skip
         free = (self.sides(), self.fill(count, 0, np.int8))
@@ -241,7 +250,7 @@ class _Run:
             self.graph(),
             self.steps(),
             pending,
-            self.heap(),
+            self.heap(tracked=True),
             free,
             flow,
             rows,
