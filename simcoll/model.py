@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from simcoll.schedule import Schedule
 
 Sharing = Literal["fair", "fifo"]
 Blocking = Literal["no", "sends-first", "even-odd"]
-Index = NDArray[np.int64]
+Index = NDArray[np.signedinteger[Any]]  # int32 for numbers of transfers, links and steps; int64 for times and bytes
 
 PS_PER_S: Final = 10**12
 NONE: Final = -1  # no predecessor
@@ -108,17 +108,25 @@ def dependencies(schedule: Schedule) -> Dependencies:
     """
     count = len(schedule)
     if not count:
-        return Dependencies(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return Dependencies(np.zeros(0, np.int32), np.zeros(0, np.int32))
     width, span = schedule.n_slots, np.int64(schedule.n_steps + 1)
-    read = schedule.src.astype(np.int64) * width + schedule.src_slot
     write = schedule.dst.astype(np.int64) * width + schedule.dst_slot
-    step = schedule.step.astype(np.int64)
-    order = np.lexsort((np.arange(count), write))  # by place, then by index: the versions of each place in turn
-    place, made = write[order], step[order]
-    newest = np.searchsorted(place * span + made, read * span + step) - 1
-    found = (newest >= 0) & (place[newest] == read)
-    reads = np.where(found, order[newest], NONE)
-    chain = np.full(count, NONE, np.int64)
+    order = np.argsort(write, kind="stable").astype(np.int32)  # the versions of each place in turn
+    place, made = write[order], schedule.step[order]
+    reads = _newest(schedule, order, place * span + made, span)
+    chain = np.full(count, NONE, np.int32)
     follows = (place[1:] == place[:-1]) & (schedule.reduce[order[1:]] | (made[1:] == made[:-1]))
     chain[order[1:]] = np.where(follows, order[:-1], NONE)
     return Dependencies(reads, chain)
+
+
+def _newest(schedule: Schedule, order: NDArray[np.int32], versions: Index, span: np.int64) -> NDArray[np.int32]:
+    """For each transfer the newest version, of those sorted by (place, step), that an earlier step made of its source."""
+    wanted = schedule.src.astype(np.int64) * schedule.n_slots + schedule.src_slot
+    wanted = wanted * span + schedule.step
+    by_place = np.argsort(wanted)  # looked up in order, a search finds its neighbours in the cache
+    newest = np.searchsorted(versions, wanted[by_place]) - 1
+    found = (newest >= 0) & (versions[newest] // span == wanted[by_place] // span)
+    reads = np.empty(len(order), np.int32)
+    reads[by_place] = np.where(found, order[newest], NONE)
+    return reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError
 from simcoll.model import NONE, Index, Network, Params, dependencies, service_ps
 from simcoll.schedule import Ints, Schedule
+
+DENSE: Final = 1 << 22  # keys up to about here are numbered by a table, beyond by sorting
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +103,13 @@ def bind(
     sizes = _loop_sizes(schedule, nbytes, itemsize, weights, params.chunk)
     loops, count = len(sizes), len(schedule)
     stagger = 1 if schedule.pipelined else schedule.n_steps
-    step = (schedule.step[None, :] + np.arange(loops, dtype=np.int64)[:, None] * stagger).ravel()
-    order = np.argsort(step, kind="stable")  # by step, then loop, then index
-    loop, origin = np.divmod(order, max(1, count))
-    place = np.empty((loops, count), np.int64)
-    place[loop, origin] = np.arange(len(order))
+    step = (schedule.step[None, :] + np.arange(loops, dtype=np.int32)[:, None] * stagger).ravel()
+    order = np.argsort(step, kind="stable").astype(np.int32)  # by step, then loop, then index
+    loop, origin = np.divmod(order, np.int32(max(1, count)))
+    place = np.empty((loops, count), np.int32)
+    place[loop, origin] = np.arange(len(order), dtype=np.int32)
     reads, chain = (_moved(column, place, loop, origin) for column in dependencies(schedule))
-    number: Index = (loop * schedule.n_chunks + schedule.src_slot[origin].astype(np.int64)) % params.channels
+    number = _channel_numbers(schedule, loop, origin, params.channels)
     hop, links = _hops(schedule.src[origin], schedule.dst[origin], network, devices)
     return assemble(
         schedule,
@@ -116,6 +118,14 @@ def bind(
         Columns(origin, loop, step[order], _sizes(sizes, loop, origin), number, reads, chain, hop, links),
         arrivals,
     )
+
+
+def _channel_numbers(schedule: Schedule, loop: Index, origin: Index, channels: int) -> Index:
+    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops."""
+    if channels == 1:
+        return np.zeros(len(loop), np.int32)
+    chunk = loop.astype(np.int64) * schedule.n_chunks + schedule.src_slot[origin]
+    return (chunk % channels).astype(np.int32)
 
 
 class Columns(NamedTuple):
@@ -146,7 +156,6 @@ def assemble(
     """
     src, dst, number = schedule.src[columns.origin], schedule.dst[columns.origin], columns.number
     channel = _dense(src, np.where(src >= schedule.n, dst, number))
-    connection = _dense(src, dst, number)
     came = np.zeros(schedule.participants, np.int64)
     for rank, when in (arrivals or {}).items():
         came[rank] = when
@@ -167,7 +176,7 @@ def assemble(
         side=_dense(dst, np.where(dst >= schedule.n, src, number)),
         reads=columns.reads,
         chain=columns.chain,
-        credit=_before(connection, params.slots) if params.slots else np.full(len(src), NONE, np.int64),
+        credit=_before(_dense(src, dst, number), params.slots) if params.slots else np.full(len(src), NONE, np.int32),
         channel_before=_before(channel, 1),
         hop=columns.hop,
         links=columns.links,
@@ -218,6 +227,8 @@ def _flow_of_sizes(schedule: Schedule, held: NDArray[np.int64]) -> NDArray[np.in
 
 
 def _sizes(sizes: list[NDArray[np.int64]], loop: Index, origin: Index) -> Index:
+    if len(sizes) == 1:
+        return sizes[0][origin]
     distinct = {id(column): column for column in sizes}
     row_of = {key: row for row, key in enumerate(distinct)}
     rows: Index = np.asarray([row_of[id(column)] for column in sizes])
@@ -231,21 +242,27 @@ def _moved(column: Index, place: Index, loop: Index, origin: Index) -> Index:
     return np.where(before == NONE, NONE, place[loop, np.maximum(before, 0)]) if len(before) else before
 
 
-def _dense(*columns: NDArray[np.integer]) -> Index:
+def _dense(*columns: NDArray[Any]) -> Index:
     """Number the distinct combinations of some columns in order of first use."""
     key = columns[0].astype(np.int64)
     for column in columns[1:]:
         key = key * (int(column.max(initial=0)) + 1) + column
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    rank: Index = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse.reshape(-1)]
+    span = int(key.max(initial=-1)) + 1
+    if span > 4 * len(key) + DENSE:
+        _, key = np.unique(key, return_inverse=True)
+        span = int(key.max(initial=-1)) + 1
+    first = np.full(span, len(key), np.int32)
+    first[key[::-1]] = np.arange(len(key) - 1, -1, -1, dtype=np.int32)  # the last to be written is the first used
+    used = np.flatnonzero(first < len(key))
+    number = np.empty(span, np.int32)
+    number[used[np.argsort(first[used])]] = np.arange(len(used), dtype=np.int32)
+    return number[key]
 
 
 def _before(group: Index, distance: int) -> Index:
     """For each entry the index of the entry `distance` places before it in the same group, or NONE."""
-    order = np.argsort(group, kind="stable")
-    before = np.full(len(group), NONE, np.int64)
+    order = np.argsort(group, kind="stable").astype(np.int32)
+    before = np.full(len(group), NONE, np.int32)
     if distance < len(group):
         same = group[order[distance:]] == group[order[:-distance]]
         before[order[distance:]] = np.where(same, order[:-distance], NONE)
@@ -254,15 +271,19 @@ def _before(group: Index, distance: int) -> Index:
 
 def _hops(src: Ints, dst: Ints, network: Network, devices: Sequence[str]) -> tuple[Index, Index]:
     """Routes, looked up once per pair, laid end to end."""
-    pairs, which = np.unique(src.astype(np.int64) * len(devices) + dst, return_inverse=True)
-    routes = [network.route(devices[pair // len(devices)], devices[pair % len(devices)]) for pair in pairs.tolist()]
-    lengths = np.asarray([len(route) for route in routes], dtype=np.int64)
-    hop = np.zeros(len(src) + 1, np.int64)
-    np.cumsum(lengths[which], out=hop[1:]) if len(src) else None
-    starts = np.zeros(len(routes) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:]) if routes else None
-    flat = np.asarray([link for route in routes for link in route], dtype=np.int64)
-    within = np.arange(hop[-1]) - np.repeat(hop[:-1], np.diff(hop))
+    which = _dense(src, dst)
+    count = int(which.max(initial=-1)) + 1
+    some = np.empty(count, np.int64)
+    some[which] = np.arange(len(which))  # a transfer of each pair
+    pairs = zip(src[some].tolist(), dst[some].tolist(), strict=True)
+    routes = [network.route(devices[a], devices[b]) for a, b in pairs]
+    lengths = np.asarray([len(route) for route in routes], dtype=np.int32)
+    hop = np.zeros(len(src) + 1, np.int32)
+    np.cumsum(lengths[which], out=hop[1:])
+    starts = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    flat = np.asarray([link for route in routes for link in route], dtype=np.int32)
+    within = np.arange(hop[-1], dtype=np.int32) - np.repeat(hop[:-1], np.diff(hop))
     return hop, flat[np.repeat(starts[which], lengths[which]) + within]
 
 
