@@ -211,7 +211,7 @@ class Topology:
     def least_latencies(self, source: str) -> Mapping[str, int]:
         """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
         if source not in self._least:
-            found: dict[str, int] = nx.single_source_dijkstra_path_length(self.graph, source, weight=_latency)
+            found: dict[str, Any] = nx.single_source_dijkstra_path_length(self.graph, source, weight=_latency)
             self._least[source] = found
         return self._least[source]
 
