@@ -121,7 +121,7 @@ def dependencies(schedule: Schedule) -> Dependencies:
 
 
 def _newest(schedule: Schedule, order: NDArray[np.int32], versions: Index, span: np.int64) -> NDArray[np.int32]:
-    """For each transfer the newest version, of those sorted by (place, step), that an earlier step made of its source."""
+    """Of the versions sorted by (place, step) the newest that an earlier step made of what each transfer reads."""
     wanted = schedule.src.astype(np.int64) * schedule.n_slots + schedule.src_slot
     wanted = wanted * span + schedule.step
     by_place = np.argsort(wanted)  # looked up in order, a search finds its neighbours in the cache
