@@ -28,7 +28,8 @@ class Net:
     """A graph made ready for searching backwards.
 
     A state is what a message can be at: an endpoint is three states (a source, a sink, a relay between direct links to
-    its own kind), any other device is one. `into[x]` are the (state, link) from which a message comes to x.
+    its own kind), any other device is one. `into[x]` are the (state, link) from which a message comes to x; `exit[x]` is
+    the only (link, state) on the way out of x, where there is only one.
     """
 
     def __init__(self, links: Sequence[tuple[str, str]], kinds: Mapping[str, str], nodes: Mapping[str, int | None]):
@@ -46,6 +47,11 @@ class Net:
         for link, (u, v) in enumerate(links):
             if u != v:
                 self._connect(u, v, link, peers=kinds[u] == kinds[v] and u in self.relay)
+        out: dict[State, list[tuple[int, State]]] = {}
+        for x, entries in enumerate(self.into):
+            for y, link in entries:
+                out.setdefault(y, []).append((link, x))
+        self.exit = {y: ways[0] for y, ways in out.items() if len(ways) == 1}
 
     def _state(self, kind: str, node: int | None) -> State:
         self.kind.append(kind)
@@ -190,12 +196,16 @@ class Router:
         if (last, where) not in self._fields:
             widths = self.widths if where == "within" else ()
             self._fields[last, where] = Field(self.net, self.net.sink[last], _WHERE[where], widths)
+        way_out: Route = ()
         field, source = self._fields[last, where], self.net.source[first]
+        if source in self.net.exit:  # no need to search as far as a device that has but one way to go
+            link, source = self.net.exit[source]
+            way_out = (link,)
         if not field.reaches(source):
             return None
         if self.policy == "shortest" or field.paths[source] == 1:
-            return self._only.setdefault((first, last, where), field.first(source))
-        return field.chosen(source, zlib.crc32(f"{src}->{dst}".encode()))
+            return self._only.setdefault((first, last, where), way_out + field.first(source))
+        return way_out + field.chosen(source, zlib.crc32(f"{src}->{dst}".encode()))
 
     def _rails(self, src: str, dst: str, node: int, to: int) -> Route | None:
         """By the destination's NIC and the source's NIC of that index; None where they or a way do not exist."""
