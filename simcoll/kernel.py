@@ -109,12 +109,18 @@ def move(times: Any, items: Any, place: Any, size: Any, t: Any, i: Any) -> Any:
 
 
 @jit
+def value(column: Any, i: Any) -> Any:
+    """Entry `i` of a column that is left empty where all entries are 0."""
+    return column[i] if len(column) else 0
+
+
+@jit
 def relax(i: Any, t: Any, start: Any, pending: Any, lead: Any, heap: Any, size: Any) -> Any:
     """One of the things that transfer `i` waits for happens at `t`; the last of them starts it."""
     start[i] = max(start[i], t)
     pending[i] -= 1
     if pending[i] == 0:
-        size = push(heap[0], heap[1], heap[2], size, start[i] + lead[i], i)
+        size = push(heap[0], heap[1], heap[2], size, start[i] + value(lead, i), i)
     return size
 
 
@@ -147,7 +153,7 @@ def finish(
             size = relax(after[i], t, start, pending, lead, heap, size)
     before = graph[6][i]
     if before < 0:
-        size = settle(i, max(t, came[i]), out, graph, pending, lead, heap, size)
+        size = settle(i, max(t, value(came, i)), out, graph, pending, lead, heap, size)
     elif complete[before] >= 0:
         size = settle(i, max(t, complete[before]), out, graph, pending, lead, heap, size)
     step_of, first, left, passed = steps
@@ -169,7 +175,7 @@ def begin(pending: Any, start: Any, lead: Any, heap: Any) -> Any:
     size = 0
     for i in range(len(pending)):
         if pending[i] == 0:
-            size = push(heap[0], heap[1], heap[2], size, start[i] + lead[i], i)
+            size = push(heap[0], heap[1], heap[2], size, start[i] + value(lead, i), i)
     return size
 
 
@@ -201,7 +207,7 @@ def fifo(plan: Any, net: Any, out: Any, hops: Any, graph: Any, steps: Any, pendi
             if len(hop_begin):
                 hop_begin[e], hop_end[e] = r, r + s
             if at == 0:
-                tail = r + max(s, cap[i])
+                tail = r + max(s, value(cap, i))
                 sent[i] = tail
                 j = graph[7][i]
                 if j >= 0:
@@ -225,7 +231,7 @@ def fifo(plan: Any, net: Any, out: Any, hops: Any, graph: Any, steps: Any, pendi
             size = finish(i, r + receive[i], out, graph, steps, came, pending, lead, heap, size)
             ended += 1
             continue
-        if receive[i]:
+        if value(receive, i):
             size = push(heap[0], heap[1], heap[2], size, arrive[i], i)
         else:
             size = finish(i, arrive[i], out, graph, steps, came, pending, lead, heap, size)
@@ -387,7 +393,7 @@ def fair(
                 j = graph[7][i]
                 if j >= 0:
                     size = relax(j, max(gone, start[i] + g), start, pending, lead, heap, size)
-                if receive[i]:
+                if value(receive, i):
                     size = push(heap[0], heap[1], heap[2], size, arrive[i], i)
                 else:
                     size = finish(i, arrive[i], out, graph, steps, came, pending, lead, heap, size)
@@ -441,7 +447,7 @@ def replay(plan: Any, net: Any, out: Any, hops: Any, waits: Any, free: Any, flow
                 open_step, passed = step[i], latest
             t = max(t, passed)
         start[i] = t
-        head = t + lead[i]
+        head = t + value(lead, i)
         if hop[i + 1] == hop[i]:
             sent[i] = arrive[i] = t + 1
         elif flows:
@@ -468,20 +474,20 @@ def replay(plan: Any, net: Any, out: Any, hops: Any, waits: Any, free: Any, flow
                 if len(hop_begin):
                     hop_begin[e], hop_end[e] = r, r + s
                 if e == hop[i]:
-                    tail = r + max(s, cap[i])
+                    tail = r + max(s, value(cap, i))
                     sent[i] = tail
                 else:
                     tail = max(r + s, tail + latency[links[e - 1]])
                 head = r + latency[link]
             arrive[i] = tail + latency[links[hop[i + 1] - 1]]
         t = arrive[i]
-        if receive[i]:
+        if value(receive, i):
             if t < last_side[side[i]]:
                 return i
             last_side[side[i]] = t
             t = max(t, free_side[side[i]]) + receive[i]
             free_side[side[i]] = t
         end[i] = t
-        complete[i] = max(t, complete[chain[i]]) if chain[i] >= 0 else max(t, came[i])
+        complete[i] = max(t, complete[chain[i]]) if chain[i] >= 0 else max(t, value(came, i))
         latest = max(latest, t)
     return len(start)

@@ -21,6 +21,7 @@ from simcoll.schedule import Schedule, side_by_side
 from simcoll.timeline import Timeline
 from simcoll.topology import Topology
 
+KEEP_HOPS: Final = 100_000  # transfers up to which the timeline says when each link carried what
 FULL_PROOF: Final = 256  # ranks up to which a schedule is proved in full unless the scenario says otherwise
 
 
@@ -82,7 +83,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
 def _run(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:
     """The timeline, the engine that made it, and the shortcut it took."""
     if scenario.engine != "event":
-        done = fast.run(program, shortcuts=scenario.shortcuts == "on")
+        done = fast.run(program, shortcuts=scenario.shortcuts == "on", hops=len(program) <= KEEP_HOPS)
         if done.timeline is not None:
             return done.timeline, "fast", done.shortcut
     return event.run(program), "event", "none"  # which also says why a run cannot finish

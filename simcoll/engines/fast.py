@@ -29,6 +29,7 @@ from simcoll.timeline import Timeline
 WORTH_COMPILING: Final = 100_000  # transfers: below, Python is done before compiled code is loaded
 
 Array = NDArray[Any]
+NOTHING: Final[Array] = np.zeros(0, np.int64)  # a column of zeros, for the kernel
 
 
 class Done(NamedTuple):
@@ -39,14 +40,15 @@ class Done(NamedTuple):
     compiled: bool
 
 
-def run(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Done:
+def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, hops: bool = True) -> Done:
     """Replay a program if `shortcuts` are allowed and its order permits, else run it event by event.
 
-    `compiled` forces or forbids numba; by default it is used where it is installed and pays.
+    `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
+    timeline has no intervals of links, which take the most room.
     """
     if compiled is None:
         compiled = len(program) >= WORTH_COMPILING and have_numba()
-    run_ = _Run(program, compiled)
+    run_ = _Run(program, compiled, hops)
     if shortcuts and program.params.blocking == "no" and program.bandwidths[program.links].all():
         timeline = run_.replay()
         if timeline is not None:
@@ -87,8 +89,8 @@ def _cache_dir() -> Path:
 class _Run:
     """A program laid out for the kernel: arrays if it is compiled, lists (quicker to index in Python) if not."""
 
-    def __init__(self, program: Program, compiled: bool):
-        self.program, self.params, self.compiled = program, program.params, compiled
+    def __init__(self, program: Program, compiled: bool, hops: bool):
+        self.program, self.params, self.compiled, self.keep_hops = program, program.params, compiled, hops
         self.kernel: Any = _compiled_kernel() if compiled else kernel
         self.count = len(program)
         self.local = program.src == program.dst
@@ -102,22 +104,28 @@ class _Run:
         return np.full(length, value, kind) if self.compiled else [value] * length
 
     def lead(self) -> Array:
-        return np.where(self.local, 0, self.params.o_send).astype(np.int64)
+        """From start to ready, for each transfer."""
+        return np.where(self.local, 0, self.params.o_send).astype(np.int64) if self.params.o_send else NOTHING
 
     def receive(self) -> Array:
         """Service time at the receive side of each transfer."""
-        reduction = self.tables.at_rate(self.params.gamma) * self.program.reduce if self.params.gamma else 0
-        return np.where(self.local, 0, self.params.o_recv).astype(np.int64) + reduction
+        o_recv, gamma = self.params.o_recv, self.params.gamma
+        if not o_recv and not gamma:
+            return NOTHING
+        reduction = self.tables.at_rate(gamma) * self.program.reduce if gamma else 0
+        return np.where(self.local, 0, o_recv).astype(np.int64) + reduction
 
     def came(self) -> Array:
         """Before which no version can be complete: that of a reduction into what was there from the start."""
         program = self.program
-        first = program.reduce & (program.chain == NONE)
-        return np.where(first, program.arrivals[program.dst], 0)
+        if not program.arrivals.any():
+            return NOTHING
+        return np.where(program.reduce & (program.chain == NONE), program.arrivals[program.dst], 0)
 
     def cap(self) -> Array:
+        """Service time of each transfer at its channel's cap."""
         rate = self.params.channel_bandwidth
-        return self.tables.at_rate(rate) if rate else np.zeros(self.count, np.int64)
+        return self.tables.at_rate(rate) if rate else NOTHING
 
     def out(self) -> tuple[Any, ...]:
         """start (as early as its rank has come), sent, arrive, end, complete."""
@@ -125,7 +133,8 @@ class _Run:
         return (*self.give(start), *(self.fill(self.count, NONE) for _ in range(4)))
 
     def hops(self) -> tuple[Any, Any]:
-        return self.fill(len(self.program.links), 0), self.fill(len(self.program.links), 0)
+        count = len(self.program.links) if self.keep_hops else 0
+        return self.fill(count, 0), self.fill(count, 0)
 
     def net(self) -> tuple[Any, ...]:
         tables = self.tables
@@ -259,6 +268,8 @@ class _Run:
         )
         if ended < count:
             return None
+        if not self.keep_hops:
+            return self.timeline(out, (NOTHING, NOTHING))
         ready, gone = np.asarray(plan[-1], np.int64), np.asarray(out[1], np.int64)
         lengths = np.diff(program.hop)
         return self.timeline(out, (np.repeat(ready, lengths), np.repeat(gone, lengths)))
