@@ -15,6 +15,7 @@ from simcoll.errors import Diagnostic, InputError
 from simcoll.model import NONE, Index, Network, Params, dependencies, service_ps
 from simcoll.schedule import Ints, Schedule
 
+MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
 DENSE: Final = 1 << 22  # keys up to about here are numbered by a table, beyond by sorting
 
 
@@ -198,6 +199,9 @@ def _loop_sizes(schedule: Schedule, nbytes: int, itemsize: int, weights: object,
         return [_flow_of_sizes(schedule, held)]
     piece = max(itemsize, chunk // itemsize * itemsize)
     loops = max(1, -(-int(held.max(initial=0)) // piece))
+    if loops * len(schedule) > MOST_TRANSFERS:
+        what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
+        raise InputError([Diagnostic(what, "write a larger chunk", "model")])
     known: dict[bytes, NDArray[np.int64]] = {}
     found = []
     for loop in range(loops):
