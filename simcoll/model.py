@@ -88,8 +88,24 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
         return NEVER
     ps = max(1, -(-nbytes * PS_PER_S // bandwidth))
     if ps >= NEVER:
-        raise InputError(f"{nbytes} bytes at {bandwidth} B/s take longer than the clock runs", "use a faster link")
+        raise too_late(f"{nbytes} bytes at {bandwidth} B/s take")
     return ps
+
+
+def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
+    """Times as a column; raises InputError if one is beyond the range of the clock, or was and came out negative."""
+    try:
+        found = np.asarray(times, np.int64)
+    except OverflowError:
+        raise too_late("the run takes") from None
+    if found.min(initial=0) < NONE or found.max(initial=0) >= NEVER:
+        raise too_late("the run takes")
+    return found
+
+
+def too_late(what: str) -> InputError:
+    """What is said of something that takes too long."""
+    return InputError(f"{what} longer than the clock runs (53 days)", "use a faster link or a smaller size")
 
 
 class Dependencies(NamedTuple):

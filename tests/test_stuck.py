@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, full_mesh, makespan, program, star, timeline
 
-from simcoll.engines import event
-from simcoll.errors import StuckError
+from simcoll.engines import event, fast
+from simcoll.errors import InputError, StuckError
 from simcoll.topology import Link
 
 LINK = Link(50 * GB_PER_S, 1000)
@@ -19,6 +19,7 @@ DEAD = Link(0, 1000)
 SHARINGS = ("fair", "fifo")
 
 both_sharings = pytest.mark.parametrize("sharing", SHARINGS)
+without_numba = pytest.mark.skipif(not fast.have_numba(), reason="numba is not installed")
 
 
 def waiting(name: str, n: int, down: tuple[str, str], **params: object) -> str:
@@ -67,6 +68,21 @@ def test_it_is_always_told(entry: tuple[str, str], n: int, data: st.DataObject, 
         return
     with pytest.raises(StuckError, match=r"step \d+: (rank|switch) \d+.*waits for link"):
         event.run(played)
+
+
+@both_sharings
+@pytest.mark.parametrize("name", ["all_reduce/ring", "all_reduce/naive", "all_to_all/direct"])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=without_numba)])
+def test_the_clock_has_an_end(name: str, compiled: bool, sharing: str) -> None:
+    """A run of more than 53 days is wrong input in every engine, though no message of it takes that long."""
+    for bandwidth in (1, 2):
+        played = program(name, star(8, Link(bandwidth, 1000)), 4_600_000, sharing=sharing, g=2**60)
+        with pytest.raises(InputError, match="longer than the clock runs"):
+            event.run(played)
+        with pytest.raises(InputError, match="longer than the clock runs"):
+            fast.run(played, compiled=compiled).timeline or event.run(
+                played
+            )  # the fast one leaves reasons to the other
 
 
 # --- blocking sends ---

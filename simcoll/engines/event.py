@@ -16,7 +16,7 @@ import simpy
 from simpy.events import Event
 
 from simcoll.errors import StuckError
-from simcoll.model import NEVER, NONE, PS_PER_S, service_ps
+from simcoll.model import NEVER, NONE, PS_PER_S, clocked, service_ps, too_late
 from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline, Times
 
@@ -55,7 +55,7 @@ class _Milestone:
             yield self._waiting.setdefault(i, self.env.event())
 
     def column(self) -> Times:
-        return np.asarray(self.at, dtype=np.int64)
+        return clocked(self.at)
 
 
 class _Server:
@@ -219,7 +219,10 @@ class _Run:
 
     def finish(self) -> Timeline:
         """Run until nothing is left to happen."""
-        self.env.run()
+        try:
+            self.env.run()
+        except OverflowError:  # a time that no column can hold
+            raise too_late("the run takes") from None
         if NONE in self.ended.at:
             raise StuckError(_why_stuck(self))
         return Timeline(

@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 
 from simcoll import kernel
 from simcoll.errors import SimcollError
-from simcoll.model import NEVER, NONE, service_ps
+from simcoll.model import NEVER, NONE, clocked, service_ps
 from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline
 
 WORTH_COMPILING: Final = 100_000  # transfers: below, Python is done before compiled code is loaded
+
+RUNS: Final = 4  # interleaved orders in which events may come and still be queued in one step
 
 Array = NDArray[Any]
 NOTHING: Final[Array] = np.zeros(0, np.int64)  # a column of zeros, for the kernel
@@ -141,10 +143,7 @@ class _Run:
         return (*self.give(tables.rate_of, self.program.latencies, tables.service), len(tables.rates))
 
     def timeline(self, out: Iterable[Any], hops: tuple[Any, Any]) -> Timeline:
-        start, sent, arrive, end, complete = (np.asarray(column, np.int64) for column in out)
-        return Timeline(
-            start, sent, arrive, end, complete, np.asarray(hops[0], np.int64), np.asarray(hops[1], np.int64)
-        )
+        return Timeline(*(clocked(times) for times in (*out, *hops)))
 
     def graph(self) -> tuple[Any, ...]:
         """Who waits for whom, turned round: from each transfer to those that wait for it."""
@@ -187,10 +186,19 @@ class _Run:
         columns = (column.astype(np.int32) for column in (step, first, left))
         return self.give(*columns, np.zeros(2, np.int64))
 
-    def heap(self, tracked: bool) -> tuple[Any, Any, Any]:
-        count = self.count + 1
+    def heap(self, tracked: bool) -> tuple[Any, ...]:
+        """The heap; if entries are never moved (not `tracked`), with runs for what comes in order."""
+        count, runs = self.count + 1, 0 if tracked else RUNS
+        room = 1 << min(16, count.bit_length())
         place = self.fill(count if tracked else 0, NONE, np.int32)
-        return self.fill(count, 0), self.fill(count, 0, np.int32), place
+        entries = (self.fill(runs * room, 0), self.fill(runs * room, 0, np.int32))
+        return (
+            self.fill(count, 0),
+            self.fill(count, 0, np.int32),
+            place,
+            *entries,
+            *(self.fill(runs, 0) for _ in "ht"),
+        )
 
     def sides(self) -> Any:
         return self.fill(int(self.program.side.max(initial=-1)) + 1, 0)
