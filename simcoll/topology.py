@@ -7,11 +7,12 @@ edges have a `link`. Ranks are placed on GPUs, where there are any, and on hosts
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import networkx as nx
 import numpy as np
@@ -211,9 +212,30 @@ class Topology:
     def least_latencies(self, source: str) -> Mapping[str, int]:
         """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
         if source not in self._least:
-            found: dict[str, Any] = nx.single_source_dijkstra_path_length(self.graph, source, weight=_latency)
-            self._least[source] = found
+            self._least[source] = self._dijkstra(self._known(source))
         return self._least[source]
+
+    def _dijkstra(self, source: str) -> dict[str, int]:
+        least, ways, queue = {source: 0}, self._ways, [(0, source)]
+        while queue:
+            came, u = heapq.heappop(queue)
+            if came == least[u]:
+                for v, latency, ends in ways[u]:
+                    if came + latency < least.get(v, came + latency + 1):
+                        least[v] = came + latency
+                        if not ends:
+                            heapq.heappush(queue, (came + latency, v))
+        return least
+
+    @cached_property
+    def _ways(self) -> dict[str, list[tuple[str, int, bool]]]:
+        """Out of each device: to where, in how many ps, and whether that has no other way out than back."""
+        out: dict[str, list[tuple[str, int]]] = {device: [] for device in self.kinds}
+        for (u, v), latency in zip(self.links, self.latencies.tolist(), strict=True):
+            if u != v:
+                out[u].append((v, latency))
+        back = {v: ways[0][0] if len(ways) == 1 else None for v, ways in out.items()}
+        return {u: [(v, latency, not out[v] or back[v] == u) for v, latency in ways] for u, ways in out.items()}
 
     def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
         """B/s of all links out of a set of devices, and of all into it."""
@@ -269,10 +291,6 @@ class Topology:
         if any(len(group) > 1 for group in left) or self.nodes > 1:
             return range(len(self.links))
         return {link for (u,) in left for (v,) in right for link in self.route(u, v)}
-
-
-def _latency(u: str, v: str, data: dict[str, Any]) -> int:
-    return int(data["link"].latency)
 
 
 def _check(graph: nx.DiGraph[str]) -> None:

@@ -74,14 +74,19 @@ BY_HAND = [
     ("all_gather/ring", "star", 7 * LARGE * 20 // 8),  # 7 of 8 blocks must come in
     ("all_gather/ring", "tree", 4 * LARGE * 40 // 8),  # 4 of 8 blocks must pass the trunk
     ("reduce_scatter/ring", "star", 7 * LARGE * 20 // 8),
+    ("reduce_scatter/ring", "tree", 4 * LARGE * 40 // 8),
     ("all_to_all/direct", "star", 7 * LARGE * 20 // 8),
     ("all_to_all/direct", "tree", 4 * LARGE * 40 // 2),  # 4 hosts send half their buffers over it
     ("broadcast/chain", "star", LARGE * 20),  # every byte leaves the root once
     ("broadcast/chain", "mesh", LARGE * 20 // 7),  # over 7 links
     ("reduce/chain", "star", LARGE * 20),
+    ("reduce/chain", "tree", LARGE * 40),
     ("gather/direct", "star", 7 * LARGE * 20 // 8),
+    ("gather/direct", "tree", 4 * LARGE * 40 // 8),  # 4 blocks pass the trunk in more time than 7 the cable
     ("scatter/direct", "star", 7 * LARGE * 20 // 8),
+    ("scatter/direct", "tree", 4 * LARGE * 40 // 8),
     ("send_recv/ring", "star", LARGE * 20),
+    ("send_recv/ring", "tree", LARGE * 20),  # the next rank is under the same leaf
 ]
 
 
@@ -89,6 +94,21 @@ BY_HAND = [
 def test_bandwidth_bound_by_hand(name: str, network: str, ps: int) -> None:
     """The bytes that must cross the tightest cut, over its bandwidth: exact but for rounding."""
     assert abs(least(name, NETWORKS[network][8], LARGE) - ps) <= 1
+
+
+@pytest.mark.parametrize(("distance", "ps"), [(0, 0), (1, LARGE * 40), (4, 4 * LARGE * 40)])
+def test_what_stays_below_a_switch_does_not_cross(distance: int, ps: int) -> None:
+    """All_to_all by weights, each rank's buffer for the rank `distance` on: one of 8, or all, must pass the trunk."""
+    topology, plan = NETWORKS["tree"][8], schedule("all_to_all", "direct", 8)
+    weights = [[int((src + distance) % 8 == dst) for dst in range(8)] for src in range(8)]
+    found = lower_bound_ps(plan, topology, devices(topology, plan), LARGE, ITEM, weights)
+    assert abs(found - max(ps, least("all_to_all/direct", topology, 0))) <= 1
+
+
+def test_a_rank_alone_on_a_slow_cable_decides() -> None:
+    """Every rank is cut out alone, whatever the others have: an all-reduce waits for the slowest cable."""
+    slow = {("h3", "switch"): Link(GB_PER_S, 1000)}
+    assert abs(least("all_reduce/ring", star(8, LINK, slow), LARGE) - LARGE * 1000) <= 1
 
 
 TIGHT = [

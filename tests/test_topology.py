@@ -328,6 +328,17 @@ def test_no_route_beats_the_least_latency(name: str, data: st.DataObject) -> Non
         assert topology.least_latencies(src)[dst] <= sum(topology.latencies[list(topology.route(src, dst))])
 
 
+@pytest.mark.parametrize("name", SEVERAL)
+def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
+    """The least latency to every device is the one that networkx finds, also from devices with one way out."""
+    topology = make(**SEVERAL[name])
+    for source in (*topology.ranks, *list(topology.kinds)[::5]):
+        ways = nx.single_source_dijkstra_path_length(
+            topology.graph, source, weight=lambda u, v, data: data["link"].latency
+        )
+        assert topology.least_latencies(source) == ways
+
+
 def test_agents_reach_all_ranks() -> None:
     """An NVSwitch that reduces serves the GPUs of its own node, and nobody else."""
     topology = make(system="hgx-h100", nodes=2)

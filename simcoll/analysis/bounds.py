@@ -8,42 +8,70 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.collectives import collective
+from simcoll.collectives import collective, cut
 from simcoll.model import PS_PER_S
 from simcoll.schedule import Schedule
 from simcoll.topology import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong
 
-Sizes = NDArray[np.int64]  # (n, blocks): bytes of each block of each rank's buffer
-Crossing = Callable[[Sizes, NDArray[np.bool_], int], tuple[int, int]]  # → bytes that must leave, and enter, the inside
+Sizes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Sets of devices around some of the ranks, but not all: each rank alone, each node, each switch with what hangs
+    on it. Cut c is around the places `members[starts[c]:starts[c + 1]]`; `out` and `into` are the B/s of its links.
+    `alone` is the B/s out of all ranks together, each cut out alone."""
+
+    n: int
+    members: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    out: NDArray[np.int64]
+    into: NDArray[np.int64]
+    alone: int
+
+    def total(self, values: Sizes) -> Sizes:
+        """For each cut the sum over its places of `values`, one a place."""
+        return np.add.reduceat(values[self.members], self.starts)
+
+    def around(self, place: int) -> NDArray[np.bool_]:
+        """Which cuts have a place inside."""
+        return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
+
+    def blocks(self) -> Iterator[NDArray[np.int64]]:
+        """The places of each cut."""
+        return iter(np.split(self.members, self.starts[1:]))
+
+
+Crossing = Callable[[Sizes, Cuts, int], tuple[Sizes, Sizes]]
+"""From the bytes (n, blocks) of each block of each rank's buffer: what must leave each cut, and what must enter it."""
 
 
 def lower_bound_ps(
     schedule: Schedule, topology: Topology, devices: Sequence[str], nbytes: int, itemsize: int, weights: object = None
 ) -> int:
     """The larger of the latency and the bandwidth bound, over all groups of the schedule."""
-    return max(
-        max(
-            _latency_ps(schedule, group, topology, devices),
-            _bandwidth_ps(schedule, group, topology, devices, nbytes, itemsize, weights),
-        )
-        for group in schedule.groups
-    )
+    found = []
+    for group in schedule.groups:
+        places = tuple(devices[rank] for rank in group)
+        if len(set(places)) > 1:
+            found.append(_latency_ps(schedule, topology, places))
+            found.append(_bandwidth_ps(schedule, topology, places, nbytes, itemsize, weights))
+    return max(found, default=0)
 
 
-def _latency_ps(schedule: Schedule, group: Sequence[int], topology: Topology, devices: Sequence[str]) -> int:
+def _latency_ps(schedule: Schedule, topology: Topology, places: Sequence[str]) -> int:
     """The longest of the least latencies between ranks of which one must wait for the other."""
-    n, root = len(group), schedule.root
-    places = [devices[rank] for rank in group]
-    if n == 1:
-        return 0
+    n, root = len(places), schedule.root
     sources, targets = places[:: max(1, n // SOURCES)], places
     if schedule.collective in ("reduce", "gather"):
         targets = [places[root]]
@@ -51,90 +79,86 @@ def _latency_ps(schedule: Schedule, group: Sequence[int], topology: Topology, de
         sources, targets = [places[root]], [places[(root + 1) % n]]
     elif schedule.collective in ("broadcast", "scatter"):
         sources = [places[root]]
-    return max(topology.least_latencies(source)[target] for source in sources for target in targets)
+    return max(max(map(topology.least_latencies(source).__getitem__, targets)) for source in sources)
 
 
 def _bandwidth_ps(
-    schedule: Schedule,
-    group: Sequence[int],
-    topology: Topology,
-    devices: Sequence[str],
-    nbytes: int,
-    itemsize: int,
-    weights: object,
+    schedule: Schedule, topology: Topology, places: tuple[str, ...], nbytes: int, itemsize: int, weights: object
 ) -> int:
-    contract, n = collective(schedule.collective), len(group)
-    if n == 1 or schedule.collective == "barrier":
+    if schedule.collective == "barrier":
         return 0
-    sizes = contract.sizes(nbytes, n, contract.blocks(n), schedule.root, itemsize, weights)
-    places = [devices[rank] for rank in group]
-    bound = 0
-    for inside in _cuts(topology, places):
-        mask = np.asarray([place in inside for place in places])
-        if mask.all() or not mask.any():
-            continue
-        leave, enter = _CROSSING[schedule.collective](sizes, mask, schedule.root)
-        out, into = topology.cut_bandwidth(inside)
-        bound = max(bound, _passing_ps(leave, out), _passing_ps(enter, into))
+    contract, cuts, n = collective(schedule.collective), _cuts(topology, places), len(places)
+    blocks = contract.blocks(n)
+    sizes = np.broadcast_to(cut(nbytes, n, blocks, itemsize, weights, blocks), (n, blocks))
+    leave, enter = _CROSSING[schedule.collective](sizes, cuts, schedule.root)
+    passing = set(zip(leave.tolist(), cuts.out.tolist(), strict=True))
+    passing |= set(zip(enter.tolist(), cuts.into.tolist(), strict=True))
     if schedule.collective == "all_reduce" and not schedule.agents:
-        out = sum(topology.cut_bandwidth({place})[0] for place in places)
-        bound = max(bound, _passing_ps(2 * (n - 1) * nbytes, out))
-    return bound
+        passing.add((2 * (n - 1) * nbytes, cuts.alone))
+    return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
-def _passing_ps(nbytes: int, bandwidth: int) -> int:
-    return nbytes * PS_PER_S // bandwidth if bandwidth else 0
+@functools.lru_cache(maxsize=16)
+def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
+    at: dict[str, list[int]] = {}
+    for place, device in enumerate(places):
+        at.setdefault(device, []).append(place)
+    members, bandwidths = list(at.values()), [topology.cut_bandwidth((device,)) for device in at]
+    alone = sum(out * len(ranks) for (out, _), ranks in zip(bandwidths, members, strict=True))
+    for inside in topology.enclosures(places):
+        ranks = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []
+        if 0 < len(ranks) < len(places):
+            members.append(ranks)
+            bandwidths.append(topology.cut_bandwidth(inside))
+    starts = np.cumsum([0, *map(len, members)])[:-1]
+    out, into = np.asarray(bandwidths, np.int64).T
+    return Cuts(len(places), np.concatenate(members).astype(np.int64), starts, out, into, alone)
 
 
-def _cuts(topology: Topology, places: Sequence[str]) -> Iterator[set[str]]:
-    """Sets of devices around some of the ranks: each rank alone, each node, each switch with the hosts below it."""
-    yield from ({place} for place in places)
-    yield from topology.enclosures(places)
+def _reducing(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole = np.full_like(cuts.out, sizes[0].sum())
+    return whole, whole
 
 
-def _reducing(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    return int(sizes[0].sum()), int(sizes[0].sum())
+def _to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole, inside = sizes[0].sum(), cuts.around(root)
+    return np.where(inside, 0, whole), np.where(inside, whole, 0)
 
 
-def _to_root(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    whole = int(sizes[0].sum())
-    return (0, whole) if inside[root] else (whole, 0)
+def _from_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole, inside = sizes[root].sum(), cuts.around(root)
+    return np.where(inside, whole, 0), np.where(inside, 0, whole)
 
 
-def _from_root(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    whole = int(sizes[root].sum())
-    return (whole, 0) if inside[root] else (0, whole)
+def _gathering(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    blocks = sizes.diagonal()
+    leave = cuts.total(blocks)
+    return leave, blocks.sum() - leave
 
 
-def _gathering(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    blocks = sizes.sum(axis=1)
-    return int(blocks[inside].sum()), int(blocks[~inside].sum())
+def _scattering(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    enter = cuts.total(sizes[root])
+    return sizes[root].sum() - enter, enter
 
 
-def _scattering(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    blocks = sizes[root]
-    return int(blocks[~inside].sum()), int(blocks[inside].sum())
+def _gathering_to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    (leave, enter), inside = _gathering(sizes, cuts, root), cuts.around(root)
+    return np.where(inside, 0, leave), np.where(inside, enter, 0)
 
 
-def _gathering_to_root(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    leave, enter = _gathering(sizes, inside, root)
-    return (0, enter) if inside[root] else (leave, 0)
+def _scattering_from_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    (leave, enter), inside = _scattering(sizes, cuts, root), cuts.around(root)
+    return np.where(inside, leave, 0), np.where(inside, 0, enter)
 
 
-def _scattering_from_root(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    leave, enter = _scattering(sizes, inside, root)
-    return (leave, 0) if inside[root] else (0, enter)
+def _exchanging(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    stay = np.asarray([sizes[np.ix_(block, block)].sum() for block in cuts.blocks()])
+    return cuts.total(sizes.sum(axis=1)) - stay, cuts.total(sizes.sum(axis=0)) - stay
 
 
-def _exchanging(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    return int(sizes[inside][:, ~inside].sum()), int(sizes[~inside][:, inside].sum())
-
-
-def _to_next(sizes: Sizes, inside: NDArray[np.bool_], root: int) -> tuple[int, int]:
-    whole, receiver = int(sizes[root].sum()), (root + 1) % len(inside)
-    return (whole if inside[root] and not inside[receiver] else 0), (
-        whole if inside[receiver] and not inside[root] else 0
-    )
+def _to_next(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole, inside, receiver = sizes[root].sum(), cuts.around(root), cuts.around((root + 1) % cuts.n)
+    return np.where(inside & ~receiver, whole, 0), np.where(receiver & ~inside, whole, 0)
 
 
 _CROSSING: Final[dict[str, Crossing]] = {
