@@ -28,8 +28,6 @@ from simcoll.timeline import Timeline
 
 WORTH_COMPILING: Final = 100_000  # transfers: below, Python is done before compiled code is loaded
 
-RUNS: Final = 4  # interleaved orders in which events may come and still be queued in one step
-
 Array = NDArray[Any]
 NOTHING: Final[Array] = np.zeros(0, np.int64)  # a column of zeros, for the kernel
 
@@ -186,19 +184,10 @@ class _Run:
         columns = (column.astype(np.int32) for column in (step, first, left))
         return self.give(*columns, np.zeros(2, np.int64))
 
-    def heap(self, tracked: bool) -> tuple[Any, ...]:
-        """The heap; if entries are never moved (not `tracked`), with runs for what comes in order."""
-        count, runs = self.count + 1, 0 if tracked else RUNS
-        room = 1 << min(16, count.bit_length())
+    def heap(self, tracked: bool) -> tuple[Any, Any, Any]:
+        count = self.count + 1
         place = self.fill(count if tracked else 0, NONE, np.int32)
-        entries = (self.fill(runs * room, 0), self.fill(runs * room, 0, np.int32))
-        return (
-            self.fill(count, 0),
-            self.fill(count, 0, np.int32),
-            place,
-            *entries,
-            *(self.fill(runs, 0) for _ in "ht"),
-        )
+        return self.fill(count, 0), self.fill(count, 0, np.int32), place
 
     def sides(self) -> Any:
         return self.fill(int(self.program.side.max(initial=-1)) + 1, 0)
