@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -47,6 +48,22 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
     return [
         Node(dict(zip(tree.value, choice, strict=True)), tree.place, tree.keys) for choice in itertools.product(*axes)
     ]
+
+
+def differences(trees: Sequence[Node], but: frozenset[str]) -> list[dict[str, object]]:
+    """For each tree the values, by dotted path, that are not the same in all of them; paths of `but` are left out."""
+    leaves = [dict(_leaves(tree, "")) for tree in trees]
+    paths = dict.fromkeys(path for found in leaves for path in found if path not in but)
+    varied = [path for path in paths if len({repr(found.get(path)) for found in leaves}) > 1]
+    return [{path: found[path] for path in varied if path in found} for found in leaves]
+
+
+def _leaves(tree: Node, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(tree.value, dict):
+        for key, child in tree.value.items():
+            yield from _leaves(child, f"{path}.{key}" if path else key)
+    else:
+        yield path, tree.plain()
 
 
 def _broken(tree: Node) -> Node:

@@ -11,7 +11,7 @@ from simcoll import registry, tables
 from simcoll.cheatsheet import counts, sent_fraction
 from simcoll.collectives import COLLECTIVES
 from simcoll.profile import load_profile, shipped_profiles
-from simcoll.results import Row
+from simcoll.results import Row, swept
 from simcoll.scenario import Scenario, shipped_scenarios
 from simcoll.schedule import Schedule
 from simcoll.units import format_size
@@ -20,24 +20,31 @@ SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
     "ranks × per-rank bytes); GB = 10^9 B"
 )
+BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
 
 
 def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
-    """The head, the table, and the line that names the link that binds."""
+    """The head, the table, and the lines that name the busiest links."""
     first = scenarios[0]
     shown = [{**row, "time_us": row.get("time_us"), "bound_us": row.get("lower_bound_us")} for row in rows]
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
-    columns += ["bound_us", *(name for name in ("topology", "profile", "sharing") if _varies(rows, name))]
+    columns += ["bound_us", *(name for name in ("topology", "profile", "sharing") if _varies(rows, name)), *swept(rows)]
     head = [
         f"# simcoll {simcoll.__version__}: {first.name}",
         f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
-        f"   sharing {_either(rows, 'sharing')}   type {_either(rows, 'dtype')}   engine {_either(rows, 'engine')}",
+        f"   sharing {_either(rows, 'sharing')}   chunk {_chunks(scenarios)}   type {_either(rows, 'dtype')}"
+        f"   engine {_either(rows, 'engine')}",
         f"# {SIZE_CONVENTION}",
     ]
     good = [row for row in shown if row["status"] == "ok"]
     body = [tables.render(columns, good)] if good else []
     refused = dict.fromkeys(f"# {row['algorithm']}: {row['status']}" for row in rows if row["status"] != "ok")
-    return "\n".join([*head, *body, *refused, *_binding_lines(good)])
+    return "\n".join([*head, *body, *refused, *_busiest_lines(good)])
+
+
+def _chunks(scenarios: Sequence[Scenario]) -> str:
+    chunks = sorted({scenario.params().chunk for scenario in scenarios})
+    return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
 
 
 def _varies(rows: Sequence[Row], column: str) -> bool:
@@ -49,20 +56,23 @@ def _either(rows: Sequence[Row], column: str) -> str:
     return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
 
 
-def _binding_lines(rows: Sequence[Row]) -> list[str]:
-    """What binds the largest size, on one line: each busiest link with the algorithms that it binds."""
+def _busiest_lines(rows: Sequence[Row]) -> list[str]:
+    """The busiest link of each algorithm at the largest size, and which of them no link binds."""
     used = [row for row in rows if row.get("binding_link")]
     if not used:
         return []
     size, ranks = max((row["size_bytes"], row["ranks"]) for row in used)
-    bound: dict[str, dict[str, float]] = {}
+    busiest: dict[str, list[str]] = {}
+    waiting = []
     for row in used:
         if (row["size_bytes"], row["ranks"]) == (size, ranks):
-            bound.setdefault(row["binding_link"], {})[row["algorithm"]] = row["binding_busy"]
-    told = [
-        f"{link} ({_some([f'{name} {busy:.0%}' for name, busy in its.items()])} busy)" for link, its in bound.items()
-    ]
-    return [f"# binding link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"]
+            name = f"{row['collective']}/{row['algorithm']}" if _varies(used, "collective") else row["algorithm"]
+            busiest.setdefault(row["binding_link"], []).append(f"{name} {row['binding_busy']:.0%}")
+            waiting += [name] if row["binding_busy"] < BINDS else []
+    told = [f"{link} ({_some(names)} busy)" for link, names in busiest.items()]
+    line = f"# busiest link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"
+    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(list(dict.fromkeys(waiting)))}"
+    return [line, idle] if waiting else [line]
 
 
 def _some(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:

@@ -31,13 +31,18 @@ _FLOATS: Final = frozenset(
 Row = Mapping[str, Any]
 
 
+def swept(rows: Sequence[Row]) -> list[str]:
+    """The columns of swept keys that have no column of their own: those with a dot, e.g. `model.o_send`."""
+    return list(dict.fromkeys(column for row in rows for column in row if "." in column))
+
+
 def to_csv(rows: Sequence[Row]) -> str:
     """CSV text; times with all six decimals, so that no picosecond is lost."""
-    text = io.StringIO()
+    text, columns = io.StringIO(), [*COLUMNS, *swept(rows)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(row, column) for column in COLUMNS])
+        writer.writerow([_cell(row, column) for column in columns])
     return text.getvalue()
 
 
@@ -54,7 +59,7 @@ def _cell(row: Row, column: str) -> str:
 
 def public(row: Row) -> dict[str, Any]:
     """A row with the public columns only, numbers as numbers."""
-    return {column: row.get(column) for column in COLUMNS}
+    return {column: row.get(column) for column in (*COLUMNS, *swept([row]))}
 
 
 def read(path: Path) -> list[dict[str, Any]]:

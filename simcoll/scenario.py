@@ -23,7 +23,7 @@ from simcoll.executors.data import OPERATORS
 from simcoll.formats.measured import find_measured
 from simcoll.model import Params
 from simcoll.profile import Duration, ModelSpec, Size, find_profile, load_profile
-from simcoll.ranges import variants
+from simcoll.ranges import differences, variants
 from simcoll.systems import TopologySpec
 
 ITEMSIZE: Final = {
@@ -33,6 +33,10 @@ ITEMSIZE: Final = {
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 BITWISE: Final = ("band", "bor", "bxor")
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
+TOLD: Final = frozenset(  # keys that have a column of their own in the results
+    "name seed collective algorithm ranks root op dtype in_place protocol profile size engine shortcuts proof "
+    "model.sharing topology.system topology.nodes topology.hosts".split()
+)
 NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes"})
 
 
@@ -196,11 +200,13 @@ class Scenario(Model):
 @dataclass(frozen=True)
 class Point:
     """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses.
-    `places` says where each key of the file stands."""
+    `places` says where each key of the file stands, `swept` the values of what the file sweeps and no column of the
+    results tells otherwise, by dotted path."""
 
     scenario: Scenario
     optional: bool = False
     places: Mapping[str, Place] = field(default_factory=dict)
+    swept: Mapping[str, object] = field(default_factory=dict)
 
 
 def find_scenario(name: str) -> Path:
@@ -248,12 +254,12 @@ def _all_collectives(tree: Node) -> Node:
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
     """`algorithm: all` multiplied out; a barrier has no size, so its repetitions over sizes are dropped."""
     found: dict[str, Point] = {}
-    for scenario, tree in zip(scenarios, trees, strict=True):
+    for scenario, tree, swept in zip(scenarios, trees, differences(trees, TOLD), strict=True):
         names = registry.names(scenario.collective) if scenario.algorithm == "all" else (scenario.algorithm,)
         for name in names:
             changes: dict[str, Any] = {"algorithm": name}
             one = scenario.model_copy(update=changes)
-            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all", _places(tree)))
+            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all", _places(tree), swept))
     return list(found.values())
 
 

@@ -32,6 +32,10 @@ def key(point: Point) -> str:
 
 def run_point(point: Point) -> dict[str, Any]:
     """The row of one point; an impossible point is a row whose `status` says why."""
+    return {**_row(point), **point.swept}
+
+
+def _row(point: Point) -> dict[str, Any]:
     try:
         return row(predict(point.scenario))
     except RefusedError as error:
