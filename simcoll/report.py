@@ -71,7 +71,9 @@ def _busiest_lines(rows: Sequence[Row]) -> list[str]:
             waiting += [name] if row["binding_busy"] < BINDS else []
     told = [f"{link} ({_some(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"
-    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(list(dict.fromkeys(waiting)))}"
+    idle = (
+        f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(list(dict.fromkeys(waiting)))}"
+    )
     return [line, idle] if waiting else [line]
 
 
