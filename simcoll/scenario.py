@@ -34,8 +34,8 @@ _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float
 BITWISE: Final = ("band", "bor", "bxor")
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
-    "name seed collective algorithm ranks root op dtype in_place protocol profile size engine shortcuts proof "
-    "model.sharing topology.system topology.nodes topology.hosts".split()
+    {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
+    | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
 )
 NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes"})
 
@@ -119,6 +119,8 @@ class Scenario(Model):
     @classmethod
     def _known_algorithm(cls, value: str, info: ValidationInfo) -> str:
         name = info.data.get("collective")
+        if not name and value.partition("(")[0].strip() not in {"all", "auto", *_every_algorithm()}:
+            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
         if name and value not in ("all", "auto"):
             try:
                 registry.find(name, value)
@@ -192,6 +194,10 @@ class Scenario(Model):
         """The profile's parameters, overridden by the scenario's."""
         profile = load_profile(self.profile).model
         return Params(**{**profile.model_dump(exclude_none=True), **self.model.model_dump(exclude_none=True)})
+
+
+def _every_algorithm() -> set[str]:
+    return {name for which in registry.ALGORITHMS for name in registry.names(which)}
 
 
 # --- loading ---

@@ -1,0 +1,46 @@
+"""Rows of results: nothing that is swept is lost, nothing that is written is read back otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import simcoll
+from simcoll import results
+from simcoll.results import COLUMNS
+
+KEYS = {
+    "topology": {
+        "fabric": "single-switch",
+        "hosts": 4,
+        "link": {"bandwidth": ["25 GB/s", "50 GB/s"], "latency": "1 us"},
+    },
+    "collective": "all_reduce",
+    "algorithm": ["ring", "naive"],
+    "size": ["4 KiB", "1 MiB"],
+    "model": {"o_send": ["0 us", "2 us"], "sharing": ["fair", "fifo"]},
+}
+
+
+def test_what_is_swept_has_a_column() -> None:
+    """Every row of a sweep differs from every other in what was asked, not only in what came out."""
+    rows = simcoll.run(simcoll.load(KEYS))
+    asked = ("collective", "algorithm", "size_bytes", "sharing", "topology.link.bandwidth", "model.o_send")
+    assert len(rows) == len({tuple(row[column] for column in asked) for row in rows}) == 32
+    assert results.swept(rows) == ["topology.link.bandwidth", "model.o_send"]
+
+
+def test_fixed_columns_come_first(tmp_path: Path) -> None:
+    """The columns everyone relies on keep their order; those of swept keys stand behind, and are read back."""
+    rows = simcoll.run(simcoll.load(KEYS))
+    rows.to_csv(tmp_path / "results.csv")
+    head = (tmp_path / "results.csv").read_text().splitlines()[0].split(",")
+    assert tuple(head[: len(COLUMNS)]) == COLUMNS
+    assert head[len(COLUMNS) :] == ["topology.link.bandwidth", "model.o_send"]
+    again = results.read(tmp_path / "results.csv")
+    assert [row["model.o_send"] for row in again] == [row["model.o_send"] for row in rows]
+    assert [round(row["time_us"] * 1e6) for row in again] == [row["time_ps"] for row in rows]
+
+
+def test_what_does_not_vary_has_none() -> None:
+    """A scenario without such a sweep has the fixed columns only."""
+    assert results.swept(simcoll.run(simcoll.load({**KEYS, "model": {}, "topology": {"system": "hgx-h100"}}))) == []
