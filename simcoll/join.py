@@ -23,7 +23,16 @@ KEYS: Final = (*EXACT, *LOOSE)
 SCHEMA: Final = "simcoll.compare/1"
 
 _OUTCOMES: Final = frozenset(("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row"))
-_OUTCOME_ENDINGS: Final = ("_us", "_us_min", "_us_max", "_GBps", "wire_bytes", "_per_rank")
+_OUTCOME_ENDINGS: Final = (
+    "binding_link",
+    "binding_busy",
+    "_us",
+    "_us_min",
+    "_us_max",
+    "_GBps",
+    "wire_bytes",
+    "_per_rank",
+)
 
 Record = Mapping[str, Any]
 

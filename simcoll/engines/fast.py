@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll import kernel
-from simcoll.errors import SimcollError
+from simcoll.errors import InputError, SimcollError
 from simcoll.model import NEVER, NONE, clocked, service_ps
 from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline
 
 WORTH_COMPILING: Final = 100_000  # transfers: below, Python is done before compiled code is loaded
+MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 
 Array = NDArray[Any]
 NOTHING: Final[Array] = np.zeros(0, np.int64)  # a column of zeros, for the kernel
@@ -48,6 +49,9 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
     """
     if compiled is None:
         compiled = len(program) >= WORTH_COMPILING and have_numba()
+    if not compiled and len(program) > MOST_PLAIN:
+        what = f"{len(program)} transfers are too many to run uncompiled"
+        raise InputError(what, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
     run_ = _Run(program, compiled, hops)
     if shortcuts and program.params.blocking == "no" and program.bandwidths[program.links].all():
         timeline = run_.replay()
