@@ -52,7 +52,18 @@ class Results(list[dict[str, Any]]):
         """A pandas DataFrame; pandas is yours to install."""
         import pandas
 
-        return pandas.DataFrame(self, columns=list(results.COLUMNS))
+        return pandas.DataFrame(self, columns=[*results.COLUMNS, *results.swept(self)])
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise SimcollError('Parquet needs pyarrow: pip install "simcoll[parquet]"') from None
+        columns = [*results.COLUMNS, *results.swept(self)]
+        table = pyarrow.table({column: [row.get(column) for row in self] for column in columns})
+        pyarrow.parquet.write_table(table, path)
 
     def to_csv(self, path: str | Path) -> None:
         """Write a results.csv."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import simcoll
 from simcoll import results
 from simcoll.results import COLUMNS
@@ -44,3 +46,17 @@ def test_fixed_columns_come_first(tmp_path: Path) -> None:
 def test_what_does_not_vary_has_none() -> None:
     """A scenario without such a sweep has the fixed columns only."""
     assert results.swept(simcoll.run(simcoll.load({**KEYS, "model": {}, "topology": {"system": "hgx-h100"}}))) == []
+
+
+def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
+    """A Parquet file gives the rows back; without pyarrow the error says what to install."""
+    rows = simcoll.run(simcoll.load({**KEYS, "model": {}}))
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        with pytest.raises(simcoll.SimcollError, match=r"simcoll\[parquet\]"):
+            rows.to_parquet(tmp_path / "rows.parquet")
+        return
+    rows.to_parquet(tmp_path / "rows.parquet")
+    again = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert [row["time_us"] for row in again] == [row["time_us"] for row in rows]
