@@ -1,16 +1,32 @@
-"""How to add …: what ARCHITECTURE.md promises, done literally."""
+"""How to add …: what ARCHITECTURE.md says can be added from outside, done literally."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import pytest
+from command import ROOT
 from command import simcoll as command
+from matplotlib.figure import Figure
+from networks import full_mesh
 
 import simcoll
+from simcoll import config
+from simcoll.collectives import COLLECTIVES, NOTHING, Collective
+from simcoll.engines import event
+from simcoll.fabrics import FABRICS, Plan, Ports, Shape
+from simcoll.model import Params
+from simcoll.plot import save
+from simcoll.profile import ModelSpec, find_profile
+from simcoll.program import bind
 from simcoll.registry import ALGORITHMS
+from simcoll.results import Row
 
 NAME = "there_and_back"
 
@@ -179,3 +195,107 @@ def test_a_profile_file(tmp_path: Path):
     found = command("predict", "broadcast", "--on", "hgx-h100", "--size", "1 kB", "--set", f"profile={wrong}")
     assert found.status == 2
     assert found.err.startswith(f"{wrong}:2:9: model.o_sent: ")
+
+
+# --- a fabric, a format, a plot, a collective ---
+
+
+def chain_of_switches(plan: Plan, machines: Ports, shape: Shape) -> None:
+    """A switch a machine, each joined to the next."""
+    switches = [plan.switch(f"switch{i}", 1) for i in range(len(machines))]
+    for switch, ports in zip(switches, machines, strict=True):
+        for port in ports:
+            plan.cable(port, switch, shape.cable)
+    for below, above in pairwise(switches):
+        plan.cable(below, above, shape.trunk(1))
+
+
+def test_a_fabric(monkeypatch: pytest.MonkeyPatch):
+    """A builder in FABRICS is a fabric of bare hosts: scenarios name it, `topology show` tells it, routes are found."""
+    monkeypatch.setitem(FABRICS, "switch-chain", chain_of_switches)
+    keys = {"topology": {"fabric": "switch-chain", "hosts": 3, "link": _LINK}, "placement": ["host0", "host2"]}
+    (row,) = simcoll.run(simcoll.load({**keys, "collective": "send_recv", "algorithm": "direct", "size": "1 kB"}))
+    assert (row["status"], row["topology"], row["time_us"]) == ("ok", "switch-chain", 1 + 4 * 1)
+    point = simcoll.load({**keys, "collective": "barrier", "algorithm": "dissemination"})[0]
+    assert simcoll.predict(point).topology.kinds["switch1"] == "switch"
+
+
+def read_moves(text: str) -> simcoll.Schedule:
+    """A format: a line `COLLECTIVE RANKS CHUNKS`, then a line `STEP: FROM>TO CHUNK` a transfer."""
+    head, *lines = text.splitlines()
+    name, n, n_chunks = head.split()
+    rows = []
+    for line in lines:
+        step, _, move = line.partition(":")
+        ends, slot = move.split()
+        src, _, dst = ends.partition(">")
+        rows.append((int(step), int(src), int(slot), int(dst), int(slot), 0))
+    return simcoll.Schedule.from_rows(rows, collective=name, algorithm="read", n=int(n), n_chunks=int(n_chunks))
+
+
+def test_a_format():
+    """What a reader makes of a text is a schedule like any other: checked, proved and timed."""
+    schedule = read_moves("broadcast 3 1\n0: 0>1 0\n1: 1>2 0")
+    simcoll.prove(schedule)
+    topology = full_mesh(3, simcoll.Link(10**9, 10**6))
+    assert event.run(bind(schedule, topology, topology.ranks, Params(), 1000)).makespan_ps == 2 * 2_000_000
+    with pytest.raises(simcoll.SimcollError, match="rank 2"):
+        simcoll.prove(read_moves("broadcast 3 1\n0: 0>1 0"))
+
+
+def steps_figure(rows: Sequence[Row]) -> Figure:
+    """A plot: steps over ranks."""
+    figure = Figure()
+    figure.subplots().plot([row["ranks"] for row in rows], [row["steps"] for row in rows], "o-")
+    return figure
+
+
+def test_a_plot(tmp_path: Path):
+    """A function from rows to a Figure needs nothing of simcoll but the rows; `save` writes it like the others."""
+    topology = {"fabric": "ring", "hosts": [2, 4, 8], "link": _LINK}
+    rows = simcoll.run(simcoll.load({"topology": topology, **_RING}))
+    figure = steps_figure(rows)
+    assert list(np.asarray(figure.axes[0].lines[0].get_ydata())) == [2, 6, 14]
+    save(figure, tmp_path / "steps.png")
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _mine(n: int, k: int, root: int) -> np.ndarray:
+    """Everyone holds its own buffer."""
+    return np.stack(np.broadcast_arrays(np.arange(n)[:, None], np.arange(k)[None, :]), axis=-1)
+
+
+def _shifted(n: int, k: int, root: int) -> np.ndarray:
+    """Everyone is promised the buffer of the rank before; the first nothing."""
+    after = _mine(n, k, root)
+    after[..., 0] = np.where(after[..., 0] == 0, NOTHING, after[..., 0] - 1)
+    return after
+
+
+def test_a_collective(monkeypatch: pytest.MonkeyPatch):
+    """A contract in COLLECTIVES can be built for and proved; timing it takes its row in analysis/bounds.py as well."""
+    shift = Collective("shift", "everyone gets the last buffer", _mine, _shifted, lambda n: 1, lambda n: Fraction(1))
+    monkeypatch.setitem(COLLECTIVES, "shift", shift)
+    monkeypatch.setitem(ALGORITHMS, "shift", {})
+
+    @simcoll.register("shift", "direct")
+    def direct(request: simcoll.Request) -> Iterator[simcoll.Step]:
+        """Everyone sends to the next rank: 1 step."""
+        yield simcoll.send(range(request.n - 1), range(1, request.n), 0)
+
+    simcoll.prove(simcoll.build("shift", "direct", 5))
+    rows = [(0, rank, 0, (rank + 2) % 5, 0, 0) for rank in range(5)]
+    wrong = simcoll.Schedule.from_rows(rows, collective="shift", algorithm="wrong", n=5, n_chunks=1)
+    with pytest.raises(simcoll.SimcollError, match="rank 1"):
+        simcoll.prove(wrong)
+
+
+def test_a_parameter_of_the_model_stands_in_all_its_places():
+    """A feature of the engines has the same name in Params, the scenario's `model`, the profile and the README."""
+    names = {field.name for field in dataclasses.fields(Params)}
+    assert set(ModelSpec.model_fields) == names
+    profile = config.read(find_profile("ideal")).get("model")
+    assert profile is not None
+    assert set(profile.keys) == names
+    row = next(line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| `model` |"))
+    assert not [name for name in names if f"`{name}`" not in row]
