@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from fractions import Fraction
@@ -13,7 +14,7 @@ from simcoll import algorithms, registry
 from simcoll.collectives import ALL, NOTHING, collective
 from simcoll.engines import event
 from simcoll.errors import InputError, RefusedError, ScheduleError
-from simcoll.executors.data import prove
+from simcoll.executors.data import Proof, prove
 from simcoll.model import Params
 from simcoll.program import bind
 from simcoll.schedule import Schedule
@@ -26,11 +27,28 @@ _STAR_SIZE: Final = 64 * 2**20
 
 def build(name: str, n: int, root: int = 0) -> Schedule:
     """The schedule of `COLLECTIVE/ALGORITHM` on n ranks; a switch that reduces is taken to be there."""
+    entry, options = _found(name)
+    return algorithms.build(entry.collective, entry.spelt(options), n, root=root, agents=int(entry.needs_agent))
+
+
+def _found(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
     which, slash, algorithm = name.partition("/")
     if not slash:
         raise InputError(f"{name!r} is not COLLECTIVE/ALGORITHM", "write e.g. all_reduce/ring")
-    entry, _ = registry.find(which, algorithm)
-    return algorithms.build(which, algorithm, n, root=root, agents=int(entry.needs_agent))
+    return registry.find(which, algorithm)
+
+
+MOST_TRANSFERS: Final = 3_000_000  # of a schedule that is shown: nobody reads more
+MOST_RANKS: Final = 8192  # of a step that pairs all ranks: more do not fit the memory
+
+
+def check_length(name: str, n: int, root: int = 0) -> None:
+    """Raise InputError if a schedule is too long to be shown."""
+    entry, options = _found(name)
+    request = registry.Request(n, root, agents=int(entry.needs_agent), options=options)
+    lengths = itertools.accumulate(len(step.src) for step in entry.steps(request))
+    if n > MOST_RANKS or any(length > MOST_TRANSFERS for length in lengths):
+        raise InputError(f"--ranks: {name} of {n} ranks is too long to be shown", "take fewer ranks")
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:
@@ -226,19 +244,21 @@ def every_pair() -> list[str]:
 
 
 def verdict(name: str, n: int) -> dict[str, Any]:
-    """Prove an algorithm on n ranks: collective, algorithm, ranks, status (proved, refused, wrong) and reason."""
+    """Prove an algorithm on n ranks: collective, algorithm, ranks, status (proved, refused, wrong), reason, proof."""
     try:
         return verdict_on(build(name, n))
     except RefusedError as error:
         which, _, algorithm = name.partition("/")
-        return {"collective": which, "algorithm": algorithm, "ranks": n, "status": "refused", "reason": str(error)}
+        found = {"collective": which, "algorithm": algorithm, "ranks": n, "proof": None}
+        return {**found, "status": "refused", "reason": str(error)}
 
 
 def verdict_on(schedule: Schedule) -> dict[str, Any]:
     """Prove a schedule."""
-    found = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n}
+    proof: Proof = "full" if schedule.n <= FULL_PROOF else "fingerprint"
+    found = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
     try:
-        prove(schedule, "full" if schedule.n <= FULL_PROOF else "fingerprint")
+        prove(schedule, proof)
     except ScheduleError as error:
         return {**found, "status": "wrong", "reason": str(error)}
     return {**found, "status": "proved", "reason": ""}

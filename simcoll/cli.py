@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SimcollError as error:
         print(error, file=sys.stderr)
         return error.exit_status
+    except MemoryError:
+        print("not enough memory; take fewer ranks, larger chunks or fewer channels", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # `simcoll … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -75,13 +79,14 @@ def run(scenario: str, output: Path | None, sets: tuple[str, ...], jobs: int, as
     from simcoll.scenario import load
 
     points = load(scenario, sets)
-    if jobs == 0:
-        raise InputError("--jobs 0 does nothing", "give 1, 2, … or -1 for all cores")
+    if jobs < 1 and jobs != -1:
+        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
     rows, reused = _swept(points, jobs, output, quiet or as_json)
     if output:
         from simcoll import sweep
 
-        sweep.write(output, rows, points, f"simcoll run {scenario}")
+        command = ["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))]
+        sweep.write(output, rows, points, shlex.join(command))
         pictures = _plot(points, rows, output / "plots")
         if not quiet:
             print(f"{output / 'results.csv'} and {len(pictures)} plots in {output / 'plots'}", file=sys.stderr)
@@ -190,7 +195,10 @@ def _show_rows(rows: Sequence[dict[str, Any]], points: Sequence[Point], as_json:
 def _plot(points: Sequence[Point], rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
     from simcoll import pictures
 
-    return pictures.draw([point.scenario for point in points], rows, folder)
+    scenarios = [point.scenario for point in points]
+    for note in pictures.unmatched(scenarios, rows):
+        print(note, file=sys.stderr)
+    return pictures.draw(scenarios, rows, folder)
 
 
 # --- show, verify, list, topology, schema -----------------------------------------------------------------------------
@@ -208,8 +216,12 @@ def show(name: str, ranks: str, root: int, data: bool, diagram: bool, as_json: b
     from simcoll import cheatsheet, report
 
     numbers = _rank_counts(ranks)
-    if not 0 <= root < numbers[0]:
-        raise InputError(f"--root: there is no rank {root} among {numbers[0]} ranks", f"give 0 … {numbers[0] - 1}")
+    if not 0 <= root < min(numbers):
+        raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
+    if len(numbers) > 1 and (data or diagram):
+        raise InputError("--data and --diagram show one number of ranks", "give one to --ranks")
+    for n in numbers:
+        cheatsheet.check_length(name, n, root)
     if as_json:
         documents = [cheatsheet.document(cheatsheet.build(name, n, root)) for n in numbers]
         print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
@@ -229,7 +241,7 @@ def _rank_counts(text: str) -> list[int]:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = [0]
-    if not all(0 < n <= 65_536 for n in numbers):
+    if not all(n > 0 for n in numbers):
         raise InputError(f"--ranks: {text!r} is no number of ranks", "write e.g. 8 or 2,4,8")
     return numbers
 

@@ -33,7 +33,7 @@ def curves(
     from simcoll.plot.curves import scaling_figure, size_figure
     from simcoll.plot.maps import crossover_figure
 
-    good = [row for row in rows if row["status"] == "ok" and row["size_bytes"]]  # a barrier has neither size nor speed
+    good = [row for row in rows if row["status"] == "ok" and row["size_bytes"] and row["time_us"]]  # what has a speed
     figure: dict[str, Callable[[], Any]] = {
         "busbw": lambda: size_figure(good, "busbw", measured),
         "latency": lambda: size_figure(good, "latency", measured),
@@ -62,12 +62,35 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     return [folder / "compare.csv", folder / "compare.png"]
 
 
+def unmatched(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[str]:
+    """A line for each measured table that was asked for and of which the run covers nothing."""
+    notes = []
+    for name, its in _tables(scenarios).items():
+        if not _measured(its, rows):
+            what = ", ".join(f"{row['collective']} {row['dtype']} on {row['ranks']} ranks" for row in _kinds(rows)[:3])
+            notes.append(f"{name}: nothing of it is drawn: it has no {what}")
+    return notes
+
+
+def _kinds(rows: Sequence[Row]) -> list[Row]:
+    """A row of each kind that a measured row can belong to."""
+    return list({(row["collective"], row["ranks"], row["dtype"]): row for row in rows}.values())
+
+
+def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
+    found: dict[str, list[Scenario]] = {}
+    for scenario in scenarios:
+        if scenario.measured and set(scenario.plots) & set(CURVES):
+            found.setdefault(scenario.measured, []).append(scenario)
+    return found
+
+
 def _measured(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The points of the measured tables that the run covers, with their bus bandwidth."""
     from simcoll.collectives import collective
     from simcoll.formats.measured import find_measured, read_measured
 
-    covered = {(row["collective"], row["ranks"], row["dtype"]) for row in rows}
+    covered = {(row["collective"], row["ranks"], row["dtype"]) for row in _kinds(rows)}
     found = []
     for name in dict.fromkeys(scenario.measured for scenario in scenarios if scenario.measured):
         for row in read_measured(find_measured(name)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,25 +89,11 @@ def _run(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:
     return event.run(program), "event", "none"  # which also says why a run cannot finish
 
 
-AUTO: Final[Mapping[str, Sequence[str]]] = {
-    "all_reduce": ("ring", "double_binary_tree", "nvls"),
-    "reduce": ("chain",),
-    "broadcast": ("chain",),
-    "all_gather": ("ring",),
-    "reduce_scatter": ("ring",),
-    "gather": ("direct",),
-    "scatter": ("direct",),
-    "all_to_all": ("direct",),
-    "barrier": ("dissemination",),
-    "send_recv": ("ring",),
-}
-
-
 def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     """`auto`: of the algorithms that NCCL has for the collective, the one predicted to be done first."""
     found: list[Prediction] = []
     refused: list[RefusedError] = []
-    for name in AUTO[scenario.collective]:
+    for name in registry.library(scenario.collective):
         try:
             found.append(predict(scenario.model_copy(update={"algorithm": name}), topology))
         except RefusedError as error:
@@ -131,9 +117,11 @@ def _placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     """The device of each rank."""
     wanted, placement = scenario.ranks, scenario.placement
     if isinstance(placement, tuple):
-        unknown = [device for device in placement if device not in topology.graph]
-        if unknown:
-            raise _wrong("placement", f"no device {unknown[0]!r} in {topology.name}", "see `simcoll topology show`")
+        known = set(topology.ranks)
+        unfit = next((device for device in placement if device not in known), None)
+        if unfit is not None:
+            what = f"is a {topology.kinds[unfit]}" if unfit in topology.kinds else f"is not in {topology.name}"
+            raise _wrong("placement", f"{unfit!r} {what}", f"place ranks on {', '.join(topology.ranks[:2])}, …")
         if len(set(placement)) < len(placement):
             raise _wrong("placement", "a device is named twice", "place one rank on each device")
         places = placement

@@ -78,6 +78,7 @@ class Algorithm:
     `chunks(request)` is the number of chunks the buffer is cut into; `cost` the closed-form time of n ranks on a full
     mesh of links with latency α and β time units per byte, m bytes, as a Python expression in `n, alpha, beta, m`
     (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what the algorithm lets one choose.
+    `library`: NCCL has it, so `auto` may choose it.
     """
 
     collective: str
@@ -90,6 +91,11 @@ class Algorithm:
     needs_agent: bool = False
     uses_groups: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    library: bool = False
+
+    def spelt(self, options: Mapping[str, str]) -> str:
+        """The one spelling of this algorithm with options: `hierarchical(across=ring)`."""
+        return self.name + (f"({','.join(f'{key}={value}' for key, value in options.items())})" if options else "")
 
     @property
     def help(self) -> str:
@@ -141,13 +147,24 @@ def register(
     needs_agent: bool = False,
     uses_groups: bool = False,
     options: Mapping[str, tuple[str, ...]] | None = None,
+    library: bool = False,
 ) -> Callable[[Callable[[Request], Iterator[Step]]], Callable[[Request], Iterator[Step]]]:
     """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest."""
     find_collective(collective)
 
     def enter(steps: Callable[[Request], Iterator[Step]]) -> Callable[[Request], Iterator[Step]]:
         ALGORITHMS.setdefault(collective, {})[name] = Algorithm(
-            collective, name, steps, chunks, pipelined, cost, cost_for, needs_agent, uses_groups, options or {}
+            collective,
+            name,
+            steps,
+            chunks,
+            pipelined,
+            cost,
+            cost_for,
+            needs_agent,
+            uses_groups,
+            options or {},
+            library,
         )
         return steps
 
@@ -179,6 +196,8 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
         if key not in entry.options:
             known = did_you_mean(key, entry.options) if entry.options else "it has none"
             raise InputError(f"{name} has no option {key!r}", known)
+        if key in options:
+            raise InputError(f"option {key!r} of {name} stands twice", "keep one of them")
         if value not in entry.options[key]:
             raise InputError(f"{value!r} is no {key} of {name}", did_you_mean(value, entry.options[key]))
         options[key] = value
@@ -188,3 +207,8 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
 def names(collective: str) -> Sequence[str]:
     """The algorithms of a collective, in the order they were registered."""
     return tuple(ALGORITHMS.get(collective, {}))
+
+
+def library(collective: str) -> Sequence[str]:
+    """The algorithms of a collective that NCCL has: what `auto` chooses from."""
+    return tuple(name for name, entry in ALGORITHMS.get(collective, {}).items() if entry.library)

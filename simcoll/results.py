@@ -69,7 +69,9 @@ def read(path: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}", "give the path of a results.csv") from None
     reader = csv.DictReader(io.StringIO(text))
-    missing = [c for c in ("collective", "ranks", "size_bytes", "time_us") if c not in (reader.fieldnames or ())]
+    missing = [
+        c for c in ("collective", "ranks", "size_bytes", "time_us", "status") if c not in (reader.fieldnames or ())
+    ]
     if missing:
         what = f"no column {missing[0]!r}"
         raise InputError([Diagnostic(what, "give a results.csv of `simcoll run`", "", Place(str(path), 1, 1))])

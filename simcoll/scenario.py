@@ -7,6 +7,7 @@ out in the order of the file, the last key varying fastest, and reports all mist
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,11 @@ from simcoll.collectives import COLLECTIVES, collective
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.executors.data import OPERATORS
-from simcoll.formats.measured import find_measured
+from simcoll.formats.measured import find_measured, read_measured
 from simcoll.model import Params
 from simcoll.profile import Duration, ModelSpec, Size, find_profile, load_profile
 from simcoll.ranges import differences, variants
-from simcoll.systems import TopologySpec
+from simcoll.systems import TopologySpec, shipped_systems
 
 ITEMSIZE: Final = {
     "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
@@ -66,6 +67,23 @@ def _groups(value: object) -> int | tuple[Any, ...] | None:
 
 def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _weights(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Weights of blocks, or for all_to_all a row of them a rank; raises ValueError for anything else."""
+    rows = [row if isinstance(row, list | tuple) else (row,) for row in value]
+    for weight in (weight for row in rows for weight in row):
+        if not isinstance(weight, int) or isinstance(weight, bool) or weight < 0:
+            raise ValueError(f"{weight!r} is no weight; write whole numbers of at least 0, e.g. [1, 2]")
+    if len({(isinstance(row, int), len(its)) for row, its in zip(value, rows, strict=True)}) != 1 or not rows[0]:
+        raise ValueError("the rows differ or are empty; write numbers, or rows of one length")
+    return value
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(file: Path, changed: int) -> int:
+    """How many rows a measured table has; read once a sweep as long as it does not change."""
+    return len(read_measured(file))
 
 
 _PLACEMENT: Final = PlainValidator(_placement, json_schema_input_type=Placement | list[str])
@@ -123,7 +141,8 @@ class Scenario(Model):
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
         if name and value not in ("all", "auto"):
             try:
-                registry.find(name, value)
+                entry, options = registry.find(name, value)
+                return entry.spelt(options)
             except InputError as error:
                 first = error.diagnostics[0]
                 raise ValueError(f"{first.what}; {first.cure}") from None
@@ -163,6 +182,13 @@ class Scenario(Model):
         name = str(info.data.get("collective", "gather"))
         if value is not None and COLLECTIVES[name].blocks(2) == 1:
             raise ValueError(f"{name} has no blocks to weigh; leave weights out")
+        return value if value is None else _weights(value)
+
+    @field_validator("subgroups")
+    @classmethod
+    def _ranks_in_subgroups(cls, value: tuple[tuple[int, ...], ...] | None) -> tuple[tuple[int, ...], ...] | None:
+        if value is not None and not all((value, *value)):
+            raise ValueError("there is no rank in it; write lists of ranks: [[0, 1], [2, 3]]")
         return value
 
     @field_validator("measured")
@@ -170,9 +196,10 @@ class Scenario(Model):
     def _known_table(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                find_measured(value)
+                file = find_measured(value)
+                _parsed(file, file.stat().st_mtime_ns)
             except InputError as error:
-                raise ValueError(f"{error.diagnostics[0].what}; {error.diagnostics[0].cure}") from None
+                raise ValueError(str(error.diagnostics[0])) from None
         return value
 
     @property
@@ -187,8 +214,8 @@ class Scenario(Model):
 
     def files(self) -> list[Path]:
         """The files outside the scenario that decide its result."""
-        topology = [Path(self.topology.file)] if self.topology.file else []
-        return [*topology, find_profile(self.profile)]
+        topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
+        return [*([topology] if topology else []), find_profile(self.profile)]
 
     def params(self) -> Params:
         """The profile's parameters, overridden by the scenario's."""

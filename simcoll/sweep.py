@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import simcoll
+from simcoll import registry
 from simcoll.errors import Diagnostic, InputError, RefusedError, StuckError
 from simcoll.prediction import describe, predict, row
+from simcoll.registry import Algorithm
 from simcoll.results import Row, to_csv, write_atomically
 from simcoll.scenario import Point
 
@@ -37,7 +39,7 @@ def run_point(point: Point) -> dict[str, Any]:
 
 def _row(point: Point) -> dict[str, Any]:
     try:
-        return row(predict(point.scenario))
+        return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm == "auto" else {})
     except RefusedError as error:
         return {**describe(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
     except StuckError as error:
@@ -79,11 +81,17 @@ def _computed(points: Sequence[Point], todo: Sequence[int], jobs: int) -> Iterat
         return
     from joblib import Parallel, delayed  # loky's workers: only a parallel run pays for the import
 
-    tasks = (delayed(_numbered)(index, points[index]) for index in todo)
+    tasks = (delayed(_in_worker)(index, points[index], _entries(points[index])) for index in todo)
     yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
 
 
-def _numbered(index: int, point: Point) -> tuple[int, dict[str, Any]]:
+def _entries(point: Point) -> Mapping[str, Algorithm]:
+    return registry.ALGORITHMS.get(point.scenario.collective, {})
+
+
+def _in_worker(index: int, point: Point, entries: Mapping[str, Algorithm]) -> tuple[int, dict[str, Any]]:
+    """A worker imports simcoll anew: what the user has registered comes with the task."""
+    registry.ALGORITHMS[point.scenario.collective] = dict(entries)
     return index, run_point(point)
 
 
@@ -115,9 +123,18 @@ def _append(log: Path, entry: Row) -> None:
 
 
 def ordered(found: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all)."""
+    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all).
+
+    A row of `auto` goes if there is the same row of the algorithm that it chose.
+    """
     rows = [row for _, row in sorted(found.items())]
+    asked = {json.dumps(row) for row in rows if "chosen" not in row}
+    rows = [row for row in rows if "chosen" not in row or json.dumps(_unmarked(row)) not in asked]
     return [row for row in rows if not row.get("left_out")] or rows
+
+
+def _unmarked(row: Row) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if column != "chosen"}
 
 
 def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: str) -> None:
@@ -131,9 +148,20 @@ def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: s
         "rows": len(rows),
         "scenarios": sorted({point.scenario.name for point in points}),
         "profiles": sorted({point.scenario.profile for point in points}),
+        "keys": _values(points),
     }
     write_atomically(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     (folder / LOG).unlink(missing_ok=True)
+
+
+def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
+    """Every key of the scenario that is set, with the values that it takes."""
+    found: dict[str, list[Any]] = {}
+    for point in points:
+        for key, value in point.scenario.model_dump(mode="json", exclude_none=True).items():
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+    return found
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import simcoll
 from simcoll import api, results
 from simcoll.collectives import COLLECTIVES
+from simcoll.registry import ALGORITHMS
 
 STAR = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
 KEYS: dict[str, Any] = {"topology": STAR, "collective": "all_reduce", "algorithm": ["ring", "naive"], "size": "4 kB"}
@@ -56,6 +58,25 @@ def test_run_gives_rows():
     assert [row["time_ps"] for row in rows] == [18_000_000, 2 * (3 * 4_000_000 + 2_000_000)]
     assert [row["time_us"] for row in rows] == [18.0, 28.0]
     assert rows == simcoll.run(simcoll.load(KEYS), jobs=2)
+
+
+def test_registered_algorithms_in_parallel():
+    """An algorithm of one's own runs in worker processes as it does in this one."""
+
+    @simcoll.register("all_reduce", "own", library=True)
+    def own(request: simcoll.Request) -> Iterator[simcoll.Step]:
+        """To the last rank one by one, then to everyone."""
+        last = request.n - 1
+        yield simcoll.send(range(last), last, 0, reduce=True)
+        yield simcoll.send(last, range(last), 0)
+
+    try:
+        points = simcoll.load({**KEYS, "algorithm": ["own", "auto", "ring"]})
+        rows = simcoll.run(points)
+        assert [row["status"] for row in rows] == ["ok", "ok"]
+        assert simcoll.run(points, jobs=2) == rows
+    finally:
+        del ALGORITHMS["all_reduce"]["own"]
 
 
 def test_run_tells_of_what_is_impossible():

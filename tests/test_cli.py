@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,13 @@ def test_words_that_are_no_command(words: list[str]):
         (["run", "quickstat"], "did you mean 'quickstart'"),
         (["run", "nowhere/near.yaml"], "nowhere/near.yaml"),
         (["run", "quickstart", "--jobs", "0"], "--jobs"),
+        (["run", "quickstart", "--jobs", "-5"], "--jobs"),
+        (["show", "all_reduce/ring", "--ranks", "65536"], "too long to be shown"),
+        (["show", "all_gather/ring", "--ranks", "2,4096", "--json"], "too long to be shown"),
+        (["show", "all_reduce/ring", "--ranks", "2,4", "--data"], "--data"),
+        (["show", "all_reduce/ring", "--ranks", "2,4", "--diagram"], "--diagram"),
+        (["show", "broadcast/naive", "--ranks", "8,4", "--root", "5", "--json"], "0 … 3"),
+        (["show", "all_reduce/hierarchical(across=ring,across=ring)", "--ranks", "4"], "across"),
         (["run", "quickstart", "--set", "sharing"], "PATH=VALUE"),
         (["run", "quickstart", "--set", "model.sharring=fifo"], "did you mean 'sharing'"),
         (["run", "quickstart", "--set", "size=[1 MiB"], "--set[1]"),
@@ -151,6 +159,22 @@ def test_values_that_make_no_sense(words: list[str], named: str):
     assert (found.status, found.out) == (2, "")
     assert named in found.err
     assert "Traceback" not in found.err
+
+
+def test_no_memory():
+    """What needs more memory than there is ends with a line, not with a traceback."""
+
+    @package.register("broadcast", "greedy")
+    def greedy(request: package.Request) -> Iterator[package.Step]:
+        """It asks for more than there is."""
+        raise MemoryError
+
+    try:
+        found = simcoll("verify", "broadcast/greedy", "--ranks", 4)
+    finally:
+        del registry.ALGORITHMS["broadcast"]["greedy"]
+    assert (found.status, found.out) == (1, "")
+    assert "memory" in found.err
 
 
 def test_a_reader_that_goes_away():
@@ -288,7 +312,8 @@ def test_predict_on_a_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "key", ["placement: [host0, host9]", "root: 9", "groups: [[0, 1], [2]]", "subgroups: [[0, 1], [1, 2]]",
+    "key", ["placement: [host0, host9]", "placement: [host0, switch]",
+            f"measured: {ROOT / 'pyproject.toml'}", "root: 9", "groups: [[0, 1], [2]]", "subgroups: [[0, 1], [1, 2]]",
             "subgroups: [[0, 1], [2]]", "arrivals: {9: 1 us}", "groups: [[0, x], [2, 3]]",
             f'topology: {STAR[:-1]}, links: {{"h0->x": {{latency: 1 us}}}}}}',
             "measured: nowhere.csv", "profile: nowhere.yaml", "topology: {file: nowhere.yaml}"],
@@ -375,6 +400,50 @@ def test_files_that_are_no_scenario(text: str, tmp_path: Path):
     found = simcoll("run", file)
     assert (found.status, found.out) == (2, "")
     assert all(line.startswith(f"{file}:") for line in found.err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["topology", "show", "hgx-h100", "--png"], "a.xyz"), (["topology", "show", "hgx-h100", "--png"], "file/a.png"),
+     (["plot", "out", "-o"], "file"), (["compare", "small.yaml", "measured.csv", "-o"], "file/inside")],
+)  # fmt: skip
+def test_pictures_that_cannot_be_written(
+    words: list[str], name: str, scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A folder that is a file, or a suffix that is no picture's, is wrong input and names the file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    simcoll("run", scenario, "--quiet", "-o", tmp_path / "out", "--set", "plots=[]")
+    found = simcoll(*words, name)
+    assert (found.status, found.out) == (2, "")
+    assert name in found.err
+
+
+def test_one_rank_has_no_curve(scenario: Path, tmp_path: Path):
+    """A run in which nothing is sent takes no time: it has rows and no curve, and is no mistake."""
+    found = simcoll("run", scenario, "--set", "ranks=1", "-o", tmp_path / "out", "--quiet")
+    assert found == (0, "", "")
+    assert not list((tmp_path / "out").glob("plots/*"))
+
+
+def test_the_manifest_tells_what_was_run(scenario: Path, tmp_path: Path):
+    """manifest.json holds the command with its --set, and every key of the scenario with the values that it took."""
+    simcoll("run", scenario, "--quiet", "-o", tmp_path / "out", "--set", "seed=3", "--set", "size=[1 KiB, 2 KiB]")
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
+    assert manifest["command"] == f"simcoll run {scenario} --set seed=3 --set 'size=[1 KiB, 2 KiB]'"
+    assert manifest["keys"]["seed"] == [3]
+    assert manifest["keys"]["size"] == [1024, 2048]
+    assert manifest["keys"]["algorithm"] == ["ring", "naive"]
+    assert manifest["keys"]["topology"][0]["hosts"] == 4
+
+
+def test_a_measured_table_that_matches_nothing(scenario: Path, measured: Path, tmp_path: Path):
+    """A table of which nothing belongs to the run is told on stderr; one that is drawn is not."""
+    words = ["run", scenario, "--quiet", "-o", tmp_path / "out", "--set", f"measured={measured}"]
+    assert simcoll(*words).err == ""
+    (line,) = simcoll(*words, "--set", "dtype=float16").err.splitlines()
+    assert str(measured) in line
+    assert "float16" in line
 
 
 # --- schema ---
@@ -529,6 +598,13 @@ def test_verify_everything():
     assert found.out.splitlines()[-1] == f"{pairs} of {pairs} proved"
 
 
+@pytest.mark.parametrize(("ranks", "proof"), [(5, "full"), (1025, "fingerprint")])
+def test_verify_tells_which_proof(ranks: int, proof: str):
+    """A row says whether the proof was the full one, or that of fingerprints for many ranks."""
+    (row,) = simcoll("verify", "broadcast/binomial", "--ranks", ranks, "--json").json["rows"]
+    assert (row["status"], row["proof"]) == ("proved", proof)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"collective": "allreduce"}, {"ranks": 0}, {"ranks": 3}, {"ranks": "4"}, {"ranks": True}, {"n_chunks": 0},
@@ -611,6 +687,13 @@ def test_plot_draws_again(scenario: Path, tmp_path: Path):
     assert {"busbw.png", "latency.png"} <= {path.name for path in pictures}
     assert all(path.parent == tmp_path / "again" and path.stat().st_size > 5000 for path in pictures)
     assert simcoll("plot", tmp_path / "out/results.csv").status == 0
+
+
+def test_plot_of_a_table_that_is_no_result(measured: Path):
+    """A measured table is no results.csv: exit 2, and the message names a column that it lacks."""
+    found = simcoll("plot", measured)
+    assert (found.status, found.out) == (2, "")
+    assert "no column 'status'" in found.err
 
 
 def test_compare_joins_and_sums_up(scenario: Path, measured: Path):

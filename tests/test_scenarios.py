@@ -26,6 +26,7 @@ SHORT = {  # the large ones, cut down for every day; in full under `-m long`
     "dgx-a100": ["ranks=[2, 8]", "size=[512 B, 1 MiB]"],
     "all-collectives": ["size=64 KiB"],
 }
+GATHER = {"collective": "gather", "size": "1 kB", "ranks": 2}
 Row = dict[str, Any]
 
 
@@ -186,7 +187,7 @@ def test_range_ends_count():
         ({"algorithm": ["nvls", "ring"]}, 0, ("switch that reduces", "ring")),
         ({"algorithm": ["hierarchical", "ring"], "groups": [[0, 1, 2], [3]]}, 0, ("equal", "hierarchical_leader")),
         ({"algorithm": ["hierarchical", "ring"], "groups": 3}, 0, ("equal", "hierarchical_leader")),
-        ({"algorithm": ["ring", "auto"], "ranks": [9, 4]}, 0, ("9 ranks do not fit 4 places", "more nodes")),
+        ({"algorithm": ["auto", "ring"], "ranks": [9, 4]}, 0, ("9 ranks do not fit 4 places", "more nodes")),
     ],
 )
 def test_one_impossible_point_ends_nothing(keys: dict[str, Any], impossible: int, why: tuple[str, ...]):
@@ -228,6 +229,20 @@ def test_all_algorithms_and_collectives():
     assert len({r["collective"] for r in found}) == 10
 
 
+def test_an_algorithm_with_empty_options():
+    """`ring()` is `ring`, and spaces between options say nothing: a row names the algorithm as it is registered."""
+    found = rows(collective="all_reduce", algorithm=["ring", "ring()", "hierarchical( across = recursive_doubling )"])
+    assert [row["algorithm"] for row in found] == ["ring", "hierarchical(across=recursive_doubling)"]
+
+
+def test_auto_beside_its_choice():
+    """What `auto` chooses is told once where it was also asked for; `auto` alone is a row a point."""
+    both, alone = ([row["algorithm"] for row in rows(collective="all_reduce", algorithm=how, size=["1 kB", "2 kB"])]
+                   for how in (["ring", "auto"], "auto"))  # fmt: skip
+    assert both.count("ring") == 2
+    assert len(alone) == 2
+
+
 def test_auto_is_the_fastest():
     """`auto` says which algorithm it took, and that is the fastest of its candidates at that size."""
     keys = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "size": ["1 KiB", "256 MiB"]}
@@ -263,6 +278,15 @@ def test_a_barrier_has_no_size():
         ({"model": {"gamma": "3 us"}}, ("'3 us'", "ps/B")),
         ({"model": {"blocking": "maybe"}}, ("'maybe'", "even-odd")),
         ({"protocol": "LL"}, ("'LL'", "none")),
+        ({**GATHER, "weights": [1.5, 2.5]}, ("1.5", "whole")),
+        ({**GATHER, "weights": ["a", "b"]}, ("'a'", "whole")),
+        ({**GATHER, "weights": [1, [2, 3]]}, ("weights", "one length")),
+        ({**GATHER, "collective": "all_to_all", "weights": [[1, 2], [3]]}, ("weights", "one length")),
+        ({**GATHER, "weights": [1, -2]}, ("-2", "whole")),
+        ({**GATHER, "weights": []}, ("weights", "one length")),
+        ({"subgroups": []}, ("subgroups", "[[0, 1], [2, 3]]")),
+        ({"subgroups": [[]]}, ("subgroups", "[[0, 1], [2, 3]]")),
+        ({"collective": "all_reduce", "algorithm": "hierarchical(across=ring,across=tree)"}, ("'across'", "twice")),
         ({"topology": {"fabric": "single-switch", "hosts": 4}}, ("link",)),
         ({"topology": star(levels=2)}, ("'levels'", "fat-tree")),
     ],

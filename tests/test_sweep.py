@@ -12,6 +12,7 @@ import pytest
 from command import SCRIPT, environment, simcoll
 
 from simcoll import sweep
+from simcoll.config import shipped
 from simcoll.scenario import load
 
 SCENARIO = """\
@@ -123,6 +124,12 @@ def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
     found = _run(scenario, log.parent, *(word for text in sets for word in ("--set", text)))
     assert found["reused"] == 0
     assert [row["time_us"] for row in found["points"]] != before  # type: ignore[attr-defined]
+
+
+def test_a_changed_system_is_noticed(scenario: Path):
+    """The file of a shipped system decides a row like a file of one's own."""
+    (point,) = load(str(scenario), ["topology={system: hgx-h100}", "algorithm=ring", "size=1 KiB"])
+    assert shipped("topologies") / "hgx-h100.yaml" in point.scenario.files()
 
 
 def test_another_scenario_replaces(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):

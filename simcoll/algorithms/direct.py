@@ -33,7 +33,9 @@ def direct_reduce_scatter(request: Request) -> Iterator[Step]:
         yield send(rank, others, others, reduce=True)
 
 
-@register("all_to_all", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
+@register(
+    "all_to_all", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
+)
 def direct_all_to_all(request: Request) -> Iterator[Step]:
     """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages."""
     rank, others = patterns.peers(request.n)
@@ -41,7 +43,7 @@ def direct_all_to_all(request: Request) -> Iterator[Step]:
         yield send(rank, others, others, rank)
 
 
-@register("gather", "direct", chunks=chunk_per_rank, cost="alpha + beta * m / n", cost_for=several)
+@register("gather", "direct", chunks=chunk_per_rank, cost="alpha + beta * m / n", cost_for=several, library=True)
 def direct_gather(request: Request) -> Iterator[Step]:
     """Everyone sends its block to the root: 1 step, n−1 messages."""
     others = patterns.rooted(request.n, request.root)[1:]
@@ -49,7 +51,9 @@ def direct_gather(request: Request) -> Iterator[Step]:
         yield send(others, request.root, others)
 
 
-@register("scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
+@register(
+    "scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
+)
 def direct_scatter(request: Request) -> Iterator[Step]:
     """The root sends everyone its block in turn: 1 step, n−1 messages."""
     others = patterns.rooted(request.n, request.root)[1:]

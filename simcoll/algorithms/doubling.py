@@ -119,7 +119,7 @@ def bruck_all_to_all(request: Request) -> Iterator[Step]:
         yield send(rank, rank, n + waiting, (rank - waiting) % n)
 
 
-@register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)")
+@register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)", library=True)
 def dissemination_barrier(request: Request) -> Iterator[Step]:
     """Everyone tells the rank 1, 2, 4, … ahead what it has heard: ⌈log2 n⌉ steps, n messages each.
 

@@ -11,7 +11,7 @@ from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.schedule import Step, send
 
 
-@register("all_reduce", "nvls", pipelined=True, needs_agent=True)
+@register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
 def nvls_all_reduce(request: Request) -> Iterator[Step]:
     """Everyone sends its buffer to the switch, which reduces it and sends the result to everyone: 2 steps."""
     ranks, switch = np.arange(request.n), request.n

@@ -12,7 +12,7 @@ from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.schedule import Step, join, send, together
 
 
-@register("all_reduce", "ring", chunks=chunk_per_rank, cost="2 * (n - 1) * (alpha + beta * m / n)")
+@register("all_reduce", "ring", chunks=chunk_per_rank, cost="2 * (n - 1) * (alpha + beta * m / n)", library=True)
 def ring_all_reduce(request: Request) -> Iterator[Step]:
     """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
     yield from patterns.ring_all_reduce(np.arange(request.n), np.arange(request.n))
@@ -40,19 +40,19 @@ def ring_unchunked(request: Request) -> Iterator[Step]:
         yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed
 
 
-@register("all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)")
+@register("all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True)
 def ring_all_gather(request: Request) -> Iterator[Step]:
     """Every block is passed on around the ring: n−1 steps of one block a rank."""
     yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
 
 
-@register("reduce_scatter", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)")
+@register("reduce_scatter", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True)
 def ring_reduce_scatter(request: Request) -> Iterator[Step]:
     """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
     yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
 
 
-@register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)")
+@register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_reduce(request: Request) -> Iterator[Step]:
     """From the rank behind the root around to the root, each adding its own: n−1 steps, one behind for each loop."""
     order = np.roll(patterns.rooted(request.n, request.root), -1)
@@ -60,7 +60,7 @@ def chain_reduce(request: Request) -> Iterator[Step]:
         yield send(sender, receiver, 0, reduce=True)
 
 
-@register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)")
+@register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_broadcast(request: Request) -> Iterator[Step]:
     """From the root on to the next rank and the next: n−1 steps, one behind for each loop."""
     order = patterns.rooted(request.n, request.root)
@@ -68,7 +68,7 @@ def chain_broadcast(request: Request) -> Iterator[Step]:
         yield send(sender, receiver, 0)
 
 
-@register("send_recv", "ring", cost="alpha + beta * m", cost_for=patterns.several)
+@register("send_recv", "ring", cost="alpha + beta * m", cost_for=patterns.several, library=True)
 def ring_send_recv(request: Request) -> Iterator[Step]:
     """Every rank sends its buffer to the next, as nccl-tests' sendrecv: 1 step, n messages."""
     rank = np.arange(request.n)

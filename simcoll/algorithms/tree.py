@@ -37,7 +37,7 @@ def tree_barrier(request: Request) -> Iterator[Step]:
     yield from _through_heap(request.n)
 
 
-@register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True)
+@register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True, library=True)
 def double_binary_tree(request: Request) -> Iterator[Step]:
     """Two binary trees, half the data each; a leaf of one is an inner rank of the other: 2⌈log2 n⌉ steps.
 

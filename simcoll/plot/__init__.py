@@ -7,14 +7,26 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from simcoll.errors import InputError, did_you_mean
+
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format that the suffix says, whole or not at all; makes the folder.
 
-    Equal figures make equal PNG files: nothing in them tells of time or versions.
+    Equal figures make equal PNG files: nothing in them tells of time or versions. Raises InputError for a suffix that
+    is no picture's, and where nothing can be written.
     """
+    kind, known = path.suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise InputError(f"{path}: {kind!r} is no kind of picture", did_you_mean(kind, known))
+    try:
+        _write(figure, path, kind)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}", "give another folder") from None
+
+
+def _write(figure: Figure, path: Path, kind: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    kind = path.suffix.lstrip(".").lower() or "png"
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         figure.savefig(partial, format=kind, dpi=150, metadata={"Software": "simcoll"} if kind == "png" else None)
