@@ -62,18 +62,17 @@ def _busiest_lines(rows: Sequence[Row]) -> list[str]:
     if not used:
         return []
     size, ranks = max((row["size_bytes"], row["ranks"]) for row in used)
+    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *swept(used)]
     busiest: dict[str, list[str]] = {}
     waiting = []
     for row in used:
         if (row["size_bytes"], row["ranks"]) == (size, ranks):
-            name = f"{row['collective']}/{row['algorithm']}" if _varies(used, "collective") else row["algorithm"]
+            name = " ".join(str(row[column]) for column in apart)
             busiest.setdefault(row["binding_link"], []).append(f"{name} {row['binding_busy']:.0%}")
-            waiting += [name] if row["binding_busy"] < BINDS else []
+            waiting += [name] if round(row["binding_busy"], 2) < BINDS else []
     told = [f"{link} ({_some(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"
-    idle = (
-        f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(list(dict.fromkeys(waiting)))}"
-    )
+    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(waiting)}"
     return [line, idle] if waiting else [line]
 
 
