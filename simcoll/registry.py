@@ -210,5 +210,6 @@ def names(collective: str) -> Sequence[str]:
 
 
 def library(collective: str) -> Sequence[str]:
-    """The algorithms of a collective that NCCL has: what `auto` chooses from."""
-    return tuple(name for name, entry in ALGORITHMS.get(collective, {}).items() if entry.library)
+    """The algorithms of a collective that NCCL has: what `auto` chooses from, those that need a switch last."""
+    entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
+    return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

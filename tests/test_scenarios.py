@@ -243,6 +243,14 @@ def test_auto_beside_its_choice():
     assert len(alone) == 2
 
 
+def test_auto_with_nothing_to_choose():
+    """Where all are equally fast, `auto` takes one that needs no switch; whatever the collective, there is one."""
+    assert (
+        row(topology={"system": "hgx-h100"}, collective="all_reduce", algorithm="auto", ranks=1)["algorithm"] == "ring"
+    )
+    assert {row["status"] for row in rows(collective="all", algorithm="auto", size="4 kB")} == {"ok"}
+
+
 def test_auto_is_the_fastest():
     """`auto` says which algorithm it took, and that is the fastest of its candidates at that size."""
     keys = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "size": ["1 KiB", "256 MiB"]}
