@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -25,6 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     scenario = next(block for block in blocks("yaml") if "collective:" in block)
     (tmp_path / "allreduce.yaml").write_text(scenario)
+    machine = next(block for block in blocks("yaml") if "devices:" in block)
+    (tmp_path / "my-machine.yaml").write_text(machine)
     return tmp_path
 
 
@@ -44,15 +47,38 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_works(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each simcoll command of the README exits with 0."""
+    if "out/results.csv" in command:
+        assert main(["run", "allreduce.yaml", "--set", "size=1 MiB", "-o", "out"]) == 0
     assert main(shlex.split(command)[1:]) == 0
     assert capsys.readouterr().out
+
+
+SAMPLES = re.findall(r"^\$ (simcoll .*)\n((?:(?!\$).*\n)+)", "".join(blocks("console")), re.M)
+
+
+@pytest.mark.parametrize(("command", "sample"), SAMPLES)
+def test_every_sample_is_printed(command: str, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands below a command is what it prints."""
+    assert main(shlex.split(command)[1:]) == 0
+    assert [line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines()] == sample.splitlines()
+
+
+def test_there_are_samples() -> None:
+    """The README shows a table, and what pipelining does."""
+    assert [command.split()[2] for command, _ in SAMPLES] == ["all_reduce", "broadcast"]
+
+
+def test_the_picture_can_be_made(folder: Path) -> None:
+    """The picture is there, and the command below it makes one like it."""
+    picture, command = re.findall(r"^!\[.*\]\((.*)\)\n\n\(Made by `(.*)`\.\)$", README, re.M)[0]
+    assert (Path(__file__).parent.parent / picture).stat().st_size < 60_000
+    assert main(shlex.split(command)[1:]) == 0
+    assert (folder / "out/plots/crossover.png").exists()
 
 
 @pytest.mark.parametrize("line", [b for b in "\n".join(blocks("yaml")).splitlines() if b.startswith("topology: {")])
 def test_every_topology_builds(line: str, folder: Path) -> None:
     """Each topology line of the README can be used as it stands."""
-    if "file:" in line:
-        (folder / "my-machine.yaml").write_text("system: hgx-h100\n")
     (folder / "t.yaml").write_text(f"{line}\ncollective: barrier\nalgorithm: dissemination\n")
     assert main(["run", "t.yaml"]) == 0
 
@@ -75,6 +101,17 @@ def test_every_key_and_command_is_told() -> None:
     assert not missing
 
 
+def test_every_key_of_a_topology_and_every_column_is_told() -> None:
+    """The tables below Topologies and of results.csv hold every name."""
+    from simcoll.results import COLUMNS
+    from simcoll.systems import TopologySpec
+
+    topologies = README.split("## Topologies")[1].split("## ")[0]
+    assert not [key for key in TopologySpec.model_fields if f"`{key}`" not in topologies]
+    columns = README.split("| column | meaning |")[1].split("\n\n")[0]
+    assert not [column for column in COLUMNS if f"`{column}`" not in columns]
+
+
 ERRORS = re.findall(r"^\| `([\w-]+)` `([\w.-]+)` \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.M)
 
 
@@ -85,3 +122,16 @@ def test_every_error_is_as_told(
     """The errors in the README are what the command above them prints."""
     assert main(["compare", f"system={system}", table, "--where", "dtype=float16"]) == 0
     assert capsys.readouterr().out.split()[-7:-1][1:5] == ["-", points, mape, median]
+
+
+def test_errors_at_large_sizes_are_as_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """At 512 MiB every error lies in the range that the README gives, and the one exception is as it says."""
+    low, high, slow = map(int, re.findall(r"too fast by (\d+) to (\d+) %.*?\n.*comes out (\d+) % too slow", README)[0])
+    errors: dict[tuple[str, str, int], float] = {}
+    for system, table, *_ in ERRORS:
+        where = ["--where", "dtype=float16", "--where", "size_bytes=536870912", "--json"]
+        assert main(["compare", f"system={system}", table, *where]) == 0
+        for point in json.loads(capsys.readouterr().out)["points"]:
+            errors[system, point["collective"], point["ranks"]] = point["error"]
+    assert round(errors.pop(("hgx-h100", "all_reduce", 8)) * 100) == slow
+    assert (round(-max(errors.values()) * 100), round(-min(errors.values()) * 100)) == (low, high)
