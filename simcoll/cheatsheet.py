@@ -139,10 +139,6 @@ def parse(text: str, source: str) -> Schedule:
         raise InputError(f"{source}:1:1: {what}", cure) from None
 
 
-def _is_row(row: object) -> bool:
-    return isinstance(row, list) and len(row) == 6 and all(isinstance(x, int) for x in row) and row[5] in (0, 1)
-
-
 def star_time_ps(schedule: Schedule) -> int:
     """64 MiB on a star of 50 GB/s, 0.5 us links: one number to compare algorithms by."""
     spec = TopologySpec.model_validate({"fabric": "single-switch", "hosts": max(2, schedule.n), "link": _STAR})

@@ -22,7 +22,9 @@ LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
 SCHEMA: Final = "simcoll.compare/1"
 
-_OUTCOMES: Final = frozenset(("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps", "engine"))
+_OUTCOMES: Final = frozenset(
+    ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps", "engine")
+)
 _OUTCOME_ENDINGS: Final = (
     "binding_link",
     "binding_busy",

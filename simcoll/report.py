@@ -129,13 +129,16 @@ def _algorithms() -> str:
     parts = []
     for which, entries in registry.ALGORITHMS.items():
         parts.append(f"{which}: {COLLECTIVES[which].summary}")
-        parts += [f"  {entry.name:<22} {entry.help}{_options(entry)}" for entry in entries.values()]
+        parts += [f"  {entry.name:<22} {entry.help}{_more(entry)}" for entry in entries.values()]
     return "\n".join(parts)
 
 
-def _options(entry: registry.Algorithm) -> str:
-    told = "; ".join(f"{key}={'|'.join(values)}" for key, values in entry.options.items())
-    return f" [{told}]" if told else ""
+def _more(entry: registry.Algorithm) -> str:
+    """Whether it takes groups, its options, and its closed form on a full mesh."""
+    told = ["takes groups"] if entry.uses_groups else []
+    told += [f"{key}={'|'.join(values)}" for key, values in entry.options.items()]
+    told += [f"cost {entry.cost}"] if entry.cost else []
+    return f" [{'; '.join(told)}]" if told else ""
 
 
 def _topologies() -> str:

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictI
 
 import simcoll.algorithms  # noqa: F401  (fills the registry)
 from simcoll import config, registry
-from simcoll.collectives import COLLECTIVES, collective
+from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.executors.data import OPERATORS
@@ -314,8 +314,3 @@ def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str
 def shipped_scenarios() -> dict[str, Path]:
     """Name and file of every shipped scenario."""
     return {path.stem: path for path in sorted(config.shipped("scenarios").glob("*.yaml"))}
-
-
-def busbw_factor(name: str, n: int) -> float:
-    """nccl-tests' factor from algbw to busbw."""
-    return float(collective(name).busbw(n))

@@ -162,8 +162,3 @@ def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
             if value not in found.setdefault(key, []):
                 found[key].append(value)
     return found
-
-
-def failures(rows: Sequence[Row]) -> list[str]:
-    """Why points have no result."""
-    return [str(row["status"]) for row in rows if row["status"] != "ok"]

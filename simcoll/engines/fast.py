@@ -238,7 +238,7 @@ class _Run:
         return self.timeline(out, hops) if ended == self.count else None
 
     def fair(self) -> Timeline | None:
-        program, fluid = self.program, _Fluid(self.program, self.tables)
+        program, fluid = self.program, _Fluid(self.program)
         plan = self.give(
             fluid.hop, fluid.links, fluid.owner, self.lead(), self.tables.full(), fluid.capacity_of, fluid.away,
             self.receive(), program.side, self.came(), np.zeros(self.count, np.int64),
@@ -312,7 +312,7 @@ class _Tables:
 class _Fluid:
     """What the fair kernel needs besides: routes with the channel's cap as one more link, and capacities."""
 
-    def __init__(self, program: Program, tables: _Tables):
+    def __init__(self, program: Program):
         count, links, cap = len(program), len(program.bandwidths), program.params.channel_bandwidth
         self.hop, self.links, capacity = program.hop, program.links, program.bandwidths.astype(np.float64)
         lengths = np.diff(program.hop)
