@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +29,7 @@ def draw(scenarios: Sequence[Scenario], rows: Sequence[Row], folder: Path) -> li
 def curves(
     rows: Sequence[Row], wanted: Sequence[str], folder: Path, measured: Sequence[Mapping[str, Any]]
 ) -> list[Path]:
-    """Curves and maps drawn from rows alone."""
+    """Curves and maps drawn from rows alone; why one cannot be is told on stderr."""
     from simcoll.plot import save
     from simcoll.plot.curves import scaling_figure, size_figure
     from simcoll.plot.maps import crossover_figure
@@ -42,8 +43,12 @@ def curves(
     }
     found = []
     for name in wanted if good else ():
-        found.append(folder / f"{name}.png")
-        save(figure[name](), found[-1])
+        try:
+            save(figure[name](), folder / f"{name}.png")
+        except ValueError as reason:
+            print(f"{name}: not drawn: {reason}", file=sys.stderr)
+        else:
+            found.append(folder / f"{name}.png")
     return found
 
 

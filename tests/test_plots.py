@@ -12,8 +12,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 import simcoll.algorithms
+from simcoll import pictures
 from simcoll.engines import event
 from simcoll.model import Params
 from simcoll.plot import save
@@ -53,6 +55,11 @@ def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
 def entries(figure: Figure) -> list[str]:
     """What the legend says."""
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def dash_of(line: Line2D) -> object:
+    """The dashes of a line as they were asked for."""
+    return line._unscaled_dash_pattern  # get_linestyle() says "--" of all of them
 
 
 def words(figure: Figure) -> str:
@@ -107,7 +114,7 @@ def test_one_legend_entry_an_algorithm() -> None:
     """However many panels, the one legend has each algorithm once, then measured points and the bound."""
     rows, measured = sweep("ring", "tree", ranks=(2, 4, 8)), [row(system="lab")]
     figure = size_figure(rows, "latency", measured)
-    assert entries(figure) == ["ring", "tree", "measured", "lower bound"]
+    assert entries(figure) == ["ring", "tree", "measured", "bound without in-network reduction"]
     assert [axes.get_title(loc="left") for axes in figure.axes] == [f"all_reduce, {n} ranks" for n in (2, 4, 8)]
 
 
@@ -115,7 +122,10 @@ def test_only_good_rows_are_drawn() -> None:
     """Refused points leave no mark; with nothing else there is nothing to draw, and the error says so."""
     refused = row("nvls", status="refused: no switch reduces", time_us=None, busbw_GBps=None)
     failed = row("naive", status="failed: not what was promised")
-    assert entries(size_figure([*sweep("ring"), refused, failed], "busbw")) == ["ring", "upper bound"]
+    assert entries(size_figure([*sweep("ring"), refused, failed], "busbw")) == [
+        "ring",
+        "bound without in-network reduction",
+    ]
     for draw in (scaling_figure, crossover_figure, lambda rows: size_figure(rows, "latency")):
         with pytest.raises(ValueError, match="no row has a time"):
             draw([refused, failed])
@@ -140,6 +150,48 @@ def test_what_differs_at_a_point_is_told() -> None:
     assert entries(scaling_figure(rows))[0] == "ring"
 
 
+def test_swept_keys_are_told() -> None:
+    """A swept key without a column separates lines, maps and scaling, under the last part of its name; one that goes
+    with another column is not told twice; two that end alike are told in full."""
+    rows = [r for send in ("0 us", "2 us") for r in sweep("ring", "tree", ranks=(4, 8), **{"model.o_send": send})]
+    told = ["ring, o_send 0 us", "tree, o_send 0 us", "ring, o_send 2 us", "tree, o_send 2 us"]
+    assert entries(size_figure(rows, "busbw"))[:4] == entries(scaling_figure(rows))[:4] == told
+    maps = [axes.get_title(loc="left") for axes in crossover_figure(rows).axes]
+    assert maps == ["all_reduce, o_send 0 us", "all_reduce, o_send 2 us"]
+    named = [{**r, "topology": r["model.o_send"]} for r in rows]
+    assert entries(size_figure(named, "busbw"))[:2] == ["ring, 0 us", "tree, 0 us"]
+    both = [
+        row(**{"topology.link.latency": f"{a} us", "topology.rails.latency": f"{b} us"}) for a in "12" for b in "12"
+    ]
+    assert entries(size_figure(both, "busbw"))[0] == "ring, topology.link.latency 1 us, topology.rails.latency 1 us"
+
+
+def test_swept_keys_are_told_where_algorithms_follow_them() -> None:
+    """Where `auto` takes another algorithm for each value, the value is told nevertheless, and they do not compete."""
+    rows = [*sweep("ring", **{"model.o_send": "0 us"}), *sweep("tree", **{"model.o_send": "2 us"})]
+    assert entries(size_figure(rows, "latency"))[:2] == ["ring, o_send 0 us", "tree, o_send 2 us"]
+    assert len(crossover_figure(rows).axes) == 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_lines_can_be_told_apart(count: int) -> None:
+    """No two lines look alike; up to four settings share the look of their algorithm and differ in dash."""
+    rows = [r for i in range(count) for r in sweep("ring", "tree", **{"model.o_send": f"{i} us"})]
+    (axes,) = size_figure(rows, "latency").axes
+    drawn = [line for line in axes.lines if "bound" not in str(line.get_label())]
+    looks = [(line.get_color(), line.get_marker(), str(dash_of(line))) for line in drawn]
+    assert len(set(looks)) == len(looks) == 2 * count
+    if count <= 4:
+        assert {look[:2] for look in looks} == {look("ring"), look("tree")}
+
+
+def test_a_long_legend_is_condensed() -> None:
+    """More than eight lines: each algorithm once, then each setting once."""
+    names = ["ring", "tree", "naive", "nvls", "hierarchical"]
+    rows = [r for s in ("fair", "fifo") for r in sweep(*names, sharing=s)]
+    assert entries(size_figure(rows, "latency"))[:7] == [*names, "fair", "fifo"]
+
+
 def test_measured_points_are_black_and_open() -> None:
     """Measured points lie at their size and value, unconnected, black, open, in the marker of their algorithm."""
     measured = [row("tree", system="lab", time_us=50.0), row("tree", system="lab", ranks=4)]
@@ -156,11 +208,22 @@ def test_measured_points_are_black_and_open() -> None:
 
 def test_the_bound_is_the_least_of_all() -> None:
     """The dashed line is the least lower bound at each size; as a bandwidth, what that time would mean."""
-    rows = [*sweep("ring"), row("nvls", lower_bound_us=1.5)]
+    rows = [*sweep("ring"), row("tree", lower_bound_us=1.5)]
     (latency,), (busbw,) = (size_figure(rows, quantity).axes for quantity in ("latency", "busbw"))
-    assert dict(lines(latency)["lower bound"])[MIB] == 1.5
-    assert dict(lines(busbw)["upper bound"])[MIB] == pytest.approx(rows[-1]["busbw_GBps"] * rows[-1]["time_us"] / 1.5)
-    assert dict(lines(latency)["lower bound"])[KIB] == rows[0]["lower_bound_us"]
+    name = "bound without in-network reduction"
+    assert dict(lines(latency)[name])[MIB] == 1.5
+    assert dict(lines(busbw)[name])[MIB] == pytest.approx(rows[-1]["busbw_GBps"] * rows[-1]["time_us"] / 1.5)
+    assert dict(lines(latency)[name])[KIB] == rows[0]["lower_bound_us"]
+
+
+def test_reduction_in_the_network_has_its_own_bound() -> None:
+    """An all-reduce by NVLS does not move the bound of the others; other collectives have one bound, whatever runs."""
+    drawn = lines(size_figure([*sweep("ring"), row("nvls", lower_bound_us=1.5)], "latency").axes[0])
+    assert drawn["bound with in-network reduction"] == [(MIB, 1.5)]
+    assert dict(drawn["bound without in-network reduction"])[MIB] == row()["lower_bound_us"]
+    assert entries(size_figure(sweep("ring", "nvls", collective="all_gather"), "busbw")) == ["ring", "nvls", "bound"]
+    mixed = size_figure([*sweep("ring"), *sweep("ring", collective="reduce")], "busbw")
+    assert entries(mixed) == ["ring", "bound (of all_reduce: without in-network reduction)"]
 
 
 def test_bands_hold_the_error_bar() -> None:
@@ -176,11 +239,45 @@ def test_bands_hold_the_error_bar() -> None:
 
 
 def test_too_many_panels_are_cut_and_told() -> None:
-    """Beyond nine panels the first nine are drawn and the headline says so."""
-    figure = size_figure([row(ranks=n) for n in range(2, 13)], "busbw")
-    assert len(figure.axes) == 9
-    assert "first 9 of 11 panels" in words(figure)
-    assert "panels" not in words(size_figure([row(ranks=n) for n in range(2, 11)], "busbw"))
+    """Beyond 16 panels the first 16 are drawn and the headline says so."""
+    figure = size_figure([row(ranks=n) for n in range(2, 20)], "busbw")
+    assert len(figure.axes) == 16
+    assert "first 16 of 18 panels" in words(figure)
+    assert "panels" not in words(size_figure([row(ranks=n) for n in range(2, 18)], "busbw"))
+
+
+SWEEPS = {
+    "powers": [2**i for i in range(9, 35)],
+    "few": [64 * KIB, 64 * MIB],
+    "odd": [6 * KIB * 4**i for i in range(9)],
+    "decimal": [10**i for i in range(3, 10)],
+    "linear": [i * MIB for i in range(1, 65)],
+    "mixed": [6 * KIB, 48 * KIB, 3 * MIB, 100_000_000],
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+@pytest.mark.parametrize("name", SWEEPS)
+def test_ticks_do_not_touch(name: str, count: int) -> None:
+    """However wide the panels, sizes on the axis stand apart, and at least two can be read; odd ones at their place."""
+    figure = size_figure([row(ranks=n, size=size) for n in range(2, count + 2) for size in SWEEPS[name]], "busbw")
+    figure.draw_without_rendering()
+    axes = figure.axes[-1]
+    low, high = axes.get_xlim()
+    at = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    shown = [(tick, text.get_window_extent()) for tick, text in at if low <= tick <= high]
+    assert len(shown) >= 2
+    assert all(left.x1 + 3 < right.x0 for (_, left), (_, right) in itertools.pairwise(shown))
+    assert name != "odd" or {tick for tick, _ in shown} <= set(SWEEPS["odd"])
+
+
+def test_one_number_of_ranks_does_not_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Time over a single number of ranks is refused with a cure; a run goes on to its next plot and says so."""
+    with pytest.raises(ValueError, match=r"all rows have 8 ranks.*sweep ranks"):
+        scaling_figure(sweep("ring", "tree"))
+    assert pictures.curves(sweep("ring"), ("scaling", "busbw"), tmp_path, ()) == [tmp_path / "busbw.png"]
+    assert not (tmp_path / "scaling.png").exists()
+    assert capsys.readouterr().err.startswith("scaling: not drawn: all rows have 8 ranks")
 
 
 def test_the_headline_names_the_setting() -> None:
@@ -242,8 +339,10 @@ def specs(collective: str) -> list[str]:
 
 @pytest.mark.parametrize("collective", sorted(ALGORITHMS))
 def test_no_two_algorithms_look_alike(collective: str) -> None:
-    """Within a collective algorithms differ in colour and in marker; variants differ at least in one of the two."""
+    """Algorithms differ in colour, within a collective in marker too; variants differ at least in one of the two."""
     assert simcoll.algorithms.__all__
+    for name, other in itertools.combinations(sorted({name for table in ALGORITHMS.values() for name in table}), 2):
+        assert look(name).color != look(other).color
     for a, b in itertools.combinations(specs(collective), 2):
         assert look(a) != look(b)
         if "(" not in a + b:

@@ -7,7 +7,7 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,25 +20,31 @@ from simcoll.plot.style import (
     GREY,
     INK,
     SETTINGS,
+    Look,
     Row,
     drawable,
     label,
     look,
     rank_axis,
-    separating,
     size_axis,
+    size_text,
+    telling,
     time_axis,
+    variant,
 )
-from simcoll.units import format_size
 
+Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 Quantity = Literal["busbw", "latency"]
 Value = Callable[[Row], float | None]
 Entries = dict[str, Line2D]  # the legend: text → a line that looks like it
 
-POINT: Final = ("collective", "ranks", "size_bytes", "algorithm")
+DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
 MAX_BANDS: Final = 3  # lines with a band around them; more are a fog
+MAX_ENTRIES: Final = 8  # of lines in the legend; of more it tells colours and dashes apart
+WITHOUT: Final = "without in-network reduction"
 
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
+_REDUCING: Final[dict[str, Any]] = {**_BOUND, "linestyle": (0, (1, 2))}
 _MEASURED: Final[dict[str, Any]] = {
     "color": INK,
     "linestyle": "none",
@@ -48,10 +54,20 @@ _MEASURED: Final[dict[str, Any]] = {
 }
 
 
+class Stroke(NamedTuple):
+    """How a line is drawn, and the two things that this tells."""
+
+    look: Look
+    dash: Dash
+    algorithm: str
+    setting: str
+
+
 def size_figure(rows: Iterable[Row], quantity: Quantity, measured: Iterable[Row] = ()) -> Figure:
     """Bus bandwidth or time over the size, a panel for each collective and number of ranks, a line an algorithm.
 
-    Dashed is what no schedule can beat. Raises ValueError if no row has a size and a time.
+    Dashed is what no schedule can beat; with reduction in the network it is another bound, dotted.
+    Raises ValueError if no row has a size and a time.
     """
     found, points = [row for row in drawable(rows) if row["size_bytes"] > 0], list(measured)
     if not found:
@@ -68,9 +84,11 @@ def size_figure(rows: Iterable[Row], quantity: Quantity, measured: Iterable[Row]
 def scaling_figure(rows: Iterable[Row], measured: Iterable[Row] = ()) -> Figure:
     """Time over the number of ranks, both logarithmic; panels for the smallest, a middle and the largest size.
 
-    Raises ValueError if no row has a time.
+    Raises ValueError if no row has a time, or all have the same number of ranks.
     """
     found = drawable(rows)
+    if len(counts := {row["ranks"] for row in found}) == 1:
+        raise ValueError(f"all rows have {counts.pop()} ranks, a single point on the axis; sweep ranks, nodes or hosts")
     kept = [row for row in found if row["size_bytes"] in _three_sizes(found, row["collective"])]
     panels = by_columns(kept, list(measured), ("collective", "size_bytes"), _sized)
     figure, grid = grid_of(panels, one_scale=False)
@@ -94,7 +112,7 @@ def compare_figure(points: Iterable[Any]) -> Figure:
     panels = by_columns(found, (), ("collective", "ranks"), _ranked)
     figure, tall = grid_of(panels, strip=True)
     grid, strips = tall[::2], tall[1::2]
-    columns = separating(found, COMPETING + SETTINGS, POINT)
+    columns = telling(found, COMPETING + SETTINGS)
     entries: Entries = {}
     for axes, strip, panel in zip(grid, strips, panels, strict=False):
         _compared(axes, strip, panel, columns, entries)
@@ -131,7 +149,7 @@ def _ranked(row: Row) -> str:
 
 
 def _sized(row: Row) -> str:
-    return f"{row['collective']}, {format_size(row['size_bytes'])}" if row["size_bytes"] else row["collective"]
+    return f"{row['collective']}, {size_text(row['size_bytes'])}" if row["size_bytes"] else row["collective"]
 
 
 def _three_sizes(rows: Sequence[Row], collective: str) -> set[int]:
@@ -169,26 +187,57 @@ def _if_it_took(row: Row, time_us: float, value: Value) -> float:
 # --- what is drawn ---
 
 
+def _strokes(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Stroke]:
+    """By label: colour and marker are the algorithm's; the setting has a dash or, beyond four, a shade and a marker."""
+    kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
+    kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
+    found: dict[str, Stroke] = {}
+    for row in rows:
+        algorithm, kind = str(row.get("algorithm") or ""), label({**row, "algorithm": ""}, columns)
+        base, number = look(algorithm), kinds[kind]
+        few = len(kinds) <= len(DASHES)
+        stroke = Stroke(base if few else variant(base, number, number), DASHES[number] if few else "-", algorithm, kind)
+        found.setdefault(label(row, columns), stroke)
+    return found
+
+
 def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> Entries:
     """Lines, measured points and bounds of all panels; returns the legend."""
-    columns = separating([row for panel in panels for row in panel.rows], COMPETING + SETTINGS, POINT)
+    rows = [row for panel in panels for row in panel.rows]
+    columns = telling(rows, COMPETING + SETTINGS)
+    drawn, plain = _strokes(rows, columns), _plain_bound(rows)
     entries: Entries = {}
     for axes, panel in zip(grid, panels, strict=False):
-        _lines(axes, panel, x, value, columns, entries)
-        _bound(axes, panel, x, value, entries)
-    return entries
+        _lines(axes, _series(panel.rows, columns), x, value, drawn, entries)
+        _measured(axes, panel, x, value, entries)
+        _bounds(axes, panel, x, value, plain, entries)
+    return _condensed(entries, drawn)
 
 
-def _lines(axes: Axes, panel: Panel, x: str, value: Value, columns: Sequence[str], entries: Entries) -> None:
-    series = _series(panel.rows, columns)
+def _lines(
+    axes: Axes, series: dict[str, list[Row]], x: str, value: Value, drawn: Mapping[str, Stroke], entries: Entries
+) -> None:
     for text, rows in series.items():
-        color, marker = look(text)
-        (line,) = axes.plot(
-            *_curve(rows, x, value), color=color, marker=marker, label=text, linewidth=1.6, markersize=4.5
-        )
+        (color, marker), dash, *_ = drawn[text]
+        how: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.6}
+        (line,) = axes.plot(*_curve(rows, x, value), label=text, markersize=4.5, **how)
         entries.setdefault(text, line)
         if len(series) <= MAX_BANDS:
             _band(axes, rows, x, value, color)
+
+
+def _condensed(entries: Entries, drawn: Mapping[str, Stroke]) -> Entries:
+    """Of many lines colours and markers first, then dashes, instead of every combination."""
+    dashes = {stroke.setting: stroke.dash for stroke in drawn.values()}
+    if len(drawn) <= MAX_ENTRIES or not 1 < len(dashes) <= len(DASHES):
+        return entries
+    looks = {stroke.algorithm: stroke.look for stroke in drawn.values()}
+    told = {name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()}
+    told |= {name: Line2D([], [], color=INK, linestyle=dash, linewidth=1.6) for name, dash in dashes.items() if name}
+    return told | {text: line for text, line in entries.items() if text not in drawn}
+
+
+def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: Entries) -> None:
     for name, points in _series(panel.measured, ()).items():
         drawn = [(m[x], found) for m in points if (found := value(m)) is not None]
         marker = "o" if name in ("", "none", "auto") else look(name).marker
@@ -205,18 +254,30 @@ def _band(axes: Axes, rows: Sequence[Row], x: str, value: Value, color: str) -> 
         axes.fill_between([row[x] for row in sure], low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
 
 
-def _bound(axes: Axes, panel: Panel, x: str, value: Value, entries: Entries) -> None:
-    """The least lower bound of all rows at each point: as a time, or as the bus bandwidth it would mean."""
-    text = "lower bound" if value is _time else "upper bound"
-    least: dict[int, float] = {}
-    for row in panel.rows:
-        bound = row.get("lower_bound_us")
-        if bound and value(row):
-            limit = _if_it_took(row, bound, value)
-            least[row[x]] = (min if value is _time else max)(least.get(row[x], limit), limit)
-    if least:
-        (line,) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **_BOUND)
-        entries[text] = line
+def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries: Entries) -> None:
+    """The least lower bound of all rows of a kind at each point: as a time, or as the bus bandwidth it would mean."""
+    for reducing, text, how in ((False, plain, _BOUND), (True, "bound with in-network reduction", _REDUCING)):
+        least: dict[int, float] = {}
+        for row in panel.rows:
+            bound = row.get("lower_bound_us")
+            if bound and value(row) and _reduces_in_network(row) == reducing:
+                limit = _if_it_took(row, bound, value)
+                least[row[x]] = (min if value is _time else max)(least.get(row[x], limit), limit)
+        if least:
+            (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **how)
+
+
+def _reduces_in_network(row: Row) -> bool:
+    """Only an all-reduce gains by it more than any schedule can have."""
+    return row["collective"] == "all_reduce" and str(row.get("algorithm")).startswith("nvls")
+
+
+def _plain_bound(rows: Iterable[Row]) -> str:
+    """What the dashed line is: an all-reduce in the network may beat it."""
+    collectives = {row["collective"] for row in rows}
+    if "all_reduce" not in collectives:
+        return "bound"
+    return f"bound {WITHOUT}" if len(collectives) == 1 else f"bound (of all_reduce: {WITHOUT})"
 
 
 def _compared(axes: Axes, strip: Axes, panel: Panel, columns: Sequence[str], entries: Entries) -> None:

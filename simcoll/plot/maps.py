@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -10,11 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from simcoll.plot.style import (
+    CHARACTER,
     COMPETING,
     GREY,
     INK,
     MAX_PANELS,
     SETTINGS,
+    TICK,
     Row,
     contrast,
     drawable,
@@ -25,11 +28,11 @@ from simcoll.plot.style import (
     look,
     separating,
     settings,
+    size_text,
+    telling,
 )
-from simcoll.units import format_size
 
 ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
-_POINT: Final = ("collective", "ranks", "size_bytes", "algorithm", *COMPETING)
 
 
 class Cell(NamedTuple):
@@ -51,27 +54,27 @@ def crossover_figure(rows: Iterable[Row]) -> Figure:
     maps = _maps(found)
     shown = dict(list(maps.items())[:MAX_PANELS])
     ranks, sizes = (sorted({key[i] for cells in shown.values() for key in cells}) for i in (0, 1))
-    wide = 0.44 * len(sizes) + 0.7
+    wide = max(0.44 * len(sizes) + 0.7, 1.15 * CHARACTER * max(map(len, shown)) + 0.4 if len(maps) > 1 else 0)
     across = max(1, min(grid_shape(len(shown))[1], int(10 / wide)))
     down, width = -(-len(shown) // across), min(12.0, max(6.4, across * wide))
     figure = frame(width, max(1.5, 0.85 + 0.34 * len(ranks)) * down)
     table = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
-    room = (width / across - 0.7) / len(sizes) >= ROOM
+    cell = (width / across - 0.7) / len(sizes)
     for axes, (title, cells) in zip(table, shown.items(), strict=False):
-        _draw(axes, cells, ranks, sizes, room)
+        _draw(axes, cells, ranks, sizes, cell)
         axes.set_title(title if len(maps) > 1 else "", size=9, color=INK, loc="left")
     for axes in table[len(shown) :]:
         axes.remove()
     winners = dict.fromkeys(cell.winner for cells in shown.values() for cell in cells.values())
     entries = {winner: Patch(facecolor=look(winner).color) for winner in winners}
     title = "Fastest algorithm" + (f": {next(iter(maps))}" if len(maps) == 1 else "")
-    finish(figure, title, "  ·  ".join(filter(None, _notes(found, maps, room))), entries)
+    finish(figure, title, "  ·  ".join(filter(None, _notes(found, maps, cell >= ROOM))), entries)
     return figure
 
 
 def _maps(rows: Sequence[Row]) -> dict[str, Cells]:
     """Algorithms (and protocols) compete; what else differs makes another map."""
-    apart = separating(rows, SETTINGS, _POINT)
+    apart = telling(rows, SETTINGS, COMPETING)
     points: dict[str, dict[tuple[int, int], list[Row]]] = {}
     for row in rows:
         title = label({**row, "algorithm": row["collective"]}, apart)
@@ -98,18 +101,18 @@ def _notes(rows: Sequence[Row], maps: dict[str, Cells], room: bool) -> list[str]
     return notes
 
 
-def _draw(axes: Axes, cells: Cells, ranks: Sequence[int], sizes: Sequence[int], room: bool) -> None:
+def _draw(axes: Axes, cells: Cells, ranks: Sequence[int], sizes: Sequence[int], wide: float) -> None:
     for (n, size), cell in cells.items():
         x, y, color = sizes.index(size), ranks.index(n), look(cell.winner).color
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=1))
-        if room and cell.margin is not None:
+        if wide >= ROOM and cell.margin is not None:
             text: dict[str, Any] = {"ha": "center", "va": "center", "size": 7, "color": contrast(color)}
             axes.text(x, y, _times(cell.margin), **text)
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
-    least = -(-len(sizes) // 8)  # eight labels at most, the last one too where that can be
+    least = math.ceil(TICK / wide)  # as many labels as fit, the last one too where that can be
     every = next((step for step in range(least, 2 * least) if (len(sizes) - 1) % step == 0), least)
-    axes.set_xticks(range(0, len(sizes), every), [format_size(size) for size in sizes[::every]])
+    axes.set_xticks(range(0, len(sizes), every), [size_text(size) for size in sizes[::every]])
     axes.set_yticks(range(len(ranks)), [f"{n:,}" for n in ranks])
     axes.spines[:].set_visible(False)
     axes.tick_params(color=GREY, labelcolor=INK, labelsize=8, length=2)

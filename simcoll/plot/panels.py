@@ -78,8 +78,8 @@ def finish_panels(
     title = f"{what}: {panels[0].title}" if len(panels) == 1 else what
     notes = [settings([row for panel in panels for row in panel.rows]), _systems(panels), note]
     notes += [f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else []
-    last = ("predicted", "measured", "lower bound", "upper bound")
-    ordered = sorted(entries.items(), key=lambda entry: last.index(entry[0]) if entry[0] in last else -1)
+    last = {"predicted": 1, "measured": 2, "bound": 3}
+    ordered = sorted(entries.items(), key=lambda entry: last.get(entry[0].split(" ")[0], 0))
     finish(figure, title, "  ·  ".join(filter(None, notes)), dict(ordered))
 
 

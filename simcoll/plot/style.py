@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from simcoll.results import swept
 from simcoll.units import format_size
 
 Row = Mapping[str, Any]  # of results.csv, numbers as numbers
@@ -28,7 +29,8 @@ INK: Final = "#222222"
 GREY: Final = "#777777"
 FAINT: Final = "#dddddd"
 CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average
-MAX_PANELS: Final = 9
+MAX_PANELS: Final = 16
+TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and some air
 
 # What changes the prediction of one and the same algorithm; of two such rows at one point, the label must tell.
 COMPETING: Final = ("protocol",)
@@ -47,7 +49,7 @@ _KNOWN: Final = {
     "ring": Look("#332288", "o"),
     "bidirectional_ring": Look("#4477AA", "H"),
     "ring_unchunked": Look("#88CCEE", "h"),
-    "chain": Look("#4477AA", "h"),
+    "chain": Look("#225555", "s"),
     "tree": Look("#117733", "^"),
     "double_binary_tree": Look("#44AA99", "v"),
     "binomial": Look("#228833", "<"),
@@ -56,13 +58,13 @@ _KNOWN: Final = {
     "hierarchical_tree": Look("#EE7733", ">"),
     "recursive_doubling": Look("#AA4499", "s"),
     "halving_doubling": Look("#9988DD", "p"),
-    "recursive_halving": Look("#AA3377", "H"),
+    "recursive_halving": Look("#EE3377", "H"),
     "dissemination": Look("#9955AA", "8"),
-    "bruck": Look("#66CCEE", "p"),
+    "bruck": Look("#33BBEE", "d"),
     "reduce_scatter_gather": Look("#AA3377", "D"),
-    "scatter_allgather": Look("#AA3377", "D"),
+    "scatter_allgather": Look("#CC3311", "p"),
     "direct": Look("#999933", "P"),
-    "all_pairs": Look("#999933", "P"),
+    "all_pairs": Look("#663333", "<"),
     "naive": Look("#777777", "X"),
     "nvls": Look("#DDAA33", "*"),
     "nvls_tree": Look("#997700", "8"),
@@ -83,8 +85,13 @@ def look(algorithm: str) -> Look:
     if spec == name:
         return base
     number = zlib.crc32(spec.encode())
-    others = [marker for marker in _MARKERS if marker != base.marker]
-    return Look(_shade(base.color, number // 1000 % 5), others[number % len(others)])
+    return variant(base, number // 1000, number)
+
+
+def variant(base: Look, shade: int, marker: int) -> Look:
+    """One of five shades, with one of twelve other markers."""
+    others = [other for other in _MARKERS if other != base.marker]
+    return Look(_shade(base.color, shade), others[marker % len(others)])
 
 
 def _hashed(name: str) -> Look:
@@ -118,26 +125,45 @@ def drawable(rows: Iterable[Row]) -> list[Row]:
 
 
 def separating(rows: Sequence[Row], columns: Iterable[str], point: Sequence[str]) -> list[str]:
-    """Those columns in which two rows differ that agree in all of `point`."""
-    seen: dict[tuple[Any, ...], Row] = {}
-    found: set[str] = set()
-    columns = list(columns)
-    for row in rows:
-        first = seen.setdefault(tuple(row.get(name) for name in point), row)
-        found.update(name for name in columns if row.get(name) != first.get(name))
-    return [name for name in columns if name in found]
+    """The columns that tell rows apart which agree in all of `point`; one that tells no more than those before it does
+    not count."""
+    found: list[str] = []
+    for name in columns:
+        values: dict[tuple[Any, ...], Any] = {}
+        key = (*point, *found)
+        if any(row.get(name) != values.setdefault(tuple(map(row.get, key)), row.get(name)) for row in rows):
+            found.append(name)
+    return found
+
+
+def telling(rows: Sequence[Row], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
+    """The columns, and swept keys without one, that tell apart the rows of an algorithm (and `competing`) at a point.
+
+    Swept keys do so across algorithms: for each of their values `auto` may take another.
+    """
+    point = ("collective", "ranks", "size_bytes")
+    found = separating(rows, columns, (*point, "algorithm", *competing))
+    return found + separating(rows, swept(rows), (*point, *found))
 
 
 def label(row: Row, columns: Iterable[str]) -> str:
     """The algorithm and what sets its series apart."""
-    parts = [str(row.get("algorithm") or "")]
+    parts, columns = [str(row.get("algorithm") or "")], list(columns)
     for name in columns:
         value = row.get(name)
         if name == "protocol":
             parts += [str(value)] if value not in (None, "", "none") else []
+        elif "." in name:
+            parts += [f"{_short(name, columns)} {value}"] if value is not None else []
         else:
             parts.append(f"{name.replace('_', ' ')} {value}" if isinstance(value, int) else str(value))
     return ", ".join(part for part in parts if part)
+
+
+def _short(name: str, columns: Iterable[str]) -> str:
+    """The last part of a dotted name, or all of it where another ends alike."""
+    last = name.rsplit(".", 1)[-1]
+    return name if any(other != name and other.rsplit(".", 1)[-1] == last for other in columns) else last
 
 
 def settings(rows: Sequence[Row]) -> str:
@@ -164,7 +190,7 @@ def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Arti
     lines = textwrap.wrap(subtitle, int((width - 0.2) / CHARACTER))
     head = 0.34 + 0.14 * len(lines) + 0.06
     rows = _legend(figure, entries) if entries else 0
-    height += head + 0.17 * rows
+    height = math.ceil((height + head + 0.17 * rows) * 150) / 150  # whole pixels
     figure.set_size_inches(width, height)
     figure.set_layout_engine(
         ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.04, rect=(0, 0, 1, 1 - head / height))
@@ -187,7 +213,7 @@ def _legend(figure: Figure, entries: Mapping[str, Artist]) -> int:
         fontsize=8,
         frameon=False,
         labelcolor=INK,
-        handlelength=2.4,
+        handlelength=3.0,
         columnspacing=1.4,
     )
     return rows
@@ -198,12 +224,12 @@ def _legend_width(texts: Sequence[str], rows: int) -> float:
     full, more = divmod(len(texts), columns := -(-len(texts) // rows))
     lengths = [full + 1] * more + [full] * (columns - more)
     ends = list(itertools.accumulate(lengths))
-    return sum(CHARACTER * max(map(len, texts[end - n : end])) + 0.55 for end, n in zip(ends, lengths, strict=True))
+    return sum(CHARACTER * max(map(len, texts[end - n : end])) + 0.61 for end, n in zip(ends, lengths, strict=True))
 
 
 def grid_shape(count: int) -> tuple[int, int]:
-    """Rows and columns of a grid of panels, at most three wide."""
-    columns = count if count <= 3 else 2 if count == 4 else 3
+    """Rows and columns of a grid of panels, three wide or, beyond nine, four."""
+    columns = count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4
     return -(-count // columns), columns
 
 
@@ -219,25 +245,60 @@ def dress(axes: Axes) -> None:
 # --- axes ---
 
 
-def size_axis(axes: Axes, sizes: Collection[int], most: int = 8) -> None:
-    """log2, from the smallest to the largest size, ticks at powers of two: 1 KiB … 1 GiB."""
-    low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
-    every = next((step for step in (1, 2, 5) if (high - low) // step < most), 10)
+def size_axis(axes: Axes, sizes: Collection[int]) -> None:
+    """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(min(sizes) / 2**0.5, max(sizes) * 2**0.5)
-    ticks = [2**power for power in range(low, high + 1) if power % every == 0]
-    _fixed(axes, ticks, format_size)
+    _fixed(axes, _size_ticks(sorted(set(sizes)), _room(axes, TICK)), size_text)
     axes.set_xlabel("size", size=9, color=INK)
 
 
+def _size_ticks(sizes: list[int], room: float) -> list[int]:
+    """The sizes themselves where they fit or are no powers of two, and enough remain; else powers of two."""
+    kept = _thinned(sizes, room)
+    if len(kept) == len(sizes) or (len(kept) > 2 and any(size & (size - 1) for size in sizes)):
+        return kept
+    low, high = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))
+    every = next((step for step in (1, 2, 3, 4, 5, 10) if step >= room), 20)
+    return [2**power for power in range(low, high + 1) if power % every == 0]
+
+
+def _thinned(values: Iterable[int], room: float) -> list[int]:
+    """From the first on those that are `room` octaves from the one before."""
+    kept: list[int] = []
+    for value in values:
+        if not kept or math.log2(value / kept[-1]) > room - 1e-9:
+            kept.append(value)
+    return kept
+
+
+def _room(axes: Axes, inches: float) -> float:
+    """As octaves of the axis."""
+    place, (low, high) = axes.get_subplotspec(), axes.get_xlim()
+    across = place.get_gridspec().ncols if place else 1
+    width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]
+    return inches * math.log2(high / low) / width
+
+
+def size_text(nbytes: int) -> str:
+    """Exact where that is short: 6 KiB, 100 MB, 95.4 MiB."""
+    if len(text := format_size(nbytes)) <= 8:
+        return text
+    power = int(math.log(nbytes, 1000))
+    if nbytes % 1000**power == 0:
+        return f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    power = int(math.log(nbytes, 1024))
+    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
 def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
-    """log2, with the counts that occur as ticks where they are few."""
+    """log2, with the counts that occur as ticks where they are few, as many as fit."""
     ticks = sorted(set(ranks))
     if len(ticks) > 8:
-        ticks = [2**power for power in range(33) if ticks[0] <= 2**power <= ticks[-1]]
+        ticks = [2**power for power in range(33) if ticks[0] <= 2**power <= ticks[-1]] or ticks[:1]
     axes.set_xscale("log", base=2)
     axes.set_xlim(min(ranks) / 2**0.25, max(ranks) * 2**0.25)
-    _fixed(axes, ticks, lambda rank: f"{rank:,}")
+    _fixed(axes, _thinned(ticks, _room(axes, CHARACTER * (len(f"{ticks[-1]:,}") + 1))), lambda rank: f"{rank:,}")
     axes.set_xlabel("ranks", size=9, color=INK)
 
 
