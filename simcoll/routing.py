@@ -1,7 +1,9 @@
 """Routes: which links a message takes from one device to another. Computed when asked for, and kept.
 
-Every policy walks fields of hop counts towards a destination. A field is expanded outwards only as far as its sources
-lie, and only over the part of the graph that matters: the inside of one node, the fabric between nodes, or everything.
+Every policy walks fields of hop counts towards a destination, over the part of the graph that matters: the inside of
+one node, the fabric between nodes, or everything. To stay small on large graphs, a field is expanded backwards only
+until it is two steps from the source, destinations that hang on a switch of the fabric by one link share its field, and
+legs inside a node are found once for all nodes made alike.
 
 GPUs and hosts hand on traffic only between direct links to their own kind (a cube mesh of NVLinks, a torus of hosts):
 there is no way over PCIe through another GPU. A route that leaves a node does not come back to it, passes no third
@@ -13,248 +15,333 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, get_args
 
 Policy = Literal["shortest", "ecmp", "rails"]
 Route = tuple[int, ...]
 State = int
+Steps = list[tuple[int, State]]  # the link to take, and what it leads to
 
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
 ENDPOINTS: Final = ("gpu", "host")  # devices that compute: messages begin and end here
+NO_HOME: Final = object()  # for fields that several nodes share
 
 
 class Net:
-    """A graph made ready for searching backwards.
+    """A graph made ready for searching backwards; devices are numbers.
 
     A state is what a message can be at: an endpoint is three states (a source, a sink, a relay between direct links to
-    its own kind), any other device is one. `into[x]` are the (state, link) from which a message comes to x; `exit[x]` is
-    the only (link, state) on the way out of x, where there is only one.
+    its own kind), any other device is one. `into[x]` are the (link, state) from which a message comes to x, `out[x]`
+    those to which it can go.
     """
 
-    def __init__(self, links: Sequence[tuple[str, str]], kinds: Mapping[str, str], nodes: Mapping[str, int | None]):
-        self.source: dict[str, State] = {}
-        self.sink: dict[str, State] = {}
-        self.relay: dict[str, State] = {}
+    def __init__(self, links: Sequence[tuple[int, int]], kinds: Sequence[str], nodes: Sequence[int | None]):
+        self.source: list[State] = []
+        self.sink: list[State] = []
+        self.relay: list[State | None] = []
         self.node: list[int | None] = []
         self.kind: list[str] = []
-        for device, kind in kinds.items():
-            self.source[device] = self.sink[device] = self._state(kind, nodes[device])
-            if kind in ENDPOINTS:
-                self.sink[device] = self._state(kind, nodes[device])
-                self.relay[device] = self._state("relay", nodes[device])
-        self.into: list[list[tuple[State, int]]] = [[] for _ in self.node]
+        for kind, node in zip(kinds, nodes, strict=True):
+            computes = kind in ENDPOINTS
+            self.source.append(self._state(kind, node))
+            self.sink.append(self._state(kind, node) if computes else self.source[-1])
+            self.relay.append(self._state("relay", node) if computes else None)
+        self.into: list[Steps] = [[] for _ in self.node]
+        self.out: list[Steps] = [[] for _ in self.node]
         for link, (u, v) in enumerate(links):
             if u != v:
-                self._connect(u, v, link, peers=kinds[u] == kinds[v] and u in self.relay)
-        out: dict[State, list[tuple[int, State]]] = {}
-        for x, entries in enumerate(self.into):
-            for y, link in entries:
-                out.setdefault(y, []).append((link, x))
-        self.exit = {y: ways[0] for y, ways in out.items() if len(ways) == 1}
+                self._connect(u, v, link)
 
     def _state(self, kind: str, node: int | None) -> State:
         self.kind.append(kind)
         self.node.append(node)
         return len(self.node) - 1
 
-    def _connect(self, u: str, v: str, link: int, peers: bool) -> None:
-        tails = (self.source[u], self.relay[u]) if peers else (self.source[u],)
-        heads = (self.sink[v], self.relay[v]) if peers else (self.sink[v],)
-        for head in heads:
-            self.into[head].extend((tail, link) for tail in tails)
+    def _connect(self, u: int, v: int, link: int) -> None:
+        tail, head, onward, before = self.source[u], self.sink[v], self.relay[v], self.relay[u]
+        ways = [(tail, head)]
+        if onward is not None and before is not None and self.kind[tail] == self.kind[head]:
+            ways += [(before, head), (tail, onward), (before, onward)]
+        for y, x in ways:
+            self.into[x].append((link, y))
+            self.out[y].append((link, x))
+
+    def passable(self, x: State) -> bool:
+        """Whether a message can come to x and go on."""
+        return bool(self.into[x] and self.out[x])
+
+
+class Region(NamedTuple):
+    """Where a leg may lie: what it may pass, and whether it may go from y to x, inside or outside the node `home`."""
+
+    passes: Callable[[Net, State], bool]
+    goes: Callable[[Net, object, State, State], bool]
+
+
+def _enters(net: Net, home: object, y: State, x: State) -> bool:
+    """Backwards out of the target's node, through the fabric, and into other nodes never to leave them again."""
+    here, there = net.node[x], net.node[y]
+    return here == home or net.kind[x] == "relay" or (there != home if here is None else there == here)
+
+
+REGIONS: Final = {
+    "everywhere": Region(lambda net, x: True, _enters),
+    "within": Region(lambda net, x: net.kind[x] != "nic", lambda net, home, y, x: net.node[y] == home),
+    "between": Region(lambda net, x: net.node[x] is None, lambda net, home, y, x: net.node[y] != home),
+}
+
+
+class Ways(NamedTuple):
+    """The fewest-hop routes from a state: how long, how wide, how many, and their next steps, lowest link first."""
+
+    hops: int
+    width: float
+    paths: int
+    steps: Steps
 
 
 class Field:
-    """Hops to `target`, from as far away as was asked so far.
+    """Ways to `target`, from as far away as was asked so far.
 
-    `next` holds the (link, state) of each step of a fewest-hop route, `paths` the number of such routes. With `widths`
-    (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
+    With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
 
-    def __init__(
-        self,
-        net: Net,
-        target: State,
-        step: Callable[[Net, State, State], Iterator[tuple[State, int]]],
-        widths: Sequence[int] = (),
-    ):
-        self.net, self.target, self.step, self.widths = net, target, step, widths
-        self.width: dict[State, float] = {target: math.inf}
-        self.hops: dict[State, int] = {target: 0}
-        self.next: dict[State, list[tuple[int, State]]] = {}
+    def __init__(self, net: Net, target: State, home: object, region: Region, widths: Sequence[int] = ()):
+        self.net, self.target, self.home, self.region, self.widths = net, target, home, region, widths
+        self._ways: dict[State, Ways] = {target: Ways(0, math.inf, 1, [])}
         self._frontier: list[State] = [target]
-        self.paths: dict[State, int] = {target: 1}
 
-    def reaches(self, source: State) -> bool:
-        """Whether there is a way from `source`; expands the field until that is known."""
-        while source not in self.hops and self._frontier:
+    def ways(self, source: State) -> Ways | None:
+        """The ways from `source`; expands the field until they are known."""
+        while (found := self._ahead(source, 2)) is None and self._frontier:
             self._expand()
-        return source in self.hops
+        return found
 
     def _expand(self) -> None:
-        found: list[State] = []
+        found: dict[State, Steps] = {}
         for x in self._frontier:
-            hops = self.hops[x] + 1
-            for y, link in self.step(self.net, self.target, x):
-                width = min(self.width[x], self.widths[link]) if self.widths else math.inf
-                if y not in self.hops:
-                    found.append(y)
-                if y not in self.hops or (self.hops[y] == hops and width > self.width[y]):
-                    self.hops[y], self.paths[y], self.next[y] = hops, self.paths[x], [(link, x)]
-                    self.width[y] = width
-                elif self.hops[y] == hops and width == self.width[y]:
-                    self.paths[y] += self.paths[x]
-                    self.next[y].append((link, x))
-        self._frontier = found
+            for link, y in self.net.into[x]:
+                if y not in self._ways and self._passable(y) and self.region.goes(self.net, self.home, y, x):
+                    found.setdefault(y, []).append((link, x))
+        self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in found.items()}
+        self._frontier = list(found)
 
-    def first(self, source: State) -> Route:
-        """Of the routes with fewest hops the one whose sequence of links is lowest."""
+    def _passable(self, x: State) -> bool:
+        return self.net.passable(x) and self.region.passes(self.net, x)
+
+    def _ahead(self, y: State, look: int) -> Ways | None:
+        """The ways from a state that is up to `look` steps outside of the field."""
+        if y in self._ways or not look:
+            return self._ways.get(y)
+        steps, ways = [], []
+        for link, x in self.net.out[y]:
+            if (x in self._ways or self._passable(x)) and self._may_go(y, x, look == 2):
+                after = self._ahead(x, look - 1)
+                if after is not None:
+                    steps.append((link, x))
+                    ways.append(after)
+        return self._best(steps, ways) if steps else None
+
+    def _may_go(self, y: State, x: State, source: bool) -> bool:
+        """A source that has but one way out takes it, also to come back into its own node."""
+        only = source and self.home is not NO_HOME and len(self.net.out[y]) == 1
+        return only or self.region.goes(self.net, self.home, y, x)
+
+    def _best(self, steps: Steps, ways: Sequence[Ways]) -> Ways:
+        """The shortest, then the widest, of some steps with the ways after each."""
+        if len(steps) == 1:
+            return Ways(ways[0].hops + 1, self._width(steps[0][0], ways[0]), ways[0].paths, steps)
+        ranks = [(after.hops, -self._width(link, after)) for (link, _), after in zip(steps, ways, strict=True)]
+        hops, width = best = min(ranks)
+        keep = [i for i, rank in enumerate(ranks) if rank == best]
+        return Ways(hops + 1, -width, sum(ways[i].paths for i in keep), sorted(steps[i] for i in keep))
+
+    def _width(self, link: int, after: Ways) -> float:
+        return min(after.width, self.widths[link]) if self.widths else math.inf
+
+    def route(self, ways: Ways, number: int) -> Route:
+        """Of the P routes, in the order of their links, the one numbered `number` mod P."""
         route: list[int] = []
-        while source != self.target:
-            link, source = min(self.next[source])
+        number %= ways.paths
+        while ways.hops:
+            link, ways, number = self._branch(ways, number)
             route.append(link)
         return tuple(route)
 
-    def chosen(self, source: State, number: int) -> Route:
-        """Of the P routes with fewest hops, in the order of their links, the one numbered `number` mod P."""
-        route: list[int] = []
-        number %= self.paths[source]
-        while source != self.target:
-            link, source, number = self._branch(source, number)
-            route.append(link)
-        return tuple(route)
-
-    def _branch(self, source: State, number: int) -> tuple[int, State, int]:
-        for link, after in sorted(self.next[source]):
-            if number < self.paths[after]:
+    def _branch(self, ways: Ways, number: int) -> tuple[int, Ways, int]:
+        for link, x in ways.steps:
+            after = self._ahead(x, 1)
+            if after is not None and number < after.paths:
                 return link, after, number
-            number -= self.paths[after]
-        raise AssertionError("paths counts the routes through next")
+            number -= after.paths if after else 0
+        raise AssertionError("paths counts the routes through steps")
 
 
-def _everywhere(net: Net, target: State, x: State) -> Iterator[tuple[State, int]]:
-    """Backwards out of the target's node, through the fabric, and into other nodes never to leave them again."""
-    home, here = net.node[target], net.node[x]
-    if here == home or net.kind[x] == "relay":
-        yield from net.into[x]
-    elif here is None:
-        yield from (entry for entry in net.into[x] if net.node[entry[0]] != home)
-    else:
-        yield from (entry for entry in net.into[x] if net.node[entry[0]] == here)
+class Machine:
+    """The inside of all machines that are made alike: devices and links are places in their lists."""
 
+    def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int]):
+        self.net, self.widths = Net(links, kinds, [0] * len(kinds)), widths
+        self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
+        self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
+        self._fields: dict[int, Field] = {}
+        self._legs: dict[tuple[int, int], Ways | None] = {}
+        self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
-def _within(net: Net, target: State, x: State) -> Iterator[tuple[State, int]]:
-    """Backwards inside the target's node."""
-    if x == target or net.kind[x] != "nic":
-        yield from (entry for entry in net.into[x] if net.node[entry[0]] == net.node[target])
-
-
-def _between(net: Net, target: State, x: State) -> Iterator[tuple[State, int]]:
-    """Backwards over devices that belong to no node."""
-    if x == target or net.node[x] is None:
-        yield from (entry for entry in net.into[x] if net.node[entry[0]] != net.node[target])
-
-
-class Router:
-    """Routes by one policy. `devices` of a node are found by kind; a route that does not exist is None."""
-
-    def __init__(
-        self,
-        net: Net,
-        policy: Policy,
-        devices: Mapping[str, str],
-        nodes: Mapping[str, int | None],
-        widths: Sequence[int],
-    ):
-        self.net, self.policy, self.kinds, self.nodes, self.widths = net, policy, devices, nodes, widths
-        self._fields: dict[tuple[str, str], Field] = {}
-        self._only: dict[tuple[str, str, str], Route] = {}  # legs that are the same for every route
-        self._gpus: dict[int, list[str]] = {}
-        self._nics: dict[int, list[str]] = {}
-        self._nic_of: dict[int, dict[str, str]] = {}
-        self._ways_out: dict[tuple[str, int], tuple[str, str]] = {}
-        for device, kind in devices.items():
-            node = nodes[device]
-            if node is not None and kind in ("gpu", "nic"):
-                (self._gpus if kind == "gpu" else self._nics).setdefault(node, []).append(device)
-
-    def route(self, src: str, dst: str) -> Route | None:
-        """Links from `src` to `dst`, another device."""
-        node, to = self.nodes[src], self.nodes[dst]
-        if node is not None and node == to:
-            return self._hop(src, dst, src, dst, "within") or self._hop(src, dst, src, dst, "everywhere")
-        rails = self.policy == "rails" and node is not None and to is not None and self._rails(src, dst, node, to)
-        return rails or self._hop(src, dst, src, dst, "everywhere")
-
-    def _hop(self, src: str, dst: str, first: str, last: str, where: str) -> Route | None:
-        """A leg first → last of the route src → dst."""
+    def leg(self, first: int, last: int, number: int) -> Route | None:
+        """Of the fewest-hop routes inside the widest, the one numbered `number`."""
         if first == last:
             return ()
-        if (first, last, where) in self._only:
-            return self._only[first, last, where]
-        if (last, where) not in self._fields:
-            widths = self.widths if where == "within" else ()
-            self._fields[last, where] = Field(self.net, self.net.sink[last], _WHERE[where], widths)
-        way_out: Route = ()
-        field, source = self._fields[last, where], self.net.source[first]
-        if source in self.net.exit:  # no need to search as far as a device that has but one way to go
-            link, source = self.net.exit[source]
-            way_out = (link,)
-        if not field.reaches(source):
-            return None
-        if self.policy == "shortest" or field.paths[source] == 1:
-            return self._only.setdefault((first, last, where), way_out + field.first(source))
-        return way_out + field.chosen(source, zlib.crc32(f"{src}->{dst}".encode()))
+        ways = self._ways(first, last)
+        return ways and self._fields[last].route(ways, number)
 
-    def _rails(self, src: str, dst: str, node: int, to: int) -> Route | None:
-        """By the destination's NIC and the source's NIC of that index; None where they or a way do not exist."""
-        here, there = self._nics_of(node), self._nics_of(to)
-        if src not in here or dst not in there:
-            return None
-        last = there[dst]
-        owner, first = self._way_out(src, node, self._nics[to].index(last))
-        legs = (
-            self._hop(src, dst, src, owner, "within"),
-            self._hop(src, dst, owner, first, "within"),
-            self._hop(src, dst, first, last, "between"),
-            self._hop(src, dst, last, dst, "within"),
-        )
-        return None if None in legs else tuple(itertools.chain.from_iterable(filter(None, legs)))
+    def _ways(self, first: int, last: int) -> Ways | None:
+        if (first, last) not in self._legs:
+            if last not in self._fields:
+                self._fields[last] = Field(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
+            self._legs[first, last] = self._fields[last].ways(self.net.source[first])
+        return self._legs[first, last]
 
-    def _way_out(self, src: str, node: int, index: int) -> tuple[str, str]:
+    @cached_property
+    def nic_of(self) -> dict[int, int]:
+        """The NIC of each GPU: the nearest; GPUs that are equally near to several take one each in turn."""
+        turn: dict[tuple[int, ...], int] = {}
+        found = {}
+        for gpu in self.gpus:
+            near = self._nearest(gpu)
+            if near:
+                turn[near] = turn.get(near, -1) + 1
+                found[gpu] = near[turn[near] % len(near)]
+        return found
+
+    def _nearest(self, gpu: int) -> tuple[int, ...]:
+        ways = {nic: self._ways(gpu, nic) for nic in self.nics}
+        hops = {nic: way.hops for nic, way in ways.items() if way}
+        return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
+
+    def way_out(self, src: int, index: int) -> tuple[int, int]:
         """The GPU whose NIC has that index, and the NIC, if an NVSwitch leads there; else `src` and its own NIC."""
         if (src, index) not in self._ways_out:
-            own, nics = self._nics_of(node), self._nics[node]
-            wanted = nics[index] if index < len(nics) else own[src]
+            own = self.nic_of
+            wanted = self.nics[index] if index < len(self.nics) else own[src]
             owners = [gpu for gpu, nic in own.items() if nic == wanted]
             near = own[src] == wanted or not owners or not self._share_nvswitch(src, owners[0])
             self._ways_out[src, index] = (src, own[src]) if near else (owners[0], wanted)
         return self._ways_out[src, index]
 
-    def _share_nvswitch(self, src: str, proxy: str) -> bool:
-        into = self.net.into
-        return any(
-            self.net.kind[switch] == "nvswitch" and any(y == self.net.source[src] for y, _ in into[switch])
-            for switch, _ in into[self.net.sink[proxy]]
+    def _share_nvswitch(self, src: int, proxy: int) -> bool:
+        above = {x for _, x in self.net.out[self.net.source[src]]}
+        return any(self.net.kind[y] == "nvswitch" and y in above for _, y in self.net.into[self.net.sink[proxy]])
+
+
+class Inside(NamedTuple):
+    """One node: what it is made like, and its own devices and links in the places of that."""
+
+    machine: Machine
+    devices: list[int]
+    links: list[int]
+
+    def leg(self, first: int, last: int, number: int) -> Route | None:
+        """A route by the places of its ends."""
+        route = self.machine.leg(first, last, number)
+        return None if route is None else tuple(self.links[place] for place in route)
+
+
+class Router:
+    """Routes by one policy, in the numbers of links. A route that does not exist is None."""
+
+    def __init__(
+        self,
+        links: Sequence[tuple[str, str]],
+        policy: Policy,
+        kinds: Mapping[str, str],
+        nodes: Mapping[str, int | None],
+        widths: Sequence[int],
+    ):
+        self.policy, self.widths = policy, widths
+        self.number = {device: number for number, device in enumerate(kinds)}
+        self.links = [(self.number[u], self.number[v]) for u, v in links]
+        self.kinds, self.nodes = list(kinds.values()), [nodes[device] for device in kinds]
+        self.net = Net(self.links, self.kinds, self.nodes)
+        self._fields: dict[tuple[State, str, bool], Field] = {}
+        self._ends: dict[tuple[int, str, bool], tuple[Field, Route]] = {}
+
+    def route(self, src: str, dst: str) -> Route | None:
+        """Links from `src` to `dst`, another device."""
+        first, last = self.number[src], self.number[dst]
+        node, to = self.nodes[first], self.nodes[last]
+        number = 0 if self.policy == "shortest" else zlib.crc32(f"{src}->{dst}".encode())
+        if node is not None and node == to:
+            inside, place = self._insides[node], self._place
+            within = inside.leg(place[first], place[last], number)
+            return within or self._leg(first, last, "everywhere", False, number)
+        rails = self.policy == "rails" and node is not None and to is not None
+        found = self._rails(first, last, self._insides[node], self._insides[to], number) if rails else None
+        return found or self._leg(first, last, "everywhere", True, number)
+
+    def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
+        """A leg between devices that are, or are not, of one node."""
+        if (last, where, apart) not in self._ends:
+            self._ends[last, where, apart] = self._end(last, where, apart)
+        field, tail = self._ends[last, where, apart]
+        ways = field.ways(self.net.source[first])
+        return None if ways is None else field.route(ways, number) + tail
+
+    def _end(self, last: int, where: str, apart: bool) -> tuple[Field, Route]:
+        """The field of a device, or that of the switch it hangs on, and the link from there."""
+        net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
+        ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
+        shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])
+        tail = (ways[0][0],) if shared else ()
+        target = ways[0][1] if shared else target
+        key = (target, where, shared)
+        if key not in self._fields:
+            self._fields[key] = Field(net, target, NO_HOME if shared else home, region)
+        return self._fields[key], tail
+
+    def _rails(self, src: int, dst: int, here: Inside, there: Inside, number: int) -> Route | None:
+        """By the destination's NIC and the source's NIC of that index; None where they or a way do not exist."""
+        first, last = self._place[src], self._place[dst]
+        if first not in here.machine.nic_of or last not in there.machine.nic_of:
+            return None
+        enter = there.machine.nic_of[last]
+        owner, leave = here.machine.way_out(first, there.machine.nics.index(enter))
+        legs = (
+            here.leg(first, owner, number),
+            here.leg(owner, leave, number),
+            self._leg(here.devices[leave], there.devices[enter], "between", True, number),
+            there.leg(enter, last, number),
         )
+        return None if None in legs else tuple(itertools.chain.from_iterable(filter(None, legs)))
 
-    def _nics_of(self, node: int) -> dict[str, str]:
-        """The NIC of each GPU of a node: the nearest; GPUs that are equally near to several take one each in turn."""
-        if node not in self._nic_of:
-            turn: dict[tuple[str, ...], int] = {}
-            self._nic_of[node] = {}
-            for gpu in self._gpus.get(node, ()):
-                near = self._nearest(gpu, self._nics.get(node, ()))
-                if near:
-                    turn[near] = turn.get(near, -1) + 1
-                    self._nic_of[node][gpu] = near[turn[near] % len(near)]
-        return self._nic_of[node]
+    @cached_property
+    def _place(self) -> list[int]:
+        """The place of each device in its node."""
+        counts: dict[int | None, itertools.count[int]] = {}
+        return [next(counts.setdefault(node, itertools.count())) for node in self.nodes]
 
-    def _nearest(self, gpu: str, nics: Sequence[str]) -> tuple[str, ...]:
-        legs = {nic: self._hop(gpu, nic, gpu, nic, "within") for nic in nics}
-        hops = {nic: len(leg) for nic, leg in legs.items() if leg}
-        return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
+    @cached_property
+    def _insides(self) -> dict[int | None, Inside]:
+        devices: dict[int | None, list[int]] = {}
+        links: dict[int | None, list[int]] = {}
+        for device, node in enumerate(self.nodes):
+            devices.setdefault(node, []).append(device)
+        for link, (u, v) in enumerate(self.links):
+            if self.nodes[u] == self.nodes[v]:
+                links.setdefault(self.nodes[u], []).append(link)
+        made: dict[tuple[object, ...], Machine] = {}
+        return {
+            node: Inside(self._machine(members, links.get(node, []), made), members, links.get(node, []))
+            for node, members in devices.items()
+            if node is not None
+        }
 
-
-_WHERE: Final = {"everywhere": _everywhere, "within": _within, "between": _between}
+    def _machine(self, devices: list[int], links: list[int], made: dict[tuple[object, ...], Machine]) -> Machine:
+        kinds = tuple(self.kinds[device] for device in devices)
+        ends = tuple((self._place[u], self._place[v]) for u, v in map(self.links.__getitem__, links))
+        widths = tuple(self.widths[link] for link in links)
+        if (kinds, ends, widths) not in made:
+            made[kinds, ends, widths] = Machine(kinds, ends, widths)
+        return made[kinds, ends, widths]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import TopologyError, did_you_mean
-from simcoll.routing import POLICIES, Net, Policy, Route, Router
+from simcoll.routing import POLICIES, Policy, Route, Router
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -176,9 +176,7 @@ class Topology:
 
     @cached_property
     def _router(self) -> Router:
-        return Router(
-            Net(self.links, self.kinds, self._node), self.routing, self.kinds, self._node, self.bandwidths.tolist()
-        )
+        return Router(self.links, self.routing, self.kinds, self._node, self.bandwidths.tolist())
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
         """A route given by the devices on the way, with or without its ends."""

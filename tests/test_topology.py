@@ -84,13 +84,46 @@ def test_routes_do_not_depend_on_what_was_asked_before(name: str) -> None:
     assert all(one.route(*pair) == backwards[pair] for pair in pairs)
 
 
-def test_the_shortest_route_is_the_lowest_of_the_fewest_hops() -> None:
-    """`shortest` has as few hops as breadth-first search finds, and of those routes the least sequence of links."""
-    topology = make(**SEVERAL["torus"])
+BARE = ["switch", "tree", "three levels", "torus", "cube", "ring", "mesh"]
+
+
+@pytest.mark.parametrize("policy", ["shortest", "ecmp"])
+@pytest.mark.parametrize("name", BARE)
+def test_routes_are_those_of_breadth_first_search(name: str, policy: str) -> None:
+    """`shortest` takes, of the routes with fewest hops, the least sequence of links; `ecmp` the one whose place among
+    them is CRC-32 of `src->dst` modulo their number."""
+    topology = make(**SEVERAL[name], routing=policy)
     number = {ends: link for link, ends in enumerate(topology.links)}
     for src, dst in itertools.permutations(topology.ranks, 2):
-        ways = nx.all_shortest_paths(topology.graph, src, dst)
-        assert topology.route(src, dst) == min(tuple(number[hop] for hop in itertools.pairwise(way)) for way in ways)
+        paths = nx.all_shortest_paths(topology.graph, src, dst)
+        ways = sorted(tuple(number[hop] for hop in itertools.pairwise(path)) for path in paths)
+        chosen = zlib.crc32(f"{src}->{dst}".encode()) % len(ways) if policy == "ecmp" else 0
+        assert topology.route(src, dst) == ways[chosen]
+
+
+def test_machines_that_are_not_alike_are_routed_apart() -> None:
+    """A slow NVLink sends the traffic of its own machine over PCIe, and of no other."""
+    topology = make(system="hgx-h100", nodes=3, links={"node1.gpu0->node1.nvswitch0": {"bandwidth": "1 GB/s"}})
+    for node, way in enumerate(("nvswitch0", "pcie_switch0", "nvswitch0")):
+        assert names(topology, f"node{node}.gpu0", f"node{node}.gpu1")[1] == f"node{node}.{way}"
+
+
+def test_the_only_way_may_lead_out_of_the_machine() -> None:
+    """GPUs of one machine that hang on nothing but a switch outside it talk over that."""
+    graph = star(3)
+    nx.set_node_attributes(graph, {"d0": 0, "d1": 0, "d2": 1}, "node")
+    for policy in ("shortest", "ecmp", "rails"):
+        topology = Topology.from_graph(graph, routing=policy)
+        assert all(names(topology, *pair)[1] == "s" for pair in itertools.permutations(topology.ranks, 2))
+
+
+def test_a_switch_is_an_end_as_well() -> None:
+    """Routes from and to a switch, which may reduce, are the direct links, before and after others were asked for."""
+    topology = make(**SEVERAL["tree"])
+    for _ in range(2):
+        assert names(topology, "leaf0", "host1") == ["leaf0", "host1"]
+        assert names(topology, "host1", "leaf0") == ["host1", "leaf0"]
+        assert names(topology, "host1", "host2") == ["host1", "leaf0", "host2"]
 
 
 def test_equal_cost_routes_are_spread() -> None:
