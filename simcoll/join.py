@@ -23,11 +23,12 @@ KEYS: Final = (*EXACT, *LOOSE)
 SCHEMA: Final = "simcoll.compare/1"
 
 _OUTCOMES: Final = frozenset(
-    ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps", "engine")
+    ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps", "engine", "staged")
 )
 _OUTCOME_ENDINGS: Final = (
     "binding_link",
     "binding_busy",
+    "staged_bytes",
     "_us",
     "_us_min",
     "_us_max",

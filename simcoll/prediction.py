@@ -10,6 +10,7 @@ from typing import Final
 
 from simcoll import algorithms, registry, systems
 from simcoll.analysis import bounds, links
+from simcoll.analysis.staging import staged
 from simcoll.collectives import collective
 from simcoll.engines import event, fast
 from simcoll.errors import BoundError, Diagnostic, InputError, RefusedError
@@ -236,6 +237,7 @@ def row(prediction: Prediction) -> dict[str, object]:
     contract = collective(scenario.collective)
     algbw = scenario.nbytes / (time_ps / 1e12) / 1e9 if time_ps and scenario.nbytes else None
     binding = links.binding(program, time_ps)
+    waited = staged(program, prediction.timeline) if len(program) <= KEEP_HOPS else None
     return {
         **describe(scenario),
         "topology": topology.name,
@@ -258,6 +260,8 @@ def row(prediction: Prediction) -> dict[str, object]:
         "confidence": "uncalibrated",
         "binding_link": topology.link_names[binding.link] if binding else None,
         "binding_busy": binding.busy if binding else None,
+        "staged": waited.count if waited else None,
+        "staged_bytes": waited.peak_bytes if waited else None,
     }
 
 

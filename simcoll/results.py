@@ -19,10 +19,11 @@ COLUMNS: Final = (
     *("scenario", "topology", "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "time_us"),
     *("algbw_GBps", "busbw_GBps", "steps", "messages", "wire_bytes", "lower_bound_us", "engine", "seed", "status"),
     *("dtype", "op", "root", "in_place", "profile", "sharing", "shortcut", "proved", "bytes_per_rank"),
-    *("confidence", "low_us", "high_us", "binding_link", "binding_busy"),
+    *("confidence", "low_us", "high_us", "binding_link", "binding_busy", "staged", "staged_bytes"),
 )
 _INTS: Final = frozenset(
     {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
+    | {"staged", "staged_bytes"}
 )
 _FLOATS: Final = frozenset(
     {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}
