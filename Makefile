@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types install clean
+.PHONY: demo test lint types bench install clean
 
 demo: $(VENV)/.core
 	$(BIN)/simcoll run scenarios/quickstart.yaml -o demo
@@ -18,6 +18,9 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/engines.py
 
 install: $(VENV)/.core
 
