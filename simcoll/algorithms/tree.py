@@ -67,13 +67,13 @@ def bit_tree(n: int) -> Index:
     return np.where(node == 0, -1, np.where(parent < n, parent, node ^ bit))
 
 
-@register("reduce", "binomial", cost="log2(n) * (alpha + beta * m)")
+@register("reduce", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)")
 def binomial_reduce(request: Request) -> Iterator[Step]:
     """Up a binomial tree to the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from patterns.binomial_reduce(patterns.rooted(request.n, request.root), 0)
 
 
-@register("broadcast", "binomial", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
+@register("broadcast", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
 def binomial_broadcast(request: Request) -> Iterator[Step]:
     """Down a binomial tree from the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from patterns.binomial_broadcast(patterns.rooted(request.n, request.root), 0)
