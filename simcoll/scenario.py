@@ -38,6 +38,7 @@ TOLD: Final = frozenset(  # keys that have a column of their own in the results
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
 )
+MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes"})
 
 
@@ -163,6 +164,8 @@ class Scenario(Model):
             return 0
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
+        if value > MOST_BYTES:
+            raise ValueError(f"{value} B are more than can be counted; write at most '1048576 TiB'")
         dtype = str(info.data.get("dtype", "int8"))
         width = ITEMSIZE[dtype]
         if value % width or not value:

@@ -475,3 +475,11 @@ def test_results_are_the_same_every_time(tmp_path: Path):
         assert command("run", "quickstart", "-o", tmp_path / folder, "--jobs", jobs, *words).status == 0
     first, *others = ((tmp_path / folder / "results.csv").read_bytes() for folder in "abc")
     assert others == [first, first]
+
+
+@pytest.mark.parametrize("size", ["999999999 TiB", "1048577 TiB"])
+def test_sizes_beyond_counting_are_refused(size: str):
+    """A size that 64 bits cannot count with is wrong input, at its place; the largest that can be counted is not."""
+    with pytest.raises(simcoll.SimcollError, match="more than can be counted"):
+        simcoll.load("quickstart", [f"size={size}"])
+    assert simcoll.load("quickstart", ["size=1048576 TiB"])
