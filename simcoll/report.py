@@ -28,7 +28,7 @@ def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
     first = scenarios[0]
     shown = [{**row, "time_us": row.get("time_us"), "bound_us": row.get("lower_bound_us")} for row in rows]
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
-    columns += ["bound_us", *(name for name in ("topology", "profile", "sharing") if _varies(rows, name)), *swept(rows)]
+    columns += ["bound_us", *_settings(rows)]
     head = [
         f"# simcoll {simcoll.__version__}: {first.name}",
         f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
@@ -47,6 +47,11 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
     return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
 
 
+def _settings(rows: Sequence[Row]) -> list[str]:
+    """What else tells the rows apart, besides collective, algorithm, size and ranks."""
+    return [*(name for name in ("topology", "profile", "sharing") if _varies(rows, name)), *swept(rows)]
+
+
 def _varies(rows: Sequence[Row], column: str) -> bool:
     return len({row.get(column) for row in rows}) > 1
 
@@ -62,7 +67,7 @@ def _busiest_lines(rows: Sequence[Row]) -> list[str]:
     if not used:
         return []
     size, ranks = max((row["size_bytes"], row["ranks"]) for row in used)
-    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *swept(used)]
+    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *_settings(used)]
     busiest: dict[str, list[str]] = {}
     waiting = []
     for row in used:

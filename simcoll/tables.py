@@ -22,7 +22,7 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
     lines = [[name for name, _ in heads], *units, *body]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    return "\n".join("  " + "   ".join(map(str.rjust, line, widths)) for line in lines)
+    return "\n".join(("  " + "   ".join(map(str.rjust, line, widths))).rstrip() for line in lines)
 
 
 def _head(column: str) -> tuple[str, str]:

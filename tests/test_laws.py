@@ -423,3 +423,16 @@ def test_textbook_moves() -> None:
         assert found == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
     for found in played("send_recv", [nothing, [7, 8, 9], nothing], root=1):
         assert found == [None, None, [7, 8, 9]]
+
+
+@pytest.mark.parametrize("how", ["full", "fingerprint"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_a_contribution_that_counts_twice_is_refused(collective: str, how: Proof) -> None:
+    """Sent and reduced a second time, a rank's contribution is there twice: wrong, and named as such."""
+    once = build(collective, "naive", 4)
+    twice = Schedule.from_rows(
+        [once.row(0), *once], collective=collective, algorithm="twice", n=4, n_chunks=once.n_chunks
+    )
+    prove(once, how)
+    with pytest.raises(ScheduleError, match=r"rank \d.*chunk \d.*\(\d more than once\)"):
+        prove(twice, how)
