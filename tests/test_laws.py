@@ -436,3 +436,33 @@ def test_a_contribution_that_counts_twice_is_refused(collective: str, how: Proof
     prove(once, how)
     with pytest.raises(ScheduleError, match=r"rank \d.*chunk \d.*\(\d more than once\)"):
         prove(twice, how)
+
+
+@pytest.mark.parametrize("how", ["full", "fingerprint"])
+def test_different_chunks_reduced_together_are_refused(how: Proof) -> None:
+    """A sum of chunk 0 and chunk 1 is wrong, also where every rank counts once and the right chunk came last."""
+    right = [(0, 1, 0, 0, 0, 1), (0, 1, 1, 0, 1, 1), (0, 2, 0, 0, 0, 1), (0, 2, 1, 0, 1, 1)]
+    wrong = [(0, 1, 1, 0, 0, 1), (0, 1, 0, 0, 1, 1), *right[2:]]
+    for rows in (right, wrong):
+        played = Schedule.from_rows(rows, collective="reduce", algorithm="mixed", n=3, n_chunks=2)
+        if rows is right:
+            prove(played, how)
+        else:
+            with pytest.raises(ScheduleError, match=r"rank 0, chunk 0.*different chunks reduced together"):
+                prove(played, how)
+
+
+def test_counting_twice_is_remembered_on_the_way() -> None:
+    """What counted twice at one rank still does after it was passed on."""
+    rows = [(0, 2, 0, 1, 0, 1), (0, 2, 0, 1, 0, 1), (1, 1, 0, 0, 0, 1)]
+    played = Schedule.from_rows(rows, collective="reduce", algorithm="detour", n=3, n_chunks=1)
+    with pytest.raises(ScheduleError, match=r"rank 0, chunk 0.*\(2 more than once\)"):
+        prove(played)
+
+
+def test_sending_what_was_never_put_there_is_refused() -> None:
+    """Rank 1 has nothing to send before the root's buffer reaches it, even if nobody keeps what it sends."""
+    rows = [(0, 1, 0, 2, 0, 0), (1, 0, 0, 1, 0, 0), (1, 0, 0, 2, 0, 0)]
+    played = Schedule.from_rows(rows, collective="broadcast", algorithm="early", n=3, n_chunks=1)
+    with pytest.raises(ScheduleError, match=r"step 0: rank 1 sends chunk 0 to rank 2, but nothing was ever put there"):
+        prove(played)
