@@ -13,6 +13,7 @@ from typing import Any
 
 import simcoll.algorithms
 from simcoll import tables
+from simcoll.compiled import have_numba
 from simcoll.engines import event, fast
 from simcoll.model import Params
 from simcoll.program import bind
@@ -56,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="64,256,1024")
     ranks = [int(n) for n in parser.parse_args().ranks.split(",")]
-    compiled = fast.have_numba()
+    compiled = have_numba()
     print(f"# seconds; kernel {'compiled by numba' if compiled else 'not compiled: install the extra fast'}")
     for sharing in ("fifo", "fair"):
         measure(4, sharing, compiled)  # compiles, or loads what is compiled

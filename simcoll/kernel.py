@@ -1,8 +1,5 @@
 """The loops of the fast engine, in the subset of Python that numba compiles. The same source runs uncompiled.
 
-Loaded as `simcoll.kernel` these are plain functions on lists; `engines/fast.py` loads the file a second time under the
-name COMPILED, and then they are compiled functions on arrays. Nothing else is different.
-
 One event a transfer is outstanding at any time, so a heap of (time, index) serves every link and receive side in the
 order that the rules ask for: a server is assigned when its request is popped, which is the second phase of an instant,
 because every cause precedes its effect by at least 1 ps. What has happened is known early: when a link begins to
@@ -14,18 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-COMPILED = "simcoll._compiled"
+from simcoll.compiled import jit_for
+
 NEVER = 2**62
-
-if __name__ == COMPILED:
-    import numba
-
-    jit: Any = numba.njit(cache=True)
-else:
-
-    def jit(function: Any) -> Any:
-        """Leave it as it is."""
-        return function
+jit = jit_for(__name__)
 
 
 # --- a heap of (time, index), four entries below each; `place`, if it is not empty, says where each index is ---

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, full_mesh, makespan, program, star, timeline
 
+from simcoll.compiled import have_numba
 from simcoll.engines import event, fast
 from simcoll.errors import InputError, StuckError
 from simcoll.topology import Link
@@ -19,7 +20,7 @@ DEAD = Link(0, 1000)
 SHARINGS = ("fair", "fifo")
 
 both_sharings = pytest.mark.parametrize("sharing", SHARINGS)
-without_numba = pytest.mark.skipif(not fast.have_numba(), reason="numba is not installed")
+without_numba = pytest.mark.skipif(not have_numba(), reason="numba is not installed")
 
 
 def waiting(name: str, n: int, down: tuple[str, str], **params: object) -> str:

@@ -7,26 +7,19 @@ compiled by numba, where that is installed, for large ones.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
-import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll import kernel
-from simcoll.errors import InputError, SimcollError
+from simcoll.compiled import WORTH_COMPILING, compile_kernel, have_numba
+from simcoll.errors import InputError
 from simcoll.model import NEVER, NONE, clocked, service_ps
 from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline
 
-WORTH_COMPILING: Final = 100_000  # transfers: below, Python is done before compiled code is loaded
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 
 Array = NDArray[Any]
@@ -60,42 +53,12 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
     return Done(run_.fair() if program.params.sharing == "fair" else run_.fifo(), "none", compiled)
 
 
-def have_numba() -> bool:
-    """Whether numba is installed (the extra `fast`)."""
-    return importlib.util.find_spec("numba") is not None
-
-
-@functools.cache
-def _compiled_kernel() -> ModuleType:
-    """The kernel's source loaded once more, this time for numba."""
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_dir()))
-    spec = importlib.util.spec_from_file_location(kernel.COMPILED, kernel.__file__)
-    if spec is None or spec.loader is None:
-        raise SimcollError(f"{kernel.__file__} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[kernel.COMPILED] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _cache_dir() -> Path:
-    """A folder that can be written: the user's cache, else one that lasts as long as the machine runs."""
-    asked = os.environ.get("SIMCOLL_CACHE_DIR")
-    folder = Path(asked) if asked else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "simcoll"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(tempfile.gettempdir()) / f"simcoll-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
-
-
 class _Run:
     """A program laid out for the kernel: arrays if it is compiled, lists (quicker to index in Python) if not."""
 
     def __init__(self, program: Program, compiled: bool, hops: bool):
         self.program, self.params, self.compiled, self.keep_hops = program, program.params, compiled, hops
-        self.kernel: Any = _compiled_kernel() if compiled else kernel
+        self.kernel: Any = compile_kernel(kernel) if compiled else kernel
         self.count = len(program)
         self.local = program.src == program.dst
         self.tables = _Tables(program)
