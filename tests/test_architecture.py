@@ -24,12 +24,12 @@ HOMES = {  # library: where it may be imported
     "yaml": ["config.py"],
     "torch": ["executors/"],
     "networkx": ["topology.py", "systems.py", "fabrics.py", "plot/topology.py"],
-    "click": ["cli.py"],
-    "rich": ["cli.py"],
+    "click": ["cli.py", "commands/"],
+    "rich": ["commands/"],
     "joblib": ["sweep.py"],
     "pandas": ["api.py"],
 }
-SHARED = ["plot/style.py", "plot/panels.py"]  # by the members of their family
+SHARED = ["plot/style.py", "plot/panels.py", "commands/options.py"]  # by the members of their family
 MOST_LINES, HARD_LIMIT = 350, 450
 
 

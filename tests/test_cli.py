@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import simcoll as package
 from simcoll import collectives, registry, results
 from simcoll.cheatsheet import every_pair
+from simcoll.cli import COMMANDS
 from simcoll.config import shipped
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -81,12 +82,20 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["topology", "show"], ["compare"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["topology", "show"]])
 def test_every_command_has_help(command: list[str]):
     """`--help` is a good answer: stdout, exit 0."""
     found = simcoll(*command, "--help")
     assert (found.status, found.err) == (0, "")
     assert found.out.startswith(f"Usage: {' '.join(['simcoll', *command])} ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_tells_what_they_tell(name: str):
+    """What `simcoll --help` says of a command, which it does not import, is the first line of the command's help."""
+    own, every = (" ".join(simcoll(*words, "--help").out.split()) for words in ([name], []))
+    assert f" {COMMANDS[name][1]} " in own
+    assert f" {name} {COMMANDS[name][1]} " in f"{every} "
 
 
 def test_version():

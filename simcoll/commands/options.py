@@ -1,0 +1,21 @@
+"""What commands share: options of one spelling, and files read with one complaint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from simcoll.errors import InputError
+
+SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def read_text(path: Path) -> str:
+    """A file's text, `-` being stdin; raises InputError."""
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None

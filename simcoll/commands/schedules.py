@@ -1,0 +1,73 @@
+"""`simcoll show` and `simcoll verify`: what a schedule does, and the proof that it does it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from simcoll.commands.options import JSON, read_text
+from simcoll.errors import InputError
+
+
+@click.command()
+@click.argument("name", metavar="COLLECTIVE/ALGORITHM")
+@click.option("--ranks", required=True, metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
+@click.option("--root", default=0, show_default=True)
+@click.option("--data", is_flag=True, help="What every rank holds before and after.")
+@click.option("--diagram", is_flag=True, help="A space-time picture.")
+@JSON
+def show(name: str, ranks: str, root: int, data: bool, diagram: bool, as_json: bool) -> None:
+    """Show what an algorithm does: transfers, counts, data."""
+    from simcoll import cheatsheet, report
+
+    numbers = _rank_counts(ranks)
+    if not 0 <= root < min(numbers):
+        raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
+    if len(numbers) > 1 and (data or diagram):
+        raise InputError("--data and --diagram show one number of ranks", "give one to --ranks")
+    for n in numbers:
+        cheatsheet.check_length(name, n, root)
+    if as_json:
+        documents = [cheatsheet.document(cheatsheet.build(name, n, root)) for n in numbers]
+        print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
+    elif len(numbers) > 1:
+        print(report.count_table(name, cheatsheet.count_rows(name, numbers)))
+    elif data or diagram:
+        schedule = cheatsheet.build(name, numbers[0], root)
+        print("\n\n".join([*([cheatsheet.data(schedule)] * data), *([cheatsheet.diagram(schedule)] * diagram)]))
+    else:
+        schedule = cheatsheet.build(name, numbers[0], root)
+        print(schedule)
+        print(report.counts_line(schedule))
+
+
+def _rank_counts(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if not all(n > 0 for n in numbers):
+        raise InputError(f"--ranks: {text!r} is no number of ranks", "write e.g. 8 or 2,4,8")
+    return numbers
+
+
+@click.command()
+@click.argument("name", metavar="[COLLECTIVE/ALGORITHM]", required=False)
+@click.option("--ranks", default=8, show_default=True, type=click.IntRange(1, 4096))
+@click.option("--schedule", type=click.Path(path_type=Path), help="A schedule as `simcoll show --json` prints it.")
+@JSON
+def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -> int:
+    """Prove that schedules do what their collectives promise.
+
+    All algorithms that are registered if none is named.
+    """
+    from simcoll import cheatsheet, report
+
+    if schedule:
+        rows = [cheatsheet.verdict_on(cheatsheet.parse(read_text(schedule), str(schedule)))]
+    else:
+        rows = [cheatsheet.verdict(pair, ranks) for pair in ([name] if name else cheatsheet.every_pair())]
+    print(json.dumps({"rows": rows}, indent=1) if as_json else report.proof_table(rows))
+    return 1 if any(row["status"] == "wrong" for row in rows) else 0
