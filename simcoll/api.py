@@ -20,7 +20,8 @@ from simcoll.executors.data import prove
 from simcoll.prediction import Prediction, predict
 from simcoll.registry import Request, register
 from simcoll.scenario import Point, Scenario
-from simcoll.schedule import Schedule, Step, Transfer, send
+from simcoll.schedule import Schedule, Transfer
+from simcoll.steps import Step, send
 from simcoll.topology import Link, Topology
 
 __all__ = [

@@ -46,7 +46,7 @@ def check_length(name: str, n: int, root: int = 0) -> None:
     """Raise InputError if a schedule is too long to be shown."""
     entry, options = _found(name)
     request = registry.Request(n, root, agents=int(entry.needs_agent), options=options)
-    lengths = itertools.accumulate(len(step.src) for step in entry.steps(request))
+    lengths = itertools.accumulate(part.transfers for part in entry.steps(request))
     if n > MOST_RANKS or any(length > MOST_TRANSFERS for length in lengths):
         raise InputError(f"--ranks: {name} of {n} ranks is too long to be shown", "take fewer ranks")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simcoll.schedule import Step, send
+from simcoll.steps import Part, Repeat, Step, send
 
 Index = NDArray[np.int64]
 
@@ -27,31 +27,41 @@ def _shards(slots: ArrayLike, groups: Index) -> Index:
     return np.broadcast_to(table, (*groups.shape, table.shape[-1]))
 
 
-def ring_reduce_scatter(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+def ring_reduce_scatter(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Part]:
     """m−1 steps around the ring; the rank at position i ends with shard i reduced."""
-    groups = _groups(ranks)
-    shards, m = _shards(slots, groups), groups.shape[1]
-    i = np.arange(m)
-    for s in range(m - 1):
-        yield send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - 1 - s) % m], reduce=True)
+    yield from _around(ranks, slots, lag=1, reduce=True)
 
 
-def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Part]:
     """m−1 steps around the ring; position i starts with shard i and all end with all."""
+    yield from _around(ranks, slots, lag=0, reduce=False)
+
+
+def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Iterator[Part]:
+    """m−1 steps in which position i sends shard i − lag − s on: a Repeat where shards are evenly spaced."""
     groups = _groups(ranks)
     shards, m = _shards(slots, groups), groups.shape[1]
     i = np.arange(m)
-    for s in range(m - 1):
-        yield send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - s) % m])
+
+    def step(s: int) -> Step:
+        return send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - lag - s) % m], reduce=reduce)
+
+    apart = np.unique(np.diff(shards, axis=1))
+    if len(apart) != 1 or m < 3:
+        yield from map(step, range(m - 1))
+        return
+    lowest = shards.min(axis=1, keepdims=True)
+    base = np.broadcast_to(lowest, shards.shape).astype(np.int32).ravel()
+    yield Repeat(step(0), m - 1, base, m * abs(int(apart[0])), -int(apart[0]))
 
 
-def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Part]:
     """Reduce-scatter, then all-gather: 2(m−1) steps."""
     yield from ring_reduce_scatter(ranks, slots)
     yield from ring_all_gather(ranks, slots)
 
 
-def pairwise_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+def pairwise_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Part]:
     """Recursive doubling over whole buffers of w slots (`slots` (rings, w)).
 
     Where m is no power of two, the first 2(m − p) ranks fold in pairs before and unfold after, as MPI libraries do.
@@ -83,7 +93,7 @@ def fold(groups: Index) -> tuple[Index, Index]:
     return extra, core
 
 
-def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Part]:
     """Up a binomial tree to the first rank, ⌈log2 m⌉ steps, every slot of `slots` (w)."""
     order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
     distance = 1
@@ -93,7 +103,7 @@ def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
         distance *= 2
 
 
-def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Step]:
+def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[Part]:
     """Down a binomial tree from the first rank, ⌈log2 m⌉ steps, the farthest first."""
     order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
     distance = 1 << max(0, (len(order) - 1).bit_length() - 1)
@@ -112,7 +122,7 @@ def rooted(n: int, root: int) -> Index:
     return (root + np.arange(n)) % n
 
 
-def tree_reduce(parent: Index, slot: int) -> Iterator[Step]:
+def tree_reduce(parent: Index, slot: int) -> Iterator[Part]:
     """Up any tree (`parent`, −1 at the root), each node once its children have: as many steps as the tree is high."""
     height = _heights(parent)
     for step in range(int(height.max())):
@@ -120,7 +130,7 @@ def tree_reduce(parent: Index, slot: int) -> Iterator[Step]:
         yield send(node, parent[node], slot, reduce=True)
 
 
-def tree_broadcast(parent: Index, slot: int) -> Iterator[Step]:
+def tree_broadcast(parent: Index, slot: int) -> Iterator[Part]:
     """Down any tree from its root, one level a step, the lower child first."""
     depth = _depths(parent)
     for step in range(int(depth.max())):
@@ -149,7 +159,7 @@ def binary_heap(n: int) -> Index:
     return (np.arange(n) - 1) // 2
 
 
-def halving_reduce_scatter(core: Index, owner: Index) -> Iterator[Step]:
+def halving_reduce_scatter(core: Index, owner: Index) -> Iterator[Part]:
     """log2 p steps over a power of two of ranks, the far half first; slot b ends reduced at `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = len(core) // 2
@@ -159,7 +169,7 @@ def halving_reduce_scatter(core: Index, owner: Index) -> Iterator[Step]:
         distance //= 2
 
 
-def doubling_all_gather(core: Index, owner: Index) -> Iterator[Step]:
+def doubling_all_gather(core: Index, owner: Index) -> Iterator[Part]:
     """log2 p steps over a power of two of ranks, the nearest first; slot b starts at `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = 1

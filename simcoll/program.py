@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError
 from simcoll.model import NONE, Index, Network, Params, dependencies, service_ps
-from simcoll.schedule import Ints, Schedule
+from simcoll.schedule import Schedule
+from simcoll.steps import Ints
 
 MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
 DENSE: Final = 1 << 22  # keys up to about here are numbered by a table, beyond by sorting

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from simcoll.collectives import collective as find_collective
 from simcoll.errors import InputError, RefusedError, did_you_mean
-from simcoll.schedule import Schedule, Step
+from simcoll.schedule import Schedule
+from simcoll.steps import Part
 
 Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2, 3))
 
@@ -83,7 +84,7 @@ class Algorithm:
 
     collective: str
     name: str
-    steps: Callable[[Request], Iterator[Step]]
+    steps: Callable[[Request], Iterator[Part]]
     chunks: Callable[[Request], int]
     pipelined: bool = False
     cost: str = ""
@@ -148,11 +149,11 @@ def register(
     uses_groups: bool = False,
     options: Mapping[str, tuple[str, ...]] | None = None,
     library: bool = False,
-) -> Callable[[Callable[[Request], Iterator[Step]]], Callable[[Request], Iterator[Step]]]:
+) -> Callable[[Callable[[Request], Iterator[Part]]], Callable[[Request], Iterator[Part]]]:
     """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest."""
     find_collective(collective)
 
-    def enter(steps: Callable[[Request], Iterator[Step]]) -> Callable[[Request], Iterator[Step]]:
+    def enter(steps: Callable[[Request], Iterator[Part]]) -> Callable[[Request], Iterator[Part]]:
         ALGORITHMS.setdefault(collective, {})[name] = Algorithm(
             collective,
             name,

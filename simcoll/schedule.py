@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.errors import ScheduleError
-
-Ints = NDArray[np.int32]
-Bools = NDArray[np.bool_]
+from simcoll.steps import Bools, Ints, Part, Repeat, Step, join, send
 
 
 class Transfer(NamedTuple):
@@ -38,44 +36,6 @@ class Transfer(NamedTuple):
     def __str__(self) -> str:
         slot = f"{self.src_slot}" if self.src_slot == self.dst_slot else f"{self.src_slot}→{self.dst_slot}"
         return f"step {self.step}: chunk {slot}: {self.src}→{self.dst}{' reduce' if self.reduce else ''}"
-
-
-class Step(NamedTuple):
-    """The transfers of one step as columns of equal length; order is index order."""
-
-    src: Ints
-    src_slot: Ints
-    dst: Ints
-    dst_slot: Ints
-    reduce: Bools
-
-
-def send(
-    src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False
-) -> Step:
-    """One step in which each `src` sends `slot` to `dst` (into `to_slot` if it differs); arguments broadcast.
-
-    >>> send([1, 2], 0, 0, reduce=True).src.tolist()
-    [1, 2]
-    """
-    columns = np.broadcast_arrays(src, slot, dst, slot if to_slot is None else to_slot)
-    s, ss, d, ds = (np.ascontiguousarray(c, dtype=np.int32).ravel() for c in columns)
-    return Step(s, ss, d, ds, np.full(s.shape, reduce))
-
-
-def join(*steps: Step) -> Step:
-    """Several sets of transfers as one step."""
-    return Step._make(np.concatenate(column) for column in zip(*steps, strict=True))
-
-
-def together(*parts: Iterable[Step]) -> Iterator[Step]:
-    """Run independent parts side by side: step i of the result is step i of every part that has one."""
-    iterators = [iter(part) for part in parts]
-    while True:
-        steps = [step for step in (next(it, None) for it in iterators) if step is not None]
-        if not steps:
-            return
-        yield join(*steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,18 +83,21 @@ class Schedule:
             column.setflags(write=False)
 
     @classmethod
-    def from_steps(cls, steps: Iterable[Step], *, n_chunks: int, **what: Any) -> Schedule:
+    def from_steps(cls, parts: Iterable[Part], *, n_chunks: int, **what: Any) -> Schedule:
         """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), so that engines meet
         them in an order close to that of time; what one sender does keeps its order."""
-        parts: list[Step] = []
+        found: list[Step] = []
         numbers: list[Ints] = []
-        for number, part in enumerate(steps):
-            order = _sender_order(part.src)
-            parts.append(Step._make(column[order] for column in part))
-            numbers.append(np.full(len(order), number, np.int32))
-        if not parts:
-            parts, numbers = [send([], [], [])], [np.zeros(0, np.int32)]
-        columns: dict[str, Any] = join(*parts)._asdict()
+        number = 0
+        for part in parts:
+            ordered = part.in_order()
+            found.append(ordered.whole() if isinstance(ordered, Repeat) else ordered)
+            steps = np.arange(number, number + part.steps, dtype=np.int32)
+            numbers.append(np.repeat(steps, part.transfers // part.steps))
+            number += part.steps
+        if not found:
+            found, numbers = [send([], [], [])], [np.zeros(0, np.int32)]
+        columns: dict[str, Any] = join(*found)._asdict()
         return cls(n_chunks=n_chunks, step=np.concatenate(numbers), **columns, **what)
 
     @classmethod
@@ -232,16 +195,6 @@ def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
     names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
     columns = {name: np.concatenate([getattr(s, name) for s in schedules])[order] for name in names}
     return first.replace(groups=tuple(g for s in schedules for g in s.groups), **columns)
-
-
-def _sender_order(src: Ints) -> NDArray[np.intp]:
-    """Rows by (place in the sender's list, sender)."""
-    by_sender = np.argsort(src, kind="stable")
-    ordered = src[by_sender]
-    starts = np.searchsorted(ordered, ordered)  # first row of each sender's run
-    place = np.empty(len(src), np.int64)
-    place[by_sender] = np.arange(len(src)) - starts
-    return np.lexsort((src, place))
 
 
 def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None = None) -> NDArray[np.int64]:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from simcoll import patterns
 from simcoll.patterns import several
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, send
+from simcoll.steps import Part, send
 
 
 @register("all_reduce", "all_pairs", cost="alpha + (n - 1) * beta * m", cost_for=several)
-def all_pairs(request: Request) -> Iterator[Step]:
+def all_pairs(request: Request) -> Iterator[Part]:
     """Everyone sends its whole buffer to everyone: 1 step, n(n−1) messages."""
     if request.n > 1:
         yield send(*patterns.peers(request.n), 0, reduce=True)
 
 
 @register("all_gather", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
-def direct_all_gather(request: Request) -> Iterator[Step]:
+def direct_all_gather(request: Request) -> Iterator[Part]:
     """Everyone sends its block to everyone: 1 step, n(n−1) messages."""
     rank, others = patterns.peers(request.n)
     if request.n > 1:
@@ -26,7 +26,7 @@ def direct_all_gather(request: Request) -> Iterator[Step]:
 
 
 @register("reduce_scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
-def direct_reduce_scatter(request: Request) -> Iterator[Step]:
+def direct_reduce_scatter(request: Request) -> Iterator[Part]:
     """Everyone sends everyone its block to be reduced there: 1 step, n(n−1) messages."""
     rank, others = patterns.peers(request.n)
     if request.n > 1:
@@ -36,7 +36,7 @@ def direct_reduce_scatter(request: Request) -> Iterator[Step]:
 @register(
     "all_to_all", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
 )
-def direct_all_to_all(request: Request) -> Iterator[Step]:
+def direct_all_to_all(request: Request) -> Iterator[Part]:
     """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages."""
     rank, others = patterns.peers(request.n)
     if request.n > 1:
@@ -44,7 +44,7 @@ def direct_all_to_all(request: Request) -> Iterator[Step]:
 
 
 @register("gather", "direct", chunks=chunk_per_rank, cost="alpha + beta * m / n", cost_for=several, library=True)
-def direct_gather(request: Request) -> Iterator[Step]:
+def direct_gather(request: Request) -> Iterator[Part]:
     """Everyone sends its block to the root: 1 step, n−1 messages."""
     others = patterns.rooted(request.n, request.root)[1:]
     if len(others):
@@ -54,7 +54,7 @@ def direct_gather(request: Request) -> Iterator[Step]:
 @register(
     "scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
 )
-def direct_scatter(request: Request) -> Iterator[Step]:
+def direct_scatter(request: Request) -> Iterator[Part]:
     """The root sends everyone its block in turn: 1 step, n−1 messages."""
     others = patterns.rooted(request.n, request.root)[1:]
     if len(others):
@@ -62,7 +62,7 @@ def direct_scatter(request: Request) -> Iterator[Step]:
 
 
 @register("send_recv", "direct", cost="alpha + beta * m", cost_for=several)
-def direct_send_recv(request: Request) -> Iterator[Step]:
+def direct_send_recv(request: Request) -> Iterator[Part]:
     """The root sends its buffer to the rank behind it: 1 message."""
     if request.n > 1:
         yield send(request.root, (request.root + 1) % request.n, 0)

@@ -12,17 +12,17 @@ import numpy as np
 from simcoll import patterns
 from simcoll.patterns import Index, highest_bit, lowest_bit, power_of_two
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, send
+from simcoll.steps import Part, send
 
 
 @register("all_reduce", "recursive_doubling", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
-def recursive_doubling_all_reduce(request: Request) -> Iterator[Step]:
+def recursive_doubling_all_reduce(request: Request) -> Iterator[Part]:
     """Pairs at distance 1, 2, 4, … swap whole buffers: log2 n steps, or ⌊log2 n⌋ + 2."""
     yield from patterns.pairwise_all_reduce(np.arange(request.n), 0)
 
 
 @register("all_reduce", "halving_doubling", chunks=lambda request: 1 << (request.n.bit_length() - 1))
-def halving_doubling(request: Request) -> Iterator[Step]:
+def halving_doubling(request: Request) -> Iterator[Part]:
     """Rabenseifner: recursive-halving reduce-scatter, then recursive-doubling all-gather: 2 log2 n steps.
 
     The larger halves go to the nearer ranks. Where n is no power of two, the ranks beyond it fold in before and out
@@ -61,7 +61,7 @@ def _owners(extra: Index, core: Index) -> Index:
 
 
 @register("reduce_scatter", "recursive_halving", chunks=chunk_per_rank)
-def recursive_halving_reduce_scatter(request: Request) -> Iterator[Step]:
+def recursive_halving_reduce_scatter(request: Request) -> Iterator[Part]:
     """Pairs at distance n/2, n/4, … swap the half the other needs: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
     if len(extra):
@@ -72,7 +72,7 @@ def recursive_halving_reduce_scatter(request: Request) -> Iterator[Step]:
 
 
 @register("all_gather", "recursive_doubling", chunks=chunk_per_rank)
-def recursive_doubling_all_gather(request: Request) -> Iterator[Step]:
+def recursive_doubling_all_gather(request: Request) -> Iterator[Part]:
     """Pairs at distance 1, 2, 4, … swap what they have: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
     if len(extra):
@@ -84,7 +84,7 @@ def recursive_doubling_all_gather(request: Request) -> Iterator[Step]:
 
 
 @register("all_gather", "bruck", chunks=chunk_per_rank)
-def bruck_all_gather(request: Request) -> Iterator[Step]:
+def bruck_all_gather(request: Request) -> Iterator[Part]:
     """Everyone sends what it has 1, 2, 4, … ranks back: ⌈log2 n⌉ steps for any n.
 
     Bruck, Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is needed.
@@ -97,7 +97,7 @@ def bruck_all_gather(request: Request) -> Iterator[Step]:
 
 
 @register("all_to_all", "bruck", chunks=chunk_per_rank)
-def bruck_all_to_all(request: Request) -> Iterator[Step]:
+def bruck_all_to_all(request: Request) -> Iterator[Part]:
     """Blocks hop 1, 2, 4, … ranks ahead by the bits of their distance: ⌈log2 n⌉ steps of half the buffer for any n.
 
     Bruck, Ho, Kipnis, Upfal, Weathersby (1997). On its way a block that goes `far` ranks lies in scratch slot n + far.
@@ -120,7 +120,7 @@ def bruck_all_to_all(request: Request) -> Iterator[Step]:
 
 
 @register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)", library=True)
-def dissemination_barrier(request: Request) -> Iterator[Step]:
+def dissemination_barrier(request: Request) -> Iterator[Part]:
     """Everyone tells the rank 1, 2, 4, … ahead what it has heard: ⌈log2 n⌉ steps, n messages each.
 
     Hensgen, Finkel, Manber (1988). Reports may reach a rank by several ways, which harms no barrier.

@@ -9,7 +9,7 @@ import numpy as np
 from simcoll import patterns
 from simcoll.patterns import Index
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, send, together
+from simcoll.steps import Part, send, together
 
 
 def _shards(request: Request) -> int:
@@ -25,7 +25,7 @@ def _shards(request: Request) -> int:
     uses_groups=True,
     options={"across": ("ring", "recursive_doubling")},
 )
-def hierarchical_all_reduce(request: Request) -> Iterator[Step]:
+def hierarchical_all_reduce(request: Request) -> Iterator[Part]:
     """Ring reduce-scatter inside groups, all-reduce of each shard across them, ring all-gather inside; equal groups.
 
     g groups of m take 2(m−1) + 2(g−1) steps with `across=ring`, 2(m−1) + log2 g with `across=recursive_doubling`
@@ -47,7 +47,7 @@ def hierarchical_all_reduce(request: Request) -> Iterator[Step]:
 
 
 @register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
-def hierarchical_reduce_scatter(request: Request) -> Iterator[Step]:
+def hierarchical_reduce_scatter(request: Request) -> Iterator[Part]:
     """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
     table = request.equal_groups()
     for axis in reversed(range(table.ndim)):
@@ -55,7 +55,7 @@ def hierarchical_reduce_scatter(request: Request) -> Iterator[Step]:
 
 
 @register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
-def hierarchical_all_gather(request: Request) -> Iterator[Step]:
+def hierarchical_all_gather(request: Request) -> Iterator[Part]:
     """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
     table = request.equal_groups()
     for axis in range(table.ndim):
@@ -81,7 +81,7 @@ def _level(table: Index, chunks: Index, axis: int) -> tuple[Index, Index]:
     uses_groups=True,
     options={"inside": ("reduce", "all_reduce")},
 )
-def hierarchical_leader(request: Request) -> Iterator[Step]:
+def hierarchical_leader(request: Request) -> Iterator[Part]:
     """Reduce to a leader in each group, ring all-reduce among the leaders, broadcast inside; any groups.
 
     g groups of at most m take 2(g−1) + 2⌈log2 m⌉ steps: inside go binomial trees, or recursive doubling with
@@ -96,7 +96,7 @@ def hierarchical_leader(request: Request) -> Iterator[Step]:
 
 
 @register("all_reduce", "hierarchical_tree", pipelined=True, uses_groups=True)
-def hierarchical_tree(request: Request) -> Iterator[Step]:
+def hierarchical_tree(request: Request) -> Iterator[Part]:
     """Members send to their group's leader, leaders to the first leader, and down again: 4 steps; any groups."""
     groups = request.two_levels()
     top, *leaders = (group[0] for group in groups)
@@ -110,7 +110,7 @@ def hierarchical_tree(request: Request) -> Iterator[Step]:
 
 
 @register("all_to_all", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
-def hierarchical_all_to_all(request: Request) -> Iterator[Step]:
+def hierarchical_all_to_all(request: Request) -> Iterator[Part]:
     """Inside groups, blocks go to the member with their target's index; then across them to the target: 2 steps.
 
     Equal groups: g of m send n(m−1)g + n(g−1)m blocks. A block from member i for group h waits in scratch slot

@@ -9,10 +9,10 @@ import numpy as np
 from simcoll import patterns
 from simcoll.patterns import several
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, send
+from simcoll.steps import Part, send
 
 
-def _up_and_down(n: int, root: int) -> Iterator[Step]:
+def _up_and_down(n: int, root: int) -> Iterator[Part]:
     others = patterns.rooted(n, root)[1:]
     if len(others):
         yield send(others, root, 0, reduce=True)
@@ -20,25 +20,25 @@ def _up_and_down(n: int, root: int) -> Iterator[Step]:
 
 
 @register("all_reduce", "naive", cost="2 * alpha + n * beta * m", cost_for=several)
-def naive_all_reduce(request: Request) -> Iterator[Step]:
+def naive_all_reduce(request: Request) -> Iterator[Part]:
     """Everyone sends its buffer to the root, which sends the result to everyone: 2 steps, 2(n−1) messages."""
     yield from _up_and_down(request.n, request.root)
 
 
 @register("reduce", "naive", cost="alpha + beta * m", cost_for=several)
-def naive_reduce(request: Request) -> Iterator[Step]:
+def naive_reduce(request: Request) -> Iterator[Part]:
     """Everyone sends its buffer to the root: 1 step, n−1 messages."""
     yield from list(_up_and_down(request.n, request.root))[:1]
 
 
 @register("broadcast", "naive", cost="alpha + (n - 1) * beta * m", cost_for=several)
-def naive_broadcast(request: Request) -> Iterator[Step]:
+def naive_broadcast(request: Request) -> Iterator[Part]:
     """The root sends its buffer to everyone in turn: 1 step, n−1 messages."""
     yield from list(_up_and_down(request.n, request.root))[1:]
 
 
 @register("barrier", "naive", cost="2 * alpha + n * beta * m", cost_for=several)
-def naive_barrier(request: Request) -> Iterator[Step]:
+def naive_barrier(request: Request) -> Iterator[Part]:
     """Everyone reports to rank 0, which releases everyone: 2 steps, 2(n−1) messages."""
     yield from _up_and_down(request.n, 0)
 
@@ -50,7 +50,7 @@ def naive_barrier(request: Request) -> Iterator[Step]:
     cost="2 * alpha + (n - 1) ** 2 * beta * m / n",
     cost_for=lambda n: n > 2,
 )
-def naive_all_gather(request: Request) -> Iterator[Step]:
+def naive_all_gather(request: Request) -> Iterator[Part]:
     """Everyone sends its block to rank 0, which sends everyone the blocks it lacks: 2 steps, n(n−1) messages."""
     rank, others = patterns.peers(request.n)
     if request.n > 1:
@@ -59,7 +59,7 @@ def naive_all_gather(request: Request) -> Iterator[Step]:
 
 
 @register("reduce_scatter", "naive", chunks=chunk_per_rank, cost="2 * alpha + (n + 1) * beta * m / n", cost_for=several)
-def naive_reduce_scatter(request: Request) -> Iterator[Step]:
+def naive_reduce_scatter(request: Request) -> Iterator[Part]:
     """Everyone sends its buffer to rank 0, which sends everyone its reduced block: 2 steps, (n+1)(n−1) messages."""
     others = np.arange(1, request.n)
     if len(others):

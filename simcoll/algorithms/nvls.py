@@ -8,11 +8,11 @@ import numpy as np
 
 from simcoll import patterns
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, send
+from simcoll.steps import Part, send
 
 
 @register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
-def nvls_all_reduce(request: Request) -> Iterator[Step]:
+def nvls_all_reduce(request: Request) -> Iterator[Part]:
     """Everyone sends its buffer to the switch, which reduces it and sends the result to everyone: 2 steps."""
     ranks, switch = np.arange(request.n), request.n
     if request.n > 1:
@@ -21,7 +21,7 @@ def nvls_all_reduce(request: Request) -> Iterator[Step]:
 
 
 @register("all_gather", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
-def nvls_all_gather(request: Request) -> Iterator[Step]:
+def nvls_all_gather(request: Request) -> Iterator[Part]:
     """Everyone sends its block to the switch, which sends it to all others: 2 steps, n blocks up and n(n−1) down."""
     rank, others = patterns.peers(request.n)
     if request.n > 1:
@@ -30,7 +30,7 @@ def nvls_all_gather(request: Request) -> Iterator[Step]:
 
 
 @register("reduce_scatter", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
-def nvls_reduce_scatter(request: Request) -> Iterator[Step]:
+def nvls_reduce_scatter(request: Request) -> Iterator[Part]:
     """Everyone sends its buffer to the switch, which sends each its reduced block: 2 steps, n² blocks up, n down."""
     rank, switch = np.arange(request.n), request.n
     if request.n > 1:

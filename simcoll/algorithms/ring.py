@@ -9,17 +9,17 @@ import numpy as np
 
 from simcoll import patterns
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, join, send, together
+from simcoll.steps import Part, join, send, together
 
 
 @register("all_reduce", "ring", chunks=chunk_per_rank, cost="2 * (n - 1) * (alpha + beta * m / n)", library=True)
-def ring_all_reduce(request: Request) -> Iterator[Step]:
+def ring_all_reduce(request: Request) -> Iterator[Part]:
     """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
     yield from patterns.ring_all_reduce(np.arange(request.n), np.arange(request.n))
 
 
 @register("all_reduce", "bidirectional_ring", chunks=lambda request: 2 * request.n)
-def bidirectional_ring(request: Request) -> Iterator[Step]:
+def bidirectional_ring(request: Request) -> Iterator[Part]:
     """Half the data goes around each way: 2(n−1) steps of two half-size chunks a rank, one to each neighbour."""
     ranks = np.arange(request.n)
     forth, back = patterns.ring_all_reduce(ranks, ranks), patterns.ring_all_reduce(ranks[::-1], request.n + ranks)
@@ -27,7 +27,7 @@ def bidirectional_ring(request: Request) -> Iterator[Step]:
 
 
 @register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")
-def ring_unchunked(request: Request) -> Iterator[Step]:
+def ring_unchunked(request: Request) -> Iterator[Part]:
     """The whole buffer of every rank is passed on n−1 times, each rank adding what comes by.
 
     What arrives stays in scratch (slot 1) until it is passed on unchanged and, in the same step, added to the own
@@ -41,19 +41,19 @@ def ring_unchunked(request: Request) -> Iterator[Step]:
 
 
 @register("all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True)
-def ring_all_gather(request: Request) -> Iterator[Step]:
+def ring_all_gather(request: Request) -> Iterator[Part]:
     """Every block is passed on around the ring: n−1 steps of one block a rank."""
     yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
 
 
 @register("reduce_scatter", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True)
-def ring_reduce_scatter(request: Request) -> Iterator[Step]:
+def ring_reduce_scatter(request: Request) -> Iterator[Part]:
     """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
     yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
 
 
 @register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
-def chain_reduce(request: Request) -> Iterator[Step]:
+def chain_reduce(request: Request) -> Iterator[Part]:
     """From the rank behind the root around to the root, each adding its own: n−1 steps, one behind for each loop."""
     order = np.roll(patterns.rooted(request.n, request.root), -1)
     for sender, receiver in pairwise(order):
@@ -61,7 +61,7 @@ def chain_reduce(request: Request) -> Iterator[Step]:
 
 
 @register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
-def chain_broadcast(request: Request) -> Iterator[Step]:
+def chain_broadcast(request: Request) -> Iterator[Part]:
     """From the root on to the next rank and the next: n−1 steps, one behind for each loop."""
     order = patterns.rooted(request.n, request.root)
     for sender, receiver in pairwise(order):
@@ -69,7 +69,7 @@ def chain_broadcast(request: Request) -> Iterator[Step]:
 
 
 @register("send_recv", "ring", cost="alpha + beta * m", cost_for=patterns.several, library=True)
-def ring_send_recv(request: Request) -> Iterator[Step]:
+def ring_send_recv(request: Request) -> Iterator[Part]:
     """Every rank sends its buffer to the next, as nccl-tests' sendrecv: 1 step, n messages."""
     rank = np.arange(request.n)
     if request.n > 1:

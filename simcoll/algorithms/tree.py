@@ -9,21 +9,21 @@ import numpy as np
 from simcoll import patterns
 from simcoll.patterns import Index, lowest_bit, power_of_two
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.schedule import Step, send, together
+from simcoll.steps import Part, send, together
 
 
 def _perfect(n: int) -> bool:
     return power_of_two(n + 1)
 
 
-def _through_heap(n: int) -> Iterator[Step]:
+def _through_heap(n: int) -> Iterator[Part]:
     parent = patterns.binary_heap(n)
     yield from patterns.tree_reduce(parent, 0)
     yield from patterns.tree_broadcast(parent, 0)
 
 
 @register("all_reduce", "tree", pipelined=True, cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
-def tree_all_reduce(request: Request) -> Iterator[Step]:
+def tree_all_reduce(request: Request) -> Iterator[Part]:
     """Up a binary tree to rank 0 and down again: 2⌊log2 n⌋ steps of the whole buffer.
 
     Rank i's parent is (i−1)//2; a rank sends up as soon as its children have.
@@ -32,13 +32,13 @@ def tree_all_reduce(request: Request) -> Iterator[Step]:
 
 
 @register("barrier", "tree", cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
-def tree_barrier(request: Request) -> Iterator[Step]:
+def tree_barrier(request: Request) -> Iterator[Part]:
     """Reports go up a binary tree to rank 0, the release comes down: 2⌊log2 n⌋ steps."""
     yield from _through_heap(request.n)
 
 
 @register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True, library=True)
-def double_binary_tree(request: Request) -> Iterator[Step]:
+def double_binary_tree(request: Request) -> Iterator[Part]:
     """Two binary trees, half the data each; a leaf of one is an inner rank of the other: 2⌈log2 n⌉ steps.
 
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), with the
@@ -68,40 +68,40 @@ def bit_tree(n: int) -> Index:
 
 
 @register("reduce", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)")
-def binomial_reduce(request: Request) -> Iterator[Step]:
+def binomial_reduce(request: Request) -> Iterator[Part]:
     """Up a binomial tree to the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from patterns.binomial_reduce(patterns.rooted(request.n, request.root), 0)
 
 
 @register("broadcast", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
-def binomial_broadcast(request: Request) -> Iterator[Step]:
+def binomial_broadcast(request: Request) -> Iterator[Part]:
     """Down a binomial tree from the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from patterns.binomial_broadcast(patterns.rooted(request.n, request.root), 0)
 
 
 @register("gather", "binomial", chunks=chunk_per_rank)
-def binomial_gather(request: Request) -> Iterator[Step]:
+def binomial_gather(request: Request) -> Iterator[Part]:
     """Up a binomial tree, each rank sending the blocks of all below it: ⌈log2 n⌉ steps."""
     for child, parent, block in _binomial_levels(request):
         yield send(child, parent, block)
 
 
 @register("scatter", "binomial", chunks=chunk_per_rank)
-def binomial_scatter(request: Request) -> Iterator[Step]:
+def binomial_scatter(request: Request) -> Iterator[Part]:
     """Down a binomial tree, each rank getting the blocks of all below it: ⌈log2 n⌉ steps."""
     for child, parent, block in reversed(list(_binomial_levels(request))):
         yield send(parent, child, block)
 
 
 @register("broadcast", "scatter_allgather", chunks=chunk_per_rank)
-def scatter_allgather(request: Request) -> Iterator[Step]:
+def scatter_allgather(request: Request) -> Iterator[Part]:
     """Binomial scatter from the root, then ring all-gather: ⌈log2 n⌉ + n−1 steps; for large buffers (van de Geijn)."""
     yield from binomial_scatter(request)
     yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
 
 
 @register("reduce", "reduce_scatter_gather", chunks=chunk_per_rank)
-def reduce_scatter_gather(request: Request) -> Iterator[Step]:
+def reduce_scatter_gather(request: Request) -> Iterator[Part]:
     """Ring reduce-scatter, then binomial gather to the root: n−1 + ⌈log2 n⌉ steps; for large buffers."""
     yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
     yield from binomial_gather(request)
