@@ -6,12 +6,15 @@ The only module that knows YAML. `read` gives a `Node` tree in which every value
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import IO, Any, Final, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -105,6 +108,36 @@ def shipped(kind: str) -> Path:
     return package.parent / ("validation/measured" if kind == "measured" else kind)
 
 
+_CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
+
+
+@contextmanager
+def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Within, these files say what they said where they were read: a worker on another machine may have none of them."""
+    token = _CARRIED.set(files)
+    try:
+        yield
+    finally:
+        _CARRIED.reset(token)
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """A file that was carried along, or else one of this machine; raises OSError."""
+    carried = (_CARRIED.get() or {}).get(str(path))
+    return path.open("rb") if carried is None else io.BytesIO(carried)
+
+
+def is_file(path: Path) -> bool:
+    """Whether `open_file` finds something to read."""
+    return str(path) in (_CARRIED.get() or {}) or path.is_file()
+
+
+def text_of(path: Path) -> str:
+    """What a file says, carried along or here; raises OSError."""
+    with open_file(path) as file:
+        return file.read().decode("utf-8", errors="replace")
+
+
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
     """Read one YAML document.
 
@@ -113,7 +146,7 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     """
     source = name or str(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror}", "give the path of a YAML file") from None

@@ -56,7 +56,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     scenario = point.scenario if isinstance(point, Point) else point
     if scenario.algorithm == "auto":
         return _fastest(scenario, topology)
-    topology = topology or _topology(scenario.topology.model_dump_json(), scenario.seed, _contents(scenario))
+    topology = topology or _topology(scenario.topology.model_dump_json(), scenario.seed, scenario.contents())
     places = _placed(scenario, topology)
     schedule, proved = _schedule(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: schedule.agents])
@@ -102,11 +102,6 @@ def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     if not found:
         raise refused[0]
     return min(found, key=lambda prediction: prediction.time_ps)
-
-
-def _contents(scenario: Scenario) -> str:
-    """What the scenario's files say: a changed file is another topology."""
-    return "\0".join(path.read_text("utf-8", "replace") for path in scenario.files() if path.is_file())
 
 
 @functools.lru_cache(maxsize=64)

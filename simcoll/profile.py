@@ -114,7 +114,7 @@ def find_profile(name: str) -> Path:
     known = shipped_profiles()
     if name in known:
         return known[name]
-    if name.endswith((".yaml", ".yml")) and Path(name).is_file():
+    if name.endswith((".yaml", ".yml")) and config.is_file(Path(name)):
         return Path(name)
     raise ValueError(f"{name!r} is neither a shipped profile nor a file; {did_you_mean(name, known)}")
 
@@ -122,7 +122,7 @@ def find_profile(name: str) -> Path:
 def load_profile(name: str) -> Profile:
     """Read a profile; raises InputError."""
     path = find_profile(name)
-    return _parsed(path.read_text("utf-8", "replace"), str(path))
+    return _parsed(config.text_of(path), str(path))
 
 
 @functools.lru_cache(maxsize=32)

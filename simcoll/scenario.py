@@ -220,6 +220,10 @@ class Scenario(Model):
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         return [*([topology] if topology else []), find_profile(self.profile)]
 
+    def contents(self) -> str:
+        """What those files say: with other contents it is another result."""
+        return "\0".join(config.text_of(path) for path in self.files() if config.is_file(path))
+
     def params(self) -> Params:
         """The profile's parameters, overridden by the scenario's."""
         profile = load_profile(self.profile).model
