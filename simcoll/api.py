@@ -81,7 +81,10 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
     return scenario.load(str(source), assignments)
 
 
-def run(points: Sequence[Point], jobs: int = 1) -> Results:
-    """Simulate points, in order; an impossible one is a row whose `status` says why."""
-    found = {index: row for index, row, _ in sweep.sweep(points, jobs)}
+def run(points: Sequence[Point], jobs: int = 1, cluster: str | None = None) -> Results:
+    """Simulate points, in order; an impossible one is a row whose `status` says why.
+
+    `jobs` processes share the work (-1: one a core), or the workers of the Dask scheduler at the address `cluster`.
+    """
+    found = {index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)}
     return Results(results.public(row) | {"time_ps": row.get("time_ps")} for row in sweep.ordered(found))

@@ -113,7 +113,7 @@ _CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", 
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Within, these files say what they said where they were read: a worker on another machine may have none of them."""
+    """Within, these files say what they said elsewhere: a worker on another machine may have none of them."""
     token = _CARRIED.set(files)
     try:
         yield

@@ -1,40 +1,40 @@
 """Many points: in order, in parallel, resumable.
 
-Each finished row goes to `results.jsonl` at once, under a key made of everything that decides it; when all are there
-`results.csv` is written and the log goes. A killed run started again computes only what is missing.
+Each finished row goes to a log at once (`journal`), under a key made of everything that decides it; when all are there
+`results.csv` is written and the logs go. A killed run started again computes only what is missing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import simcoll
-from simcoll import registry
+from simcoll import workers
 from simcoll.errors import Diagnostic, InputError, RefusedError, StuckError
+from simcoll.journal import Journal, Shard
 from simcoll.prediction import describe, predict, row
-from simcoll.registry import Algorithm
 from simcoll.results import Row, to_csv, write_atomically
 from simcoll.scenario import Point
+from simcoll.units import format_size
 
-LOG = "results.jsonl"
+MANIFEST = "manifest.json"
 
 
 def key(point: Point) -> str:
     """What decides a row: the resolved point, the contents of the files it names, and simcoll's version."""
     scenario = point.scenario
-    parts = [simcoll.__version__, scenario.model_dump_json(), str(point.optional)]
-    parts += [file.read_text(encoding="utf-8", errors="replace") for file in scenario.files() if file.is_file()]
+    parts = [simcoll.__version__, scenario.model_dump_json(), str(point.optional), scenario.contents()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def run_point(point: Point) -> dict[str, Any]:
     """The row of one point; an impossible point is a row whose `status` says why."""
-    return {**_row(point), **point.swept}
+    return _swept(_row(point), point)
 
 
 def _row(point: Point) -> dict[str, Any]:
@@ -57,69 +57,51 @@ def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
     return replace(diagnostic, path=diagnostic.path or key, place=point.places.get(key))
 
 
+def told(point: Point) -> str:
+    """A point in a few words."""
+    scenario = point.scenario
+    where = f"{scenario.ranks} ranks" if scenario.ranks else scenario.topology.title
+    more = [f"{name} {value}" for name, value in point.swept.items()]
+    return ", ".join([f"{scenario.collective} {scenario.algorithm}", format_size(scenario.nbytes), where, *more])
+
+
 def sweep(
-    points: Sequence[Point], jobs: int = 1, log: Path | None = None
+    points: Sequence[Point],
+    jobs: int = 1,
+    journal: Journal | None = None,
+    *,
+    shard: Shard | None = None,
+    cluster: str | None = None,
+    begun: workers.Begun = lambda _: None,
 ) -> Iterator[tuple[int, dict[str, Any], bool]]:
-    """Yield (index, row, reused) of every point as they come; `log` is where finished rows survive a kill."""
+    """Yield (index, row, reused) of every point of the shard as they come.
+
+    The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`.
+    """
     keys = [key(point) for point in points]
-    known = _read_log(log) if log else {}
-    todo = []
-    for index, name in enumerate(keys):
-        if name in known:
-            yield index, known[name], True
+    known = journal.rows() if journal else {}
+    missing = {}
+    for index in shard.share(keys) if shard else range(len(points)):
+        if keys[index] in known:
+            yield index, _swept(known[keys[index]], points[index]), True
         else:
-            todo.append(index)
-    for index, found in _computed(points, todo, jobs):
-        if log and not found.get("wrong_input"):
-            _append(log, {"key": keys[index], "row": found})
-        yield index, found, False
+            missing[index] = points[index]
+    for index, found in workers.compute(_row, missing, jobs, cluster, begun):
+        if journal and not found.get("wrong_input"):
+            journal.append(keys[index], found)
+        yield index, _swept(found, points[index]), False
 
 
-def _computed(points: Sequence[Point], todo: Sequence[int], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    if jobs == 1 or len(todo) < 2:
-        yield from ((index, run_point(points[index])) for index in todo)
-        return
-    from joblib import Parallel, delayed  # loky's workers: only a parallel run pays for the import
-
-    tasks = (delayed(_in_worker)(index, points[index], _entries(points[index])) for index in todo)
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
+def _swept(found: Row, point: Point) -> dict[str, Any]:
+    """A row with the columns of what is swept, which are not the point's but the sweep's."""
+    return {**found, **point.swept}
 
 
-def _entries(point: Point) -> Mapping[str, Algorithm]:
-    return registry.ALGORITHMS.get(point.scenario.collective, {})
-
-
-def _in_worker(index: int, point: Point, entries: Mapping[str, Algorithm]) -> tuple[int, dict[str, Any]]:
-    """A worker imports simcoll anew: what the user has registered comes with the task."""
-    registry.ALGORITHMS[point.scenario.collective] = dict(entries)
-    return index, run_point(point)
-
-
-def _read_log(log: Path) -> dict[str, dict[str, Any]]:
-    if not log.exists():
-        return {}
-    text = log.read_text(encoding="utf-8", errors="replace")
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]  # the line a kill cut short
-        write_atomically(log, text)
-    known = {}
-    for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-            if "status" in entry["row"]:
-                known[entry["key"]] = entry["row"]
-        except (ValueError, KeyError, TypeError):
-            continue  # not ours
-    return known
-
-
-def _append(log: Path, entry: Row) -> None:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-    except OSError as error:
-        raise InputError(f"{log}: cannot be written: {error.strerror}", "give another folder with -o") from None
+def logged(points: Sequence[Point], journal: Journal) -> dict[int, dict[str, Any]]:
+    """Index and row of the points that the journal holds, whoever computed them."""
+    rows = journal.rows()
+    named = {index: key(point) for index, point in enumerate(points)}
+    return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
 
 
 def ordered(found: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -138,7 +120,8 @@ def _unmarked(row: Row) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: str) -> None:
-    """Write `results.csv` and `manifest.json`, then drop the log."""
+    """Write `results.csv`, then `manifest.json`, which says of which points it is."""
+    (folder / MANIFEST).unlink(missing_ok=True)  # so that it never tells of an older results.csv
     write_atomically(folder / "results.csv", to_csv(rows))
     manifest = {
         "schema": "simcoll.manifest/1",
@@ -149,9 +132,22 @@ def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: s
         "scenarios": sorted({point.scenario.name for point in points}),
         "profiles": sorted({point.scenario.profile for point in points}),
         "keys": _values(points),
+        "sweep": _digest(points),
     }
-    write_atomically(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    (folder / LOG).unlink(missing_ok=True)
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def is_written(folder: Path, points: Sequence[Point]) -> bool:
+    """Whether `results.csv` in the folder holds just these points."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return bool(manifest["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _digest(points: Sequence[Point]) -> str:
+    return hashlib.sha256(" ".join(map(key, points)).encode()).hexdigest()[:24]
 
 
 def _values(points: Sequence[Point]) -> dict[str, list[Any]]:

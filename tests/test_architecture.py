@@ -26,10 +26,12 @@ HOMES = {  # library: where it may be imported
     "networkx": ["topology.py", "systems.py", "fabrics.py", "plot/topology.py"],
     "click": ["cli.py", "commands/"],
     "rich": ["commands/"],
-    "joblib": ["sweep.py"],
+    "joblib": ["workers.py"],
+    "distributed": ["workers.py"],
+    "cloudpickle": ["workers.py"],
     "pandas": ["api.py"],
 }
-SHARED = ["plot/style.py", "plot/panels.py", "commands/options.py"]  # by the members of their family
+SHARED = ["plot/style.py", "plot/panels.py", "commands/options.py", "commands/progress.py"]  # by the members of their family
 MOST_LINES, HARD_LIMIT = 350, 450
 
 

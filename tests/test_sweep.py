@@ -12,6 +12,7 @@ import pytest
 from command import SCRIPT, environment, simcoll
 
 from simcoll import sweep
+from simcoll.journal import LOG, Journal
 from simcoll.config import shipped
 from simcoll.scenario import load
 
@@ -52,8 +53,8 @@ def _run(scenario: Path, folder: Path, *words: object) -> dict[str, object]:
 
 def _log_of(scenario: Path, folder: Path) -> list[str]:
     """The log that a run of all points leaves when it is killed before results.csv is written."""
-    list(sweep.sweep(load(str(scenario)), log=folder / sweep.LOG))
-    return (folder / sweep.LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    list(sweep.sweep(load(str(scenario)), journal=Journal(folder)))
+    return (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
 
 
 def test_the_log_has_a_line_a_row_and_goes(logged: tuple[Path, list[str], bytes]):
@@ -116,12 +117,12 @@ def test_what_decides_a_row_decides_its_reuse(change: str, scenario: Path, logge
 
 def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
     """A row computed with another content of its profile is not used."""
-    profile, log = tmp_path / "mine.yaml", tmp_path / "out" / "results.jsonl"
+    profile, folder = tmp_path / "mine.yaml", tmp_path / "out"
     profile.write_text("{name: mine, model: {o_send: 1 us}}", encoding="utf-8")
     sets = [f"profile={profile}", "size=1 KiB"]
-    before = [row["time_us"] for _, row, _ in sweep.sweep(load(str(scenario), sets), log=log)]
+    before = [row["time_us"] for _, row, _ in sweep.sweep(load(str(scenario), sets), journal=Journal(folder))]
     profile.write_text("{name: mine, model: {o_send: 2 us}}", encoding="utf-8")
-    found = _run(scenario, log.parent, *(word for text in sets for word in ("--set", text)))
+    found = _run(scenario, folder, *(word for text in sets for word in ("--set", text)))
     assert found["reused"] == 0
     assert [row["time_us"] for row in found["points"]] != before  # type: ignore[attr-defined]
 
@@ -188,9 +189,8 @@ def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp
     _, lines, whole = logged
     folder = tmp_path / "twice"
     folder.mkdir()
-    log = folder / sweep.LOG
-    log.write_text(lines[0] + lines[1][:20], encoding="utf-8")
-    rows = sweep.sweep(load(str(scenario)), log=log)
+    (folder / LOG).write_text(lines[0] + lines[1][:20], encoding="utf-8")
+    rows = sweep.sweep(load(str(scenario)), journal=Journal(folder))
     assert [next(rows)[2] for _ in range(3)] == [True, False, False]
     assert _run(scenario, folder)["reused"] == 3
     assert (folder / "results.csv").read_bytes() == whole
@@ -199,10 +199,9 @@ def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp
 def test_refusals_and_leavings_are_remembered(scenario: Path, tmp_path: Path):
     """A refused point is a finished row as well, and what `algorithm: all` left out stays out."""
     sets = ["algorithm=all", "ranks=[7, 9]", "size=1 KiB"]
-    log = tmp_path / "out" / sweep.LOG
     points = load(str(scenario), sets)
-    list(sweep.sweep(points, log=log))
-    again = _run(scenario, log.parent, *(word for text in sets for word in ("--set", text)))
+    list(sweep.sweep(points, journal=Journal(tmp_path / "out")))
+    again = _run(scenario, tmp_path / "out", *(word for text in sets for word in ("--set", text)))
     fresh = _run(scenario, tmp_path / "fresh", *(word for text in sets for word in ("--set", text)))
     assert again["reused"] == len(points)
     assert again["points"] == fresh["points"]

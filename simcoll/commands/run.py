@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from simcoll.commands.options import JSON, SETS
+from simcoll.commands.progress import progress
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
+    from simcoll.journal import Journal
     from simcoll.scenario import Point
+
+Rows = list[dict[str, Any]]
 
 
 @click.command()
@@ -25,25 +28,48 @@ if TYPE_CHECKING:
 @click.option(
     "--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all cores."
 )
+@click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
+@click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
 @click.option("--quiet", is_flag=True, help="No table, no progress.")
-def run(scenario: str, output: Path | None, sets: tuple[str, ...], jobs: int, as_json: bool, quiet: bool) -> int:
+def run(
+    scenario: str,
+    output: Path | None,
+    sets: tuple[str, ...],
+    jobs: int,
+    cluster: str | None,
+    share: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
+    from simcoll import sweep
+    from simcoll.journal import Journal, Shard
     from simcoll.scenario import load
 
     points = load(scenario, sets)
     if jobs < 1 and jobs != -1:
         raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
-    rows, reused = _swept(points, jobs, output, quiet or as_json)
-    if output:
-        from simcoll import sweep
-
+    if cluster is not None and jobs != 1:
+        raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
+    shard = None if share is None else Shard.parse(share)
+    if shard and not output:
+        raise InputError("--shard needs a folder that all shards write to", "name it with -o")
+    journal = Journal(output, shard) if output else None
+    if shard and journal and sweep.is_written(journal.folder, points):
+        rows, reused = Rows(), 0
+    else:
+        rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
+    whole = _gathered(points, journal, quiet) if shard and journal else rows
+    if journal and whole:
         command = ["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))]
-        sweep.write(output, rows, points, shlex.join(command))
-        pictures = _plot(points, rows, output / "plots")
-        if not quiet:
-            print(f"{output / 'results.csv'} and {len(pictures)} plots in {output / 'plots'}", file=sys.stderr)
-    return _show_rows(rows, points, as_json, quiet, reused)
+        sweep.write(journal.folder, whole, points, shlex.join(command))
+    try:
+        _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
+    finally:
+        if journal and whole:
+            _finish(journal, whole, points, quiet)
+    return _status(rows) if rows or not shard else 0
 
 
 @click.command()
@@ -83,19 +109,21 @@ def predict(
         "size": given(size, "--size"),
     } | ({"ranks": given(ranks, "--ranks")} if ranks is not None else {})
     found = points(Node(keys, Place("predict", 1, 1)), sets)
-    rows, _ = _swept(found, 1, None, True)
-    return _show_rows(rows, found, as_json, False, 0)
+    rows, _ = _simulated(found, quiet=False)
+    _show(rows, found, as_json, False, 0)
+    return _status(rows)
 
 
-def _swept(points: Sequence[Point], jobs: int, output: Path | None, quiet: bool) -> tuple[list[dict[str, Any]], int]:
+def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[Rows, int]:
+    """The rows, and how many of them an earlier run left; `how` is what `sweep.sweep` takes."""
     from simcoll import sweep
 
     found, reused = {}, 0
-    with _progress(len(points), quiet) as advance:
-        for index, row, again in sweep.sweep(points, jobs, output / sweep.LOG if output else None):
+    with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
+        for index, row, again in sweep.sweep(points, begun=watch.begun, **how):
             found[index] = row
             reused += again
-            advance()
+            watch.finished(index)
     rows = sweep.ordered(found)
     wrong = [row["status"] for row in rows if row.get("wrong_input")]
     if wrong and len(wrong) == len(rows):
@@ -103,52 +131,53 @@ def _swept(points: Sequence[Point], jobs: int, output: Path | None, quiet: bool)
     return rows, reused
 
 
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, a line every ten seconds elsewhere, nothing for what is done in a blink."""
-    if quiet or not sys.stderr.isatty():
-        yield _ticker(total, quiet)
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> Rows | None:
+    """The rows of all shards; none while some are missing, or if another shard has written them already."""
+    from simcoll import sweep
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=total)
-        yield lambda: bar.advance(task)
-
-
-def _ticker(total: int, quiet: bool) -> Callable[[], None]:
-    import time
-
-    done, told = 0, time.monotonic()
-
-    def advance() -> None:
-        nonlocal done, told
-        done += 1
-        if not quiet and time.monotonic() - told > 10:
-            told = time.monotonic()
-            print(f"{done} of {total} points", file=sys.stderr)
-
-    return advance
+    found = sweep.logged(points, journal)
+    missing = len(points) - len(found)
+    if sweep.is_written(journal.folder, points):
+        if missing:  # the others have dropped their logs: what this one holds is of no use any more
+            journal.drop()
+        note = (
+            f"{journal.folder / 'results.csv'} holds all {len(points)} points; remove it to have them simulated again"
+        )
+    elif missing:
+        note = f"{missing} of {len(points)} points are missing: the shard that finds none writes results.csv"
+    else:
+        return sweep.ordered(found)
+    if not quiet:
+        print(note, file=sys.stderr)
+    return None
 
 
-def _show_rows(rows: Sequence[dict[str, Any]], points: Sequence[Point], as_json: bool, quiet: bool, reused: int) -> int:
+def _show(rows: Rows, points: Sequence[Point], as_json: bool, quiet: bool, reused: int) -> None:
     from simcoll import report, results
 
     if as_json:
-        print(results.document(rows, reused))
+        print(results.document(rows, reused), flush=True)
     elif not quiet:
-        print(report.run_table(rows, [point.scenario for point in points]))
-    failed = [row["status"] for row in rows if str(row["status"]).startswith("failed")]
-    for reason in dict.fromkeys(failed):
+        print(report.run_table(rows, [point.scenario for point in points]), flush=True)
+    for reason in dict.fromkeys(row["status"] for row in rows if str(row["status"]).startswith("failed")):
         print(reason, file=sys.stderr)
-    return 1 if failed or not any(row["status"] == "ok" for row in rows) else 0
 
 
-def _plot(points: Sequence[Point], rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+def _status(rows: Rows) -> int:
+    """0 if there is a result and nothing failed."""
+    kinds = {str(row["status"]).partition(":")[0] for row in rows}
+    return 1 if "failed" in kinds or "ok" not in kinds else 0
+
+
+def _finish(journal: Journal, rows: Rows, points: Sequence[Point], quiet: bool) -> None:
+    """Plot, and only then drop the logs: a run that is killed before has them all."""
     from simcoll import pictures
 
     scenarios = [point.scenario for point in points]
     for note in pictures.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
-    return pictures.draw(scenarios, rows, folder)
+    plots = journal.folder / "plots"
+    found = pictures.draw(scenarios, rows, plots)
+    journal.drop()
+    if not quiet:
+        print(f"{journal.folder / 'results.csv'} and {len(found)} plots in {plots}", file=sys.stderr)

@@ -1,0 +1,69 @@
+"""Progress of long runs: a bar on a terminal, lines elsewhere, nothing for what is done in a blink."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+EVERY_S = 10
+
+
+class Watch:
+    """What has been done and what is under way. `name(index)` tells a point."""
+
+    def __init__(self, total: int, name: Callable[[int], str]):
+        self.total, self.name = total, name
+        self.done = 0
+        self.since: dict[int, float] = {}
+
+    def begun(self, index: int) -> None:
+        """A point is being computed from now on."""
+        self.since[index] = time.monotonic()
+
+    def finished(self, index: int) -> None:
+        """A point has a row."""
+        self.since.pop(index, None)
+        self.done += 1
+
+    def __str__(self) -> str:
+        text = f"{self.done} of {self.total} points"
+        for index, since in sorted(self.since.copy().items(), key=lambda item: item[1])[:1]:
+            text += f"; {self.name(index)} for {time.monotonic() - since:.0f} s"
+        return text
+
+
+@contextmanager
+def progress(total: int, name: Callable[[int], str], quiet: bool) -> Iterator[Watch]:
+    """Tell on stderr how far the watch has come, until the block ends."""
+    watch, over = Watch(total, name), threading.Event()
+    if quiet:
+        yield watch
+        return
+    teller = threading.Thread(target=_bar if sys.stderr.isatty() else _lines, args=(watch, over), daemon=True)
+    teller.start()
+    try:
+        yield watch
+    finally:
+        over.set()
+        teller.join()
+
+
+def _lines(watch: Watch, over: threading.Event) -> None:
+    while not over.wait(EVERY_S):
+        print(watch, file=sys.stderr, flush=True)
+
+
+def _bar(watch: Watch, over: threading.Event) -> None:
+    if over.wait(0.5):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", total=watch.total)
+        while not over.wait(0.2):
+            bar.update(task, completed=watch.done, description=str(watch), refresh=True)

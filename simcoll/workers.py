@@ -1,0 +1,165 @@
+"""Where points are computed: in this process, in processes beside it (loky), on other machines (Dask).
+
+A worker imports simcoll anew. So a task brings along what that process cannot know: the algorithms that the user has
+registered, and what the files say that the scenario names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from uuid import uuid4
+
+import simcoll
+from simcoll import config, registry
+from simcoll.errors import InputError, SimcollError
+from simcoll.registry import Algorithm
+from simcoll.results import Row
+from simcoll.scenario import Point
+
+ANSWER_S: Final = 4  # seconds in which a scheduler must answer
+
+Compute = Callable[[Point], dict[str, Any]]
+Begun = Callable[[int], None]  # told of the index of each point when a worker takes it up
+
+
+def compute(
+    what: Compute, points: Mapping[int, Point], jobs: int = 1, cluster: str | None = None, begun: Begun = lambda _: None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield index and row of every point as they come: from `jobs` processes (−1: one a core), or from a Dask cluster.
+
+    Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and what `what` raises.
+    """
+    if cluster is not None:
+        yield from _on_cluster(what, points, cluster, begun)
+    elif jobs == 1 or len(points) < 2:
+        for index, point in points.items():
+            begun(index)
+            yield index, what(point)
+    else:
+        yield from _in_processes(what, points, jobs, begun)
+
+
+@dataclass(frozen=True)
+class _Task:
+    index: int
+    point: Point
+    algorithms: Mapping[str, Algorithm]
+    files: Mapping[str, bytes]
+
+    def answer(self, what: Compute) -> tuple[int, dict[str, Any]]:
+        """In the worker."""
+        registry.ALGORITHMS[self.point.scenario.collective] = dict(self.algorithms)
+        with config.carrying(self.files):
+            return self.index, what(self.point)
+
+
+def _tasks(points: Mapping[int, Point]) -> Iterator[_Task]:
+    for index, point in points.items():
+        files = {str(path): path.read_bytes() for path in point.scenario.files() if path.is_file()}
+        yield _Task(index, point, registry.ALGORITHMS.get(point.scenario.collective, {}), files)
+
+
+# --- processes of this machine ---
+
+
+def _in_processes(
+    what: Compute, points: Mapping[int, Point], jobs: int, begun: Begun
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    from joblib import Parallel, delayed  # only a parallel run pays for the import
+    from joblib.externals.loky import BrokenProcessPool
+
+    def handed_out() -> Iterator[Any]:
+        for task in _tasks(points):
+            begun(task.index)
+            yield delayed(task.answer)(what)
+
+    # One point at a time to each process: a row is kept as soon as it is there, and no process hoards the long ones.
+    run = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+    try:
+        yield from run(handed_out())
+    except BrokenProcessPool:
+        raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
+
+
+# --- a cluster ---
+
+
+def _on_cluster(
+    what: Compute, points: Mapping[int, Point], address: str, begun: Begun
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        import cloudpickle
+        from distributed import as_completed
+    except ImportError:
+        raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
+
+    with _client(address) as client:
+        _check_workers(client, address)
+        topic = f"simcoll-{uuid4().hex}"
+        client.subscribe_topic(topic, lambda event: begun(event[1]))
+        _send_by_value(cloudpickle, points)
+        packed = [cloudpickle.dumps((task, what)) for task in _tasks(points)]
+        # not joblib's Dask backend: it waits for ever for a task whose worker died
+        futures = client.map(_unpacked, packed, list(points), topic=topic, pure=False)
+        for future, found in as_completed(futures, with_results=True, raise_errors=False):
+            if future.status != "finished":
+                raise _lost(address, future.status, found)
+            yield found
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=ANSWER_S, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "no answer"
+        raise InputError(f"--cluster {address}: {reason}", "give the address that `dask scheduler` prints") from None
+    with client:
+        yield client
+
+
+def _check_workers(client: Any, address: str) -> None:
+    told = client.get_versions(packages=["simcoll"])["workers"]
+    for worker, its in told.items():
+        version = its["packages"].get("simcoll")
+        if version != simcoll.__version__:
+            has = f"has simcoll {version}" if version else "has no simcoll"
+            cure = f"install simcoll {simcoll.__version__} where it runs"
+            raise InputError(f"--cluster {address}: the worker {worker} {has}", cure)
+
+
+def _send_by_value(cloudpickle: Any, points: Mapping[int, Point]) -> None:
+    """Have what the user registered pickled with its code: its module need not be on the other machine."""
+    for name in {point.scenario.collective for point in points.values()}:
+        for entry in registry.ALGORITHMS.get(name, {}).values():
+            module = entry.steps.__module__
+            if module.partition(".")[0] not in ("simcoll", "__main__") and module in sys.modules:
+                cloudpickle.register_pickle_by_value(sys.modules[module])
+
+
+def _unpacked(packed: bytes, index: int, topic: str) -> tuple[int, Row]:
+    """In the worker: say that the point is begun, and compute it."""
+    import cloudpickle
+    from distributed import get_worker
+
+    get_worker().log_event(topic, index)
+    task, what = cloudpickle.loads(packed)
+    found: tuple[int, Row] = task.answer(what)
+    return found
+
+
+def _lost(address: str, status: str, found: Any) -> BaseException:
+    """Why a task has no row: what it raised itself, or what became of its worker."""
+    error: Any = found[1] if isinstance(found, tuple) else found
+    if not isinstance(error, BaseException):
+        error = SimcollError(status)
+    if status == "error" and type(error).__module__.partition(".")[0] != "distributed":
+        return cast(BaseException, error)
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    return SimcollError(f"--cluster {address}: a point was lost: {reason}; finished rows are kept, run it again")
