@@ -105,7 +105,7 @@ def test_links_overridden_are_built_so():
     ],
 )
 def test_what_cannot_be_built_is_refused(spec: dict[str, Any], what: str):
-    """Devices that are no hosts or switches, loops of bridges and dead links are wrong input before anything is made."""
+    """Devices that are no hosts or switches, loops of bridges and dead links are refused, and nothing is made."""
     given = {key: value for key, value in {"link": CABLE, **spec}.items() if value is not None}
     with pytest.raises(InputError, match=what):
         Plan(systems.build(TopologySpec.model_validate(given)))
