@@ -72,6 +72,10 @@ class StuckError(SimcollError):
     """A run that cannot finish: names the rank, the step and what it waits for."""
 
 
+class MeasureError(SimcollError):
+    """A real run that went wrong: a rank died, hung or computed something else than the contract promises."""
+
+
 class BoundError(SimcollError):
     """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
 

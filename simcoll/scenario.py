@@ -20,10 +20,10 @@ from simcoll import config, registry
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.executors.data import OPERATORS
 from simcoll.formats.measured import find_measured, read_measured
 from simcoll.model import Params
 from simcoll.profile import Duration, ModelSpec, Size, find_profile, load_profile
+from simcoll.promises import OPERATORS
 from simcoll.ranges import differences, variants
 from simcoll.systems import TopologySpec, shipped_systems
 

@@ -20,20 +20,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.collectives import ALL, NOTHING, Collective, collective, cut
+from simcoll.collectives import ALL, NOTHING, collective
 from simcoll.errors import ScheduleError
+from simcoll.promises import OPERATORS, contracts, cut_slots, scaled
 from simcoll.schedule import Schedule
-
-OPERATORS: Final[dict[str, np.ufunc]] = {
-    "sum": np.add,
-    "product": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-    "avg": np.add,  # and one final scaling
-}
 
 Proof = Literal["full", "fingerprint"]
 
@@ -95,19 +85,6 @@ class _Symbols:
 _MIXED: Final = -3  # different blocks reduced together: never right
 
 
-def _contracts(schedule: Schedule, which: Literal["before", "after"]) -> NDArray[np.int64]:
-    """The contract of every group laid out over all ranks, ranks named globally: (n, n_chunks, 2)."""
-    contract = collective(schedule.collective)
-    table = np.full((schedule.n, schedule.n_chunks, 2), NOTHING, np.int64)
-    for group in schedule.groups:
-        members = np.asarray(group)
-        local = getattr(contract, which)(len(group), schedule.n_chunks, schedule.root)
-        named = local[..., 0] >= 0
-        local[..., 0] = np.where(named, members[np.where(named, local[..., 0], 0)], local[..., 0])
-        table[members] = local
-    return table
-
-
 def _group_of(schedule: Schedule) -> NDArray[np.int64]:
     group = np.full(schedule.n, -1, np.int64)
     for number, members in enumerate(schedule.groups):
@@ -139,7 +116,7 @@ def prove(schedule: Schedule, how: Proof = "full") -> None:
 
 
 def _prove_symbols(schedule: Schedule) -> None:
-    places, before = _Places(schedule), _contracts(schedule, "before")
+    places, before = _Places(schedule), contracts(schedule, "before")
     width = (schedule.n + 7) // 8
     empty = np.zeros((len(places), width), np.uint8)
     state = _Symbols(np.full(len(places), NOTHING, np.int64), empty, empty.copy())
@@ -163,7 +140,7 @@ def _prove_symbols(schedule: Schedule) -> None:
 
 
 def _compare_symbols(schedule: Schedule, places: _Places, state: _Symbols) -> None:
-    contract, after = collective(schedule.collective), _contracts(schedule, "after")
+    contract, after = collective(schedule.collective), contracts(schedule, "after")
     group_of = _group_of(schedule)
     members = np.zeros((len(schedule.groups) + 1, state.once.shape[1]), np.uint8)
     for number, group in enumerate(schedule.groups):
@@ -224,7 +201,7 @@ def _prove_fingerprints(schedule: Schedule) -> None:
     if contract.at_least_once:  # contributions may count twice there, so sums say nothing
         _prove_symbols(schedule)
         return
-    places, before, after = _Places(schedule), _contracts(schedule, "before"), _contracts(schedule, "after")
+    places, before, after = _Places(schedule), contracts(schedule, "before"), contracts(schedule, "after")
     draw = np.random.default_rng(0x51CC011).integers(1, 2**63, (schedule.n, schedule.n_chunks), dtype=np.uint64)
     state = np.zeros(len(places), np.uint64)
     rank, slot = np.nonzero(before[..., 0] != NOTHING)
@@ -258,9 +235,11 @@ def run(
     if op not in OPERATORS:
         raise ValueError(f"{op!r} is no operator; choose from: {', '.join(OPERATORS)}")
     check_shape(schedule)
-    combine, contract = OPERATORS[op], collective(schedule.collective)
-    places, before, after = _Places(schedule), _contracts(schedule, "before"), _contracts(schedule, "after")
-    cuts = _cuts(schedule, contract, inputs, weights)
+    if len(inputs) != schedule.n or len({len(array) for array in inputs}) != 1:
+        raise ValueError(f"needs {schedule.n} arrays of one length")
+    combine = OPERATORS[op]
+    places, before, after = _Places(schedule), contracts(schedule, "before"), contracts(schedule, "after")
+    cuts = cut_slots(schedule, len(inputs[0]), weights)
     state: list[NDArray[Any] | None] = [None] * len(places)
     for rank, slot in np.argwhere(before[..., 0] != NOTHING).tolist():
         state[places.buffer[rank, slot]] = inputs[rank][cuts[rank][slot]]
@@ -272,25 +251,6 @@ def run(
             old = state[at]
             state[at] = combine(old, value) if reduce and old is not None else value
     return [_collected(schedule, state, places, after, rank, inputs[rank], op) for rank in range(schedule.n)]
-
-
-def _cuts(
-    schedule: Schedule, contract: Collective, inputs: Sequence[NDArray[Any]], weights: object
-) -> dict[int, list[slice]]:
-    """For every rank the element range of each slot of its buffer."""
-    lengths = {len(array) for array in inputs}
-    if len(inputs) != schedule.n or len(lengths) != 1:
-        raise ValueError(f"needs {schedule.n} arrays of one length")
-    cuts: dict[int, list[slice]] = {}
-    for group in schedule.groups:
-        n = len(group)
-        rows = np.broadcast_to(
-            cut(lengths.copy().pop(), n, schedule.n_chunks, 1, weights, contract.blocks(n)), (n, schedule.n_chunks)
-        )
-        for member, row in zip(group, rows, strict=True):
-            ends = np.cumsum(row).tolist()
-            cuts[member] = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-    return cuts
 
 
 def _collected(
@@ -306,8 +266,4 @@ def _collected(
     if not promised.any():
         return None
     parts = [state[places.buffer[rank, slot]] for slot in np.flatnonzero(promised)]
-    values = np.concatenate([part for part in parts if part is not None])
-    if op == "avg" and collective(schedule.collective).reduces:
-        members = next(len(group) for group in schedule.groups if rank in group)
-        return (values / members).astype(like.dtype) if like.dtype.kind == "f" else values // members
-    return values
+    return scaled(schedule, rank, np.concatenate([part for part in parts if part is not None]), like.dtype, op)

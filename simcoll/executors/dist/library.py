@@ -1,0 +1,157 @@
+"""The library's own collectives, as a yardstick for the same contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+Tensor = torch.Tensor
+Start = Callable[..., Any]  # takes async_op; what it returns then is waited for
+Shape = tuple[list[Start], Tensor]  # the calls that make a collective, and where the answer lies
+
+OPERATORS: Final = {
+    "sum": dist.ReduceOp.SUM,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+    "bxor": dist.ReduceOp.BXOR,
+    "avg": dist.ReduceOp.AVG,
+}
+_REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # by version
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A collective on one rank: the ranks of its `group`, the `root` among all ranks, the operator, in how many
+    `buckets`; `row` the elements of each block that it sends, `column` of each that it receives (they differ only where
+    all_to_all is weighted)."""
+
+    group: Any
+    members: Sequence[int]
+    rank: int
+    root: int
+    op: str
+    row: Sequence[int]
+    column: Sequence[int]
+    buckets: int = 1
+
+    @property
+    def place(self) -> int:
+        """The rank's place in its group."""
+        return list(self.members).index(self.rank)
+
+    def at_root(self, whole: Tensor) -> list[Tensor] | None:
+        """The blocks of a buffer, which only the root has."""
+        return list(torch.split(whole, list(self.row))) if self.rank == self.root else None
+
+
+class Call:
+    """A library's collective on this rank's buffers, ready to run any number of times.
+
+    With `async_op` all calls are on their way at once (buckets), else each ends before the next begins.
+    """
+
+    def __init__(self, collective: str, setting: Setting, dtype: torch.dtype, device: torch.device, async_op: bool):
+        self._async = async_op
+        self._buffer = torch.zeros(sum(setting.row), dtype=dtype, device=device)
+        self._other = torch.zeros(max(sum(setting.row), sum(setting.column)), dtype=dtype, device=device)
+        self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._other)
+
+    def fill(self, values: Tensor) -> None:
+        """Put the rank's buffer in; what it does not hold is not looked at."""
+        self._other.zero_()
+        self._buffer.copy_(values)
+
+    def run(self) -> None:
+        """Call the library once, or once a bucket."""
+        works = []
+        for call in self._calls:
+            work = call(async_op=self._async)
+            if self._async and work is not None:
+                works.append(work)
+        for work in works:
+            work.wait()
+
+    def result(self) -> Tensor:
+        """What the contract promises this rank, end to end; undefined where it promises nothing."""
+        return self._answer
+
+
+def _on_one_tensor(call: Start, s: Setting, buffer: Tensor) -> Shape:
+    return [partial(call, part, group=s.group) for part in torch.tensor_split(buffer, s.buckets)], buffer
+
+
+def _all_reduce(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    return _on_one_tensor(partial(dist.all_reduce, op=OPERATORS[s.op]), s, buffer)
+
+
+def _reduce(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    return _on_one_tensor(partial(dist.reduce, dst=s.root, op=OPERATORS[s.op]), s, buffer)
+
+
+def _broadcast(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    return _on_one_tensor(partial(dist.broadcast, src=s.root), s, buffer)
+
+
+def _all_gather(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    mine = torch.split(buffer, list(s.row))[s.place]
+    return [partial(dist.all_gather_into_tensor, other, mine, group=s.group)], other
+
+
+def _reduce_scatter(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    out = other[: s.row[s.place]]
+    return [partial(_REDUCE_SCATTER, out, buffer, op=OPERATORS[s.op], group=s.group)], out
+
+
+def _gather(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    mine = torch.split(buffer, list(s.row))[s.place]
+    return [partial(dist.gather, mine, s.at_root(other), s.root, group=s.group)], other
+
+
+def _scatter(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    out = other[: s.row[s.place]]
+    return [partial(dist.scatter, out, s.at_root(buffer), s.root, group=s.group)], out
+
+
+def _all_to_all(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    out = other[: sum(s.column)]
+    return [partial(dist.all_to_all_single, out, buffer, list(s.column), list(s.row), group=s.group)], out
+
+
+def _barrier(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    return [partial(dist.barrier, group=s.group)], buffer
+
+
+def _send_recv(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
+    following = s.members[(list(s.members).index(s.root) + 1) % len(s.members)]
+    if following == s.root or s.rank not in (s.root, following):
+        return [], buffer
+    peer = following if s.rank == s.root else s.root
+
+    def call(*, async_op: bool) -> Any:
+        if s.rank == s.root:
+            return dist.isend(buffer, peer) if async_op else dist.send(buffer, peer)
+        return dist.irecv(buffer, peer) if async_op else dist.recv(buffer, peer)
+
+    return [call], buffer
+
+
+SHAPES: Final[dict[str, Callable[[Setting, Tensor, Tensor], Shape]]] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "barrier": _barrier,
+    "send_recv": _send_recv,
+}

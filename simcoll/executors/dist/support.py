@@ -1,0 +1,51 @@
+"""What each harness and backend can run: operator × type × backend, and what is refused with which words."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Harness = Literal["p2p", "library"]
+Backend = Literal["gloo", "nccl"]
+
+BITWISE: Final = frozenset({"band", "bor", "bxor"})
+FLOATS: Final = frozenset({"float32", "float64", "float16", "bfloat16"})
+ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # what can be cut into buckets
+EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
+
+
+def refusal(
+    harness: Harness,
+    backend: Backend,
+    collective: str,
+    op: str,
+    dtype: str,
+    *,
+    weighted: bool = False,
+    equal: bool = True,
+    buckets: int = 1,
+) -> str | None:
+    """Why this cannot be run, and what could be; None if it can.
+
+    `op` counts only where the collective reduces; `equal`: the elements can be cut into as many equal blocks as there
+    are ranks. Sends and receives carry everything, and torch's own kernels reduce: only floats have no bits.
+
+    >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
+    'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
+    """
+    if op in BITWISE and dtype in FLOATS:
+        return f"{op} does not work on {dtype}; take an integer dtype"
+    if harness == "p2p":
+        if buckets > 1:
+            return "buckets are of the library's collectives; take measure.harness: library, or model.chunk"
+        return None
+    if op in BITWISE and backend == "nccl":
+        return f"NCCL has no {op}; take --backend gloo or measure.harness: p2p"
+    if op == "avg" and backend == "gloo" and dtype not in FLOATS:
+        return f"gloo has no avg of {dtype}; take a float dtype, op: sum or measure.harness: p2p"
+    if weighted and collective != "all_to_all":
+        return f"the library's {collective} has no unequal blocks; leave weights out or take measure.harness: p2p"
+    if collective in EQUAL_BLOCKS and not weighted and not equal:
+        return f"the library's {collective} needs equal blocks; take a size of ranks × whole elements"
+    if buckets > 1 and collective not in ON_ONE_TENSOR:
+        return f"{collective} cannot be cut into buckets; only {', '.join(sorted(ON_ONE_TENSOR))} can"
+    return None
