@@ -16,7 +16,7 @@ from typing import Any
 from simcoll import config, results, scenario, sweep
 from simcoll.algorithms import build
 from simcoll.errors import Place, SimcollError
-from simcoll.executors.data import prove
+from simcoll.executors.proof import prove
 from simcoll.prediction import Prediction, predict
 from simcoll.registry import Request, register
 from simcoll.scenario import Point, Scenario

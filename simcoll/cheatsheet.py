@@ -14,7 +14,7 @@ from simcoll import algorithms, registry
 from simcoll.collectives import ALL, NOTHING, collective
 from simcoll.engines import event
 from simcoll.errors import InputError, RefusedError, ScheduleError
-from simcoll.executors.data import Proof, prove
+from simcoll.executors.proof import Proof, prove
 from simcoll.model import Params
 from simcoll.program import bind
 from simcoll.schedule import Schedule
@@ -178,8 +178,8 @@ def _plainest(which: str) -> str:
 def data(schedule: Schedule) -> str:
     """What every rank holds before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
     contract = collective(schedule.collective)
-    before = contract.before(schedule.n, schedule.n_chunks, schedule.root)
-    after = contract.after(schedule.n, schedule.n_chunks, schedule.root)
+    before = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root)
+    after = contract.table(contract.after, schedule.n, schedule.n_chunks, schedule.root)
     lines = [f"{contract.name}: {contract.summary}", "", "rank  before" + " " * 30 + "after"]
     for rank in range(schedule.n):
         told = [" ".join(_value(*cell) for cell in table[rank].tolist()) for table in (before, after)]

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simcoll.errors import did_you_mean
 from simcoll.schedule import split
@@ -24,24 +24,39 @@ NOTHING: Final = -1  # before: the slot is undefined; after: nothing is promised
 ALL: Final = -2  # after: the reduction over all ranks
 
 
+Numbers = NDArray[np.int64]
+Held = Callable[[Numbers, Numbers, int, int, int], tuple[ArrayLike, ArrayLike]]
+"""From ranks, slots, n, n_chunks and root to the rank whose value each holds (NOTHING, ALL), and that value's block."""
+
+
 @dataclass(frozen=True)
 class Collective:
     """A contract.
 
-    `before(n, k, root)` and `after(n, k, root)` give int64 arrays (n, n_chunks, 2): for each rank and slot the rank
-    whose value it is (NOTHING, ALL) and that value's block. `blocks(n)` is the smallest number of chunks that
-    the contract can be said in; a schedule uses a multiple of it. `busbw(n)` is nccl-tests' factor from algbw to busbw.
+    `before` and `after` say of each rank and slot (arrays that broadcast) what it holds; see `table`. `blocks(n)` is
+    the smallest number of chunks that the contract can be said in; a schedule uses a multiple of it. `busbw(n)` is
+    nccl-tests' factor from algbw to busbw. `turns` says what leaves the contract as it is: `ranks`: any renaming of
+    ranks and any of chunks; `blocks`: one of ranks that renames their blocks alike; empty: nothing need.
     """
 
     name: str
     summary: str
-    before: Callable[[int, int, int], NDArray[np.int64]]
-    after: Callable[[int, int, int], NDArray[np.int64]]
+    before: Held
+    after: Held
     blocks: Callable[[int], int]
     busbw: Callable[[int], Fraction]
     rooted: bool = False
     reduces: bool = False
     at_least_once: bool = False  # a contribution may count several times (barrier)
+    turns: Literal["ranks", "blocks", ""] = ""
+
+    def table(self, held: Held, n: int, n_chunks: int, root: int = 0, slots: Numbers | None = None) -> Numbers:
+        """What `before` or `after` say of every rank and of some slots (default: all): int64 (n, slots, 2), the rank
+        whose value it is (NOTHING, ALL) and that value's block."""
+        chosen = np.arange(n_chunks) if slots is None else slots
+        found = np.empty((n, len(chosen), 2), np.int64)
+        found[..., 0], found[..., 1] = held(np.arange(n)[:, None], chosen[None, :], n, n_chunks, root)
+        return found
 
     def sizes(
         self, nbytes: int, n: int, n_chunks: int, root: int = 0, itemsize: int = 1, weights: object = None
@@ -51,7 +66,7 @@ class Collective:
         `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank.
         Raises ValueError when they do not fit.
         """
-        held = self.before(n, n_chunks, root)
+        held = self.table(self.before, n, n_chunks, root)
         rows = np.broadcast_to(cut(nbytes, n, n_chunks, itemsize, weights, self.blocks(n)), (n, n_chunks))
         return np.where(held[..., 0] == NOTHING, 0, np.take_along_axis(rows, held[..., 1], axis=1))
 
@@ -75,78 +90,58 @@ def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, bloc
     return np.stack([np.concatenate([split(int(b), each, itemsize) for b in row]) for row in outer])
 
 
-def _held(rank: NDArray[np.int64] | int, block: NDArray[np.int64] | int, n: int, k: int) -> NDArray[np.int64]:
-    table = np.empty((n, k, 2), np.int64)
-    table[..., 0], table[..., 1] = rank, block
-    return table
-
-
-def _ranks(n: int) -> NDArray[np.int64]:
-    return np.arange(n)[:, None]
-
-
-def _slots(k: int) -> NDArray[np.int64]:
-    return np.arange(k)[None, :]
-
-
-def _own(n: int, k: int, root: int) -> NDArray[np.int64]:
+def _own(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
     """Every rank holds its own buffer."""
-    return _held(_ranks(n), _slots(k), n, k)
+    return rank, slot
 
 
-def _own_block(n: int, k: int, root: int) -> NDArray[np.int64]:
+def _own_block(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
     """Every rank holds its own block."""
-    mine = _slots(k) // max(1, k // n) == _ranks(n)
-    return _held(np.where(mine, _ranks(n), NOTHING), _slots(k), n, k)
+    return np.where(slot // max(1, k // n) == rank, rank, NOTHING), slot
 
 
-def _at_root(n: int, k: int, root: int) -> NDArray[np.int64]:
+def _at_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
     """The root holds its buffer, the others nothing."""
-    return _held(np.where(_ranks(n) == root, root, NOTHING), _slots(k), n, k)
+    return np.where(rank == root, root, NOTHING), slot
 
 
-def _all_blocks(n: int, k: int, root: int) -> NDArray[np.int64]:
+def _all_blocks(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
     """Every rank holds block r of rank r, for all r."""
-    return _held(_slots(k) // max(1, k // n), _slots(k), n, k)
+    return slot // max(1, k // n), slot
 
 
-def _all_blocks_at_root(n: int, k: int, root: int) -> NDArray[np.int64]:
-    everywhere = _all_blocks(n, k, root)
-    everywhere[np.arange(n) != root, :, 0] = NOTHING
-    return everywhere
+def _all_blocks_at_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return np.where(rank == root, slot // max(1, k // n), NOTHING), slot
 
 
-def _reduced(n: int, k: int, root: int) -> NDArray[np.int64]:
-    return _held(ALL, _slots(k), n, k)
+def _reduced(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return ALL, slot
 
 
-def _reduced_at_root(n: int, k: int, root: int) -> NDArray[np.int64]:
-    return _held(np.where(_ranks(n) == root, ALL, NOTHING), _slots(k), n, k)
+def _reduced_at_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return np.where(rank == root, ALL, NOTHING), slot
 
 
-def _reduced_block(n: int, k: int, root: int) -> NDArray[np.int64]:
-    mine = _slots(k) // max(1, k // n) == _ranks(n)
-    return _held(np.where(mine, ALL, NOTHING), _slots(k), n, k)
+def _reduced_block(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return np.where(slot // max(1, k // n) == rank, ALL, NOTHING), slot
 
 
-def _from_root(n: int, k: int, root: int) -> NDArray[np.int64]:
-    return _held(root, _slots(k), n, k)
+def _from_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return root, slot
 
 
-def _block_from_root(n: int, k: int, root: int) -> NDArray[np.int64]:
-    mine = _slots(k) // max(1, k // n) == _ranks(n)
-    return _held(np.where(mine, root, NOTHING), _slots(k), n, k)
+def _block_from_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return np.where(slot // max(1, k // n) == rank, root, NOTHING), slot
 
 
-def _transposed(n: int, k: int, root: int) -> NDArray[np.int64]:
+def _transposed(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
     """Block s of rank r is block r of rank s."""
     each = max(1, k // n)
-    return _held(_slots(k) // each, _ranks(n) * each + _slots(k) % each, n, k)
+    return slot // each, rank * each + slot % each
 
 
-def _at_next(n: int, k: int, root: int) -> NDArray[np.int64]:
-    receiver = (root + 1) % n
-    return _held(np.where(_ranks(n) == receiver, root, NOTHING), _slots(k), n, k)
+def _at_next(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+    return np.where(rank == (root + 1) % n, root, NOTHING), slot
 
 
 def _one(n: int) -> int:
@@ -167,18 +162,20 @@ def _but_one(n: int) -> Fraction:
 
 _CONTRACTS: Final = (
     Collective("all_reduce", "everyone gets the reduction of all buffers", _own, _reduced, _one,
-               lambda n: Fraction(2 * (n - 1), n), reduces=True),
+               lambda n: Fraction(2 * (n - 1), n), reduces=True, turns="ranks"),
     Collective("reduce", "the root gets the reduction of all buffers", _own, _reduced_at_root, _one, _plain,
                rooted=True, reduces=True),
     Collective("broadcast", "everyone gets the root's buffer", _at_root, _from_root, _one, _plain, rooted=True),
-    Collective("all_gather", "everyone gets the block of every rank", _own_block, _all_blocks, _per_rank, _but_one),
+    Collective("all_gather", "everyone gets the block of every rank", _own_block, _all_blocks, _per_rank, _but_one,
+               turns="blocks"),
     Collective("reduce_scatter", "rank r gets block r of the reduction", _own, _reduced_block, _per_rank, _but_one,
-               reduces=True),
+               reduces=True, turns="blocks"),
     Collective("gather", "the root gets the block of every rank", _own_block, _all_blocks_at_root, _per_rank, _but_one,
                rooted=True),
     Collective("scatter", "rank r gets block r of the root's buffer", _at_root, _block_from_root, _per_rank, _but_one,
                rooted=True),
-    Collective("all_to_all", "rank r's block s goes to rank s, as its block r", _own, _transposed, _per_rank, _but_one),
+    Collective("all_to_all", "rank r's block s goes to rank s, as its block r", _own, _transposed, _per_rank, _but_one,
+               turns="blocks"),
     Collective("barrier", "nobody leaves before everyone has come", _own, _reduced, _one, lambda n: Fraction(0),
                reduces=True, at_least_once=True),
     Collective("send_recv", "the next rank gets the root's buffer", _own, _at_next, _one, _plain, rooted=True),

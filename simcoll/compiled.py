@@ -27,9 +27,14 @@ def have_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
+def is_compiled(name: str) -> bool:
+    """Whether the kernel called `name` is being loaded to be compiled."""
+    return name.endswith(_MARK)
+
+
 def jit_for(name: str) -> Any:
     """The decorator for the functions of the kernel called `name`: numba's, or none."""
-    if not name.endswith(_MARK):
+    if not is_compiled(name):
         return _as_it_is
     import numba
 

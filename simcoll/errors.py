@@ -89,3 +89,8 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     choices = sorted(choices)
     near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(choices)}"
+
+
+def wrong(key: str, what: str, cure: str) -> InputError:
+    """Wrong input at a key of the scenario; whoever knows the file adds the place."""
+    return InputError([Diagnostic(what, cure, key)])

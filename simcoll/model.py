@@ -74,6 +74,9 @@ class Network(Protocol):
     def route(self, src: str, dst: str) -> tuple[int, ...]:
         """Links from one device to another; from a device to itself its memory link, if it has one."""
 
+    def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
+        """The routes from `devices[src[i]]` to `devices[dst[i]]` laid end to end: where each begins, and the links."""
+
 
 @lru_cache(maxsize=1 << 16)
 def service_ps(nbytes: int, bandwidth: int) -> int:

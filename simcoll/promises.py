@@ -21,6 +21,7 @@ OPERATORS: Final[dict[str, np.ufunc]] = {
     "bxor": np.bitwise_xor,
     "avg": np.add,  # and one final scaling
 }
+BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 
 
 def contracts(schedule: Schedule, which: Literal["before", "after"]) -> NDArray[np.int64]:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from simcoll.collectives import collective as find_collective
 from simcoll.errors import InputError, RefusedError, did_you_mean
-from simcoll.schedule import Schedule
+from simcoll.rotation import Rotation
 from simcoll.steps import Part
+from simcoll.stream import Stream
 
 Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2, 3))
 
@@ -79,7 +80,7 @@ class Algorithm:
     `chunks(request)` is the number of chunks the buffer is cut into; `cost` the closed-form time of n ranks on a full
     mesh of links with latency α and β time units per byte, m bytes, as a Python expression in `n, alpha, beta, m`
     (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what the algorithm lets one choose.
-    `library`: NCCL has it, so `auto` may choose it.
+    `library`: NCCL has it, so `auto` may choose it. `rotation(request)`: a rotation that turns the schedule into itself.
     """
 
     collective: str
@@ -93,6 +94,7 @@ class Algorithm:
     uses_groups: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library: bool = False
+    rotation: Callable[[Request], Rotation] | None = None
 
     def spelt(self, options: Mapping[str, str]) -> str:
         """The one spelling of this algorithm with options: `hierarchical(across=ring)`."""
@@ -103,8 +105,9 @@ class Algorithm:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.steps) or "").split("\n", 1)[0]
 
-    def build(self, request: Request, label: str = "") -> Schedule:
-        """The schedule; raises RefusedError when this algorithm cannot serve, InputError for groups that are none."""
+    def stream(self, request: Request, label: str = "") -> Stream:
+        """The schedule step by step; raises RefusedError when this algorithm cannot serve, InputError for groups that
+        are none."""
         if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
             raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
         if self.needs_agent and not request.agents:
@@ -112,15 +115,16 @@ class Algorithm:
                 f"{self.name} needs a switch that reduces in the network and reaches every rank, and there is none; "
                 "ring, tree or hierarchical serve"
             )
-        return Schedule.from_steps(
-            self.steps(request),
+        return Stream(
             collective=self.collective,
             algorithm=label or self.name,
             n=request.n,
             n_chunks=self.chunks(request),
+            make=lambda: self.steps(request),
             agents=1 if self.needs_agent else 0,
             pipelined=self.pipelined,
             root=request.root,
+            rotation=self.rotation and self.rotation(request),
         )
 
 
@@ -130,6 +134,11 @@ ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 def one_chunk(request: Request) -> int:
     """The buffer is never cut."""
     return 1
+
+
+def around(request: Request) -> Rotation:
+    """Everyone one place on, one chunk a rank."""
+    return Rotation(1, 1, request.n)
 
 
 def chunk_per_rank(request: Request) -> int:
@@ -149,6 +158,7 @@ def register(
     uses_groups: bool = False,
     options: Mapping[str, tuple[str, ...]] | None = None,
     library: bool = False,
+    rotation: Callable[[Request], Rotation] | None = None,
 ) -> Callable[[Callable[[Request], Iterator[Part]]], Callable[[Request], Iterator[Part]]]:
     """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest."""
     find_collective(collective)
@@ -166,6 +176,7 @@ def register(
             uses_groups,
             options or {},
             library,
+            rotation,
         )
         return steps
 

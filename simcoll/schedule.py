@@ -83,17 +83,18 @@ class Schedule:
             column.setflags(write=False)
 
     @classmethod
-    def from_steps(cls, parts: Iterable[Part], *, n_chunks: int, **what: Any) -> Schedule:
-        """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), so that engines meet
-        them in an order close to that of time; what one sender does keeps its order."""
+    def from_steps(cls, parts: Iterable[Part], *, n_chunks: int, in_order: bool = False, **what: Any) -> Schedule:
+        """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), unless they are
+        `in_order` already: engines meet them in an order close to that of time; what one sender does keeps its order.
+        """
         found: list[Step] = []
         numbers: list[Ints] = []
         number = 0
         for part in parts:
-            ordered = part.in_order()
+            ordered = part if in_order else part.in_order()
             found.append(ordered.whole() if isinstance(ordered, Repeat) else ordered)
             steps = np.arange(number, number + part.steps, dtype=np.int32)
-            numbers.append(np.repeat(steps, part.transfers // part.steps))
+            numbers.append(np.repeat(steps, part.rows))
             number += part.steps
         if not found:
             found, numbers = [send([], [], [])], [np.zeros(0, np.int32)]
@@ -143,6 +144,21 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    @property
+    def transfers(self) -> int:
+        """How many, local ones too."""
+        return len(self.step)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are kept: what it takes of memory."""
+        return len(self.step)
+
+    def parts(self) -> Iterator[Step]:
+        """Its steps in turn; empty ones are skipped."""
+        columns = (self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
+        return (Step._make(column[rows] for column in columns) for rows in self.steps())
 
     def row(self, index: int) -> Transfer:
         """Transfer `index` for reading."""

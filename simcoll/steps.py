@@ -5,6 +5,7 @@ Transfers of one step all read before any of them writes. Rows are columns of nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,8 +27,13 @@ class Step(NamedTuple):
     reduce: Bools
 
     @property
+    def rows(self) -> int:
+        """How many transfers."""
+        return len(self.src)
+
+    @property
     def transfers(self) -> int:
-        """How many."""
+        """The same: there is one step."""
         return len(self.src)
 
     @property
@@ -54,9 +60,14 @@ class Repeat:
     shift: int
 
     @property
+    def rows(self) -> int:
+        """How many transfers each step has."""
+        return len(self.first.src)
+
+    @property
     def transfers(self) -> int:
-        """How many, in all steps."""
-        return len(self.first.src) * self.times
+        """How many all steps have."""
+        return self.rows * self.times
 
     @property
     def steps(self) -> int:
@@ -82,6 +93,26 @@ class Repeat:
         columns = (self.first.src_slot.astype(np.int64), self.first.dst_slot.astype(np.int64))
         src, dst = ((self.base + (slot - self.base + k * self.shift) % self.span).astype(np.int32) for slot in columns)
         return src, dst
+
+    def carrying(self, wanted: Bools) -> Iterator[tuple[int, Step]]:
+        """The steps with a row that carries one of some slots (`wanted`, by slot, sent from), only those rows."""
+        step, chosen = self.first, np.flatnonzero(wanted)
+        stride = math.gcd(self.shift, self.span)
+        period = self.span // stride
+        within = chosen[None, :] - self.base[:, None]
+        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # how far each row's slot has to go
+        row, column = np.nonzero((within >= 0) & (within < self.span) & (apart % stride == 0))
+        inverse = pow(self.shift // stride, -1, period) if period > 1 else 0
+        when = apart[row, column] // stride * inverse % period
+        times = np.maximum(0, -(-(self.times - when) // period))
+        row = np.repeat(row, times)
+        when = np.repeat(when, times) + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
+        order = np.lexsort((row, when))
+        row, when = row[order], when[order]
+        edges = np.flatnonzero(np.diff(when)) + 1
+        for rows, k in zip(np.split(row, edges), when[[0, *edges]] if len(when) else (), strict=False):
+            some = replace(self, first=Step._make(column[rows] for column in step), base=self.base[rows])
+            yield int(k), some.at(int(k))
 
     def in_order(self) -> Repeat:
         """Rows of each step sorted as `Step.in_order` does."""

@@ -41,3 +41,21 @@ class Timeline:
         return all(np.array_equal(getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """What a run adds up to.
+
+    `makespan_ps`: when the last transfer has ended; `carried`: the bytes over each link, int64 (links,);
+    `bytes_per_rank`: the most that any rank sends; `messages` between two participants, over all loops; `wire_bytes`:
+    payload summed over the links it crosses. Local copies count in none but `carried`. `shortcut`: none, replay, or
+    affine (a replay in which steps that repeat were run as columns).
+    """
+
+    makespan_ps: int
+    carried: Times
+    bytes_per_rank: int
+    messages: int
+    wire_bytes: int
+    shortcut: str

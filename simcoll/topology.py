@@ -12,16 +12,17 @@ import itertools
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import TopologyError, did_you_mean
-from simcoll.routing import POLICIES, Policy, Route, Router
+from simcoll.routing import ENDPOINTS, POLICIES, Policy, Route, Router
 
 Groups = tuple[tuple[int, ...], ...]
+Numbers = NDArray[np.int64]
 
 MEMORY: Final = "memory"  # the kind of a device's link to itself
 
@@ -65,7 +66,9 @@ class Topology:
         self.ranks = self.of_kind("gpu") or self.of_kind("host")
         self.agents: tuple[str, ...] = tuple(d for d, flag in graph.nodes.data("in_network") if flag)
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
+        self._routes_given = bool(self._routes)
         self._least: dict[str, Mapping[str, int]] = {}
+        self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
         self._connected()
 
     @classmethod
@@ -173,6 +176,40 @@ class Topology:
         if found is None:
             raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
         return found
+
+    def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
+        (rows + 1,), and the links. Raises TopologyError as `route` does."""
+        plain, up, hub, down = self._stubs(tuple(devices))
+        met = np.flatnonzero(plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst))
+        count = np.zeros(len(src) + 1, np.int64)
+        count[met + 1] = 2
+        others = np.setdiff1d(np.arange(len(src)), met)
+        found = [self.route(devices[a], devices[b]) for a, b in zip(src[others], dst[others], strict=True)]
+        count[others + 1] = [len(route) for route in found]
+        hop = np.cumsum(count)
+        links = np.empty(hop[-1], np.int64)
+        links[hop[met]], links[hop[met] + 1] = up[src[met]], down[dst[met]]
+        rest = np.ones(len(links), np.bool_)
+        rest[hop[met]] = rest[hop[met] + 1] = False
+        links[rest] = np.fromiter(itertools.chain.from_iterable(found), np.int64)
+        return hop, links
+
+    def _stubs(self, devices: tuple[str, ...]) -> tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]:
+        """Which devices hang on one switch of the fabric by one link each way, their links, and that switch: between
+        two of them that share it there is one route, and it need not be searched for."""
+        if devices not in self._stubs_of:
+            number = {device: i for i, device in enumerate(self.kinds)}
+            found = np.full((3, len(devices)), -1, np.int64)
+            for i, device in enumerate(devices):
+                ahead, behind = self.graph.succ[device], self.graph.pred[device]
+                if len(ahead) == len(behind) == 1 and self._node[device] is not None and not self._routes_given:
+                    (switch,) = ahead
+                    if switch in behind and self._node[switch] is None and self.kinds[switch] not in ENDPOINTS:
+                        found[:, i] = self._id[device, switch], number[switch], self._id[switch, device]
+            alone = len({self._node[device] for device in devices}) == len(devices)
+            self._stubs_of = {devices: ((found[0] >= 0) & alone, *found)}
+        return self._stubs_of[devices]
 
     @cached_property
     def _router(self) -> Router:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from simcoll.algorithms import build
 from simcoll.errors import RefusedError, ScheduleError
-from simcoll.executors.data import Proof, prove, run
+from simcoll.executors.data import run
+from simcoll.executors.proof import Proof, prove
 from simcoll.registry import ALGORITHMS, Groups
 from simcoll.schedule import Schedule, side_by_side
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from simcoll.algorithms import direct, doubling, hierarchical, naive, nvls, ring, tree
 from simcoll.registry import Groups, Request, find
 from simcoll.schedule import Schedule
+from simcoll.stream import Stream
 
-__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "ring", "tree"]
+__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "ring", "stream", "tree"]
 
 
 def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Schedule:
@@ -23,5 +24,10 @@ def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Gro
       step 0: chunk 0: 1→0 reduce
       step 1: chunk 0: 0→1
     """
+    return stream(collective, algorithm, n, root=root, groups=groups, agents=agents).schedule()
+
+
+def stream(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Stream:
+    """The same step by step, for schedules too large to be held."""
     entry, options = find(collective, algorithm)
-    return entry.build(Request(n, root, groups, agents, options), algorithm.replace(" ", ""))
+    return entry.stream(Request(n, root, groups, agents, options), algorithm.replace(" ", ""))

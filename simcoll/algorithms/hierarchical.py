@@ -9,6 +9,7 @@ import numpy as np
 from simcoll import patterns
 from simcoll.patterns import Index
 from simcoll.registry import Request, chunk_per_rank, register
+from simcoll.rotation import Rotation
 from simcoll.steps import Part, send, together
 
 
@@ -18,12 +19,25 @@ def _shards(request: Request) -> int:
     return int(np.prod(shape[1:] if across == "recursive_doubling" else shape))
 
 
+def _turned(request: Request) -> Rotation:
+    """Everyone one group on; with them the shards of the outermost level."""
+    groups = request.two_levels()
+    return Rotation(len(groups[0]), 1, len(groups))
+
+
+def _blocks_turned(request: Request) -> Rotation:
+    """Everyone one group on, with all their blocks."""
+    size = len(request.two_levels()[0])
+    return Rotation(size, size, request.n)
+
+
 @register(
     "all_reduce",
     "hierarchical",
     chunks=_shards,
     uses_groups=True,
     options={"across": ("ring", "recursive_doubling")},
+    rotation=_turned,
 )
 def hierarchical_all_reduce(request: Request) -> Iterator[Part]:
     """Ring reduce-scatter inside groups, all-reduce of each shard across them, ring all-gather inside; equal groups.
@@ -46,7 +60,7 @@ def hierarchical_all_reduce(request: Request) -> Iterator[Part]:
         yield from patterns.ring_all_gather(ranks, slots)
 
 
-@register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
+@register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
 def hierarchical_reduce_scatter(request: Request) -> Iterator[Part]:
     """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
     table = request.equal_groups()
@@ -54,7 +68,7 @@ def hierarchical_reduce_scatter(request: Request) -> Iterator[Part]:
         yield from patterns.ring_reduce_scatter(*_level(table, table, axis))
 
 
-@register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
+@register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
 def hierarchical_all_gather(request: Request) -> Iterator[Part]:
     """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
     table = request.equal_groups()

@@ -8,11 +8,18 @@ from itertools import pairwise
 import numpy as np
 
 from simcoll import patterns
-from simcoll.registry import Request, chunk_per_rank, register
+from simcoll.registry import Request, around, chunk_per_rank, register
 from simcoll.steps import Part, join, send, together
 
 
-@register("all_reduce", "ring", chunks=chunk_per_rank, cost="2 * (n - 1) * (alpha + beta * m / n)", library=True)
+@register(
+    "all_reduce",
+    "ring",
+    chunks=chunk_per_rank,
+    cost="2 * (n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=around,
+)
 def ring_all_reduce(request: Request) -> Iterator[Part]:
     """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
     yield from patterns.ring_all_reduce(np.arange(request.n), np.arange(request.n))
@@ -40,13 +47,22 @@ def ring_unchunked(request: Request) -> Iterator[Part]:
         yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed
 
 
-@register("all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True)
+@register(
+    "all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True, rotation=around
+)
 def ring_all_gather(request: Request) -> Iterator[Part]:
     """Every block is passed on around the ring: n−1 steps of one block a rank."""
     yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
 
 
-@register("reduce_scatter", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True)
+@register(
+    "reduce_scatter",
+    "ring",
+    chunks=chunk_per_rank,
+    cost="(n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=around,
+)
 def ring_reduce_scatter(request: Request) -> Iterator[Part]:
     """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
     yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))

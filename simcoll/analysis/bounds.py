@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simcoll.collectives import collective, cut
 from simcoll.model import PS_PER_S
-from simcoll.schedule import Schedule
+from simcoll.stream import Source
 from simcoll.topology import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong
@@ -57,7 +57,7 @@ Crossing = Callable[[Sizes, Cuts, int], tuple[Sizes, Sizes]]
 
 
 def lower_bound_ps(
-    schedule: Schedule, topology: Topology, devices: Sequence[str], nbytes: int, itemsize: int, weights: object = None
+    schedule: Source, topology: Topology, devices: Sequence[str], nbytes: int, itemsize: int, weights: object = None
 ) -> int:
     """The larger of the latency and the bandwidth bound, over all groups of the schedule."""
     found = []
@@ -69,7 +69,7 @@ def lower_bound_ps(
     return max(found, default=0)
 
 
-def _latency_ps(schedule: Schedule, topology: Topology, places: Sequence[str]) -> int:
+def _latency_ps(schedule: Source, topology: Topology, places: Sequence[str]) -> int:
     """The longest of the least latencies between ranks of which one must wait for the other."""
     n, root = len(places), schedule.root
     sources, targets = places[:: max(1, n // SOURCES)], places
@@ -83,7 +83,7 @@ def _latency_ps(schedule: Schedule, topology: Topology, places: Sequence[str]) -
 
 
 def _bandwidth_ps(
-    schedule: Schedule, topology: Topology, places: tuple[str, ...], nbytes: int, itemsize: int, weights: object
+    schedule: Source, topology: Topology, places: tuple[str, ...], nbytes: int, itemsize: int, weights: object
 ) -> int:
     if schedule.collective == "barrier":
         return 0

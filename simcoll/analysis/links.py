@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.model import PS_PER_S
 from simcoll.program import Program
+from simcoll.timeline import Totals
 
 
 class Binding(NamedTuple):
@@ -27,17 +28,20 @@ def bytes_carried(program: Program) -> NDArray[np.int64]:
 
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
     """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
-    capacity = program.bandwidths.astype(float) * makespan_ps / PS_PER_S
-    carried = bytes_carried(program).astype(float)
-    busy = np.zeros_like(carried)
-    np.divide(carried, capacity, out=busy, where=capacity > 0)
+    return _busy(bytes_carried(program), program.bandwidths, makespan_ps)
+
+
+def _busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
+    capacity = bandwidths.astype(float) * makespan_ps / PS_PER_S
+    busy = np.zeros(len(carried))
+    np.divide(carried.astype(float), capacity, out=busy, where=capacity > 0)
     return busy
 
 
-def binding(program: Program, makespan_ps: int) -> Binding | None:
-    """The busiest link, the first of equals; None if no link was used."""
-    if not len(program.links) or not makespan_ps:
+def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Binding | None:
+    """The busiest link, the first of equals; None if no link carried anything."""
+    if not totals.carried.any() or not makespan_ps:
         return None
-    busy = utilisation(program, makespan_ps)
+    busy = _busy(totals.carried, bandwidths, makespan_ps)
     link = int(busy.argmax())
     return Binding(link, float(busy[link]))

@@ -1,0 +1,365 @@
+"""The streamed engine: replay for schedules too long to be held. It keeps no timeline, only what the run adds up to.
+
+Steps are pulled, bound to links, replayed and dropped; where a pattern repeats between participants that share no link
+(rings), its steps are run as whole columns. What is computed is what `fast.replay` would: same rules, same check as
+the proof; where the check fails there is no result, and an engine with a heap has to do it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll import stream_kernel
+from simcoll.collectives import collective, cut
+from simcoll.compiled import WORTH_COMPILING, compile_kernel, have_numba
+from simcoll.errors import wrong
+from simcoll.model import NEVER, Network, Params, service_ps, too_late
+from simcoll.steps import Part, Repeat
+from simcoll.stream import Stream
+from simcoll.timeline import Totals
+
+WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over
+MOST_SLOTS: Final = 1 << 27  # entries of such a table
+BLOCK: Final = 1024  # rows that are run together at a time: what they need fits a core's cache
+PEELED: Final = 3  # steps of a repeat that are replayed one by one at most, before all or none are taken together
+
+Array = NDArray[Any]
+NOTHING: Final[Array] = np.zeros(0, np.int64)
+IDLE: Final = -(2**61)  # stands for the links that a shorter route has not: never busy
+
+
+def run(
+    stream: Stream,
+    network: Network,
+    devices: Sequence[str],
+    params: Params,
+    sizes: Sequence[Array],
+    arrivals: Mapping[int, int] | None = None,
+    compiled: bool | None = None,
+    whole: bool = True,
+) -> Totals | None:
+    """Replay a stream; None where its order is not that of time, or where it cannot be streamed.
+
+    `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), the same wherever it is held.
+    `compiled` forces or forbids numba. `whole` allows steps that repeat to be run as columns.
+    """
+    if not _fits(stream, network, params, sizes):
+        return None
+    if compiled is None:
+        compiled = stream.transfers >= WORTH_COMPILING and have_numba()
+    for width in (WIDTH, 0):
+        if width or stream.participants * stream.n_slots <= MOST_SLOTS:
+            found = _Replay(stream, network, devices, params, sizes, arrivals or {}, compiled, width).run(whole)
+            if found != stream_kernel.OVERFLOW:
+                return found if isinstance(found, Totals) else None
+    return None
+
+
+def loop_sizes(stream: Stream, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
+    """For each loop the bytes of every slot of the buffer, int64 (n_chunks,); `chunk` 0: one loop.
+
+    Raises InputError when the size cannot be cut.
+    """
+    blocks = collective(stream.collective).blocks(stream.n)
+    try:
+        (held,) = cut(nbytes, stream.n, stream.n_chunks, itemsize, None, blocks)
+    except ValueError as error:
+        raise wrong("size", str(error), "mend the size") from None
+    if not chunk:
+        return [held]
+    piece = max(itemsize, chunk // itemsize * itemsize)
+    loops = max(1, -(-int(held.max()) // piece))
+    return [np.clip(held - loop * piece, 0, piece) for loop in range(loops)]
+
+
+def _fits(stream: Stream, network: Network, params: Params, sizes: Sequence[Array]) -> bool:
+    """Whether loops follow each other, channels are the sender's alone, sizes go by slot, and no link is down."""
+    by_slot = len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)
+    looped = len(sizes) > 1 and stream.pipelined
+    return not (looped or stream.agents or params.blocking != "no") and by_slot and bool(network.bandwidths.all())
+
+
+def _keeps_slots(stream: Stream) -> bool:
+    rows = (part.first if isinstance(part, Repeat) else part for part in stream.parts())
+    return stream.n_slots == stream.n_chunks and all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
+
+
+class _Bound(NamedTuple):
+    """A part on its links. `before`: for each row the row that writes what it reads next, None unless rows share
+    nothing."""
+
+    part: Part
+    hop: Array
+    links: Array
+    connection: Array
+    before: Array | None
+
+
+class _Alone(NamedTuple):
+    """What each row does on links of its own, in ps: from start to `sent`, to where its channel may start again, to
+    head and tail behind the first link; links (−1: none), service times and latencies (depth, rows); receive side."""
+
+    sent: Array
+    hold: Array
+    to_head: Array
+    to_tail: Array
+    link: Array
+    busy: Array
+    away: Array
+    receive: Array
+
+
+class _Replay:
+    """One replay: the state of the kernel, arrays if it is compiled and lists if not."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        network: Network,
+        devices: Sequence[str],
+        params: Params,
+        sizes: Sequence[Array],
+        arrivals: Mapping[int, int],
+        compiled: bool,
+        width: int,
+    ):
+        self.stream, self.network, self.devices, self.params, self.sizes = stream, network, devices, params, sizes
+        self.compiled, self.width = compiled, width
+        self.kernel: Any = compile_kernel(stream_kernel) if compiled else stream_kernel
+        self.rates, rate_of = np.unique(network.bandwidths, return_inverse=True)
+        self.rate_of = rate_of.astype(np.int64)
+        self.came = np.zeros(stream.participants, np.int64)
+        for rank, when in arrivals.items():
+            self.came[rank] = when
+        lanes, links = stream.participants * params.channels, len(network.bandwidths)
+        self.connections: dict[int, int] = {}
+        self.lanes = lanes
+        self.state: list[Any] = [
+            self.give(np.repeat(self.came, params.channels)),
+            self.fill(lanes, -params.g),
+            *(self.fill(links, 0) for _ in range(2)),
+            *(self.fill(lanes, 0) for _ in range(2)),
+            *(self.fill(0, 0) for _ in range(2)),
+            self.fill(3, 0),
+            self.give(self.came),
+        ]
+        self.carried = np.zeros(links, np.int64)
+        self.sent = np.zeros(stream.participants, np.int64)
+        self.wire = self.messages = 0
+        self.together = False
+
+    def give(self, column: Array) -> Any:
+        return column.copy() if self.compiled else column.tolist()
+
+    def fill(self, length: int, value: int) -> Any:
+        return np.full(length, value, np.int64) if self.compiled else [value] * length
+
+    def run(self, whole: bool) -> Totals | int:
+        """What it adds up to, or why there is no result."""
+        bound: dict[int, _Bound] = {}  # of the parts that the stream keeps, for the next loop
+        for loop, sizes in enumerate(self.sizes):
+            self._open_loop(loop, sizes)
+            for part in self.stream.parts():
+                found = bound.get(id(part)) or self._bind(part)
+                if self.stream.held:
+                    bound[id(part)] = found
+                if part.transfers and (code := self._play(found, whole)) != stream_kernel.DONE:
+                    return int(code)
+        return Totals(
+            makespan_ps=int(self.state[8][0]),
+            carried=self.carried,
+            bytes_per_rank=int(self.sent[: self.stream.n].max()),
+            messages=self.messages,
+            wire_bytes=self.wire,
+            shortcut="affine" if self.together else "replay",
+        )
+
+    def _open_loop(self, loop: int, sizes: Array) -> None:
+        """Fresh chunks: nothing is remembered of the last loop's."""
+        params, (distinct, kind) = self.params, np.unique(sizes, return_inverse=True)
+        self.bytes_of, self.kind = distinct, kind.astype(np.int64) if len(distinct) > 1 else NOTHING
+        table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
+        self.service: Array = np.asarray(table, np.int64)
+        rates = np.concatenate([[len(self.rates)], self.rate_of])
+        self.net = tuple(map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates)))
+        self.caps, self.gammas = (
+            np.asarray([service_ps(size, rate) for size in distinct.tolist()], np.int64) if rate else NOTHING
+            for rate in (params.channel_bandwidth, params.gamma)
+        )
+        nbytes = distinct if len(distinct) > 1 else NOTHING
+        self.costs = (params.o_send, params.o_recv, *map(self.give, (self.caps, self.gammas, nbytes)))
+        offset = loop * self.stream.n_chunks
+        fair = params.sharing == "fair"
+        self.rules = (params.channels, offset, params.g, params.slots, params.barrier, fair)
+        places = self.stream.participants * (self.width or self.stream.n_slots)
+        keys, times, made = (self.fill(places, value) for value in (-1, 0, -1))
+        self.memory = (keys, times, made, self.width, self.stream.n_slots)
+
+    # --- a part ---
+
+    def _bind(self, part: Part) -> _Bound:
+        step = part.first if isinstance(part, Repeat) else part
+        hop, links = self.network.routes(self.devices, step.src, step.dst)
+        connection = self._connections(step.src, step.dst) if self.params.slots else NOTHING
+        before = _before(part, links, self.params) if isinstance(part, Repeat) else None
+        return _Bound(part, hop, links, connection, before)
+
+    def _connections(self, src: Array, dst: Array) -> Array:
+        """The number of each pair; room for the last ends of new ones."""
+        known = self.connections
+        keys = (src.astype(np.int64) * self.stream.participants + dst).tolist()
+        found = np.asarray([known.setdefault(key, len(known)) for key in keys], np.int64)
+        params, (ends, used) = self.params, self.state[6:8]
+        more = len(known) * params.channels - len(used)
+        if more > 0:
+            grown = [self.fill(more * params.slots, 0), self.fill(more, 0)]
+            pairs = zip((ends, used), grown, strict=True)
+            self.state[6:8] = [np.concatenate(pair) if self.compiled else pair[0] + pair[1] for pair in pairs]
+        return found
+
+    def _play(self, bound: _Bound, whole: bool) -> int:
+        part = bound.part
+        step = part.first if isinstance(part, Repeat) else part
+        base = part.base if isinstance(part, Repeat) else step.src_slot
+        columns = (step.src, step.src_slot, step.dst, step.dst_slot, base, step.reduce, bound.hop, bound.links)
+        rows = tuple(map(self.give, (*columns, bound.connection)))
+        sent, wait = self.fill(len(step.src) if len(self.kind) else 0, 0), self.fill(len(step.src), 0)
+        code = stream_kernel.DONE
+        turning = (part.span, part.shift % part.span) if isinstance(part, Repeat) else (1, 0)
+        for times in self._turns(part, rows, bound, whole):
+            state = tuple(self.state)
+            turns = (times, *turning)
+            code = self.kernel.play(rows, turns, self.net, self.costs, self.rules, state, self.memory, wait, sent)
+            if code == stream_kernel.TOO_LATE:
+                raise too_late("the run takes")
+            if code != stream_kernel.DONE:
+                return int(code)
+        self._count(step.src, step.dst, bound, np.asarray(sent, np.int64), part.steps)
+        return int(code)
+
+    def _turns(self, part: Part, rows: Any, bound: _Bound, whole: bool) -> Iterator[int]:
+        """How many steps to replay one by one at a time; those between are run together."""
+        left = part.steps
+        if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
+            alone, before = self._alone(part, bound), self.give(bound.before)
+            for _ in range(min(PEELED, left - 2)):
+                yield 1
+                left -= 1
+                done = self.fill(len(bound.before), 0)
+                if self.kernel.settled(rows, self.memory, self.state[0], before, done):
+                    if self._in_time(alone, left):
+                        self._go_round(part, rows, alone, bound.before, left - 1, done)
+                        left, self.together = 1, True
+                    break
+        yield left
+
+    def _count(self, src: Array, dst: Array, bound: _Bound, sent: Array, steps: int) -> None:
+        """Add up the bytes; copies inside a participant are no messages."""
+        nbytes = sent if len(self.kind) else np.full(len(src), steps * int(self.bytes_of[0]))
+        lengths, away = np.diff(bound.hop), src != dst
+        np.add.at(self.carried, bound.links, np.repeat(nbytes, lengths))
+        np.add.at(self.sent, src[away], nbytes[away])
+        self.wire += int((nbytes * lengths)[away].sum())
+        self.messages += int(away.sum()) * steps
+
+    # --- many steps together ---
+
+    def _alone(self, part: Repeat, bound: _Bound) -> _Alone:
+        step, params, fair = part.first, self.params, self.params.sharing == "fair"
+        n, lengths = len(step.src), np.diff(bound.hop)
+        depth = int(lengths.max())
+        link = np.full((depth, n), -1, np.int64)
+        link.T[np.arange(depth) < lengths[:, None]] = bound.links
+        there = link >= 0
+        busy = np.where(there, self.service[0, self.rate_of[link]], IDLE)
+        away = np.where(there, self.network.latencies[link], 0)
+        cap = int(self.caps[0]) if len(self.caps) else 1
+        sent = params.o_send + np.maximum(busy.max(axis=0) if fair else busy[0], cap)
+        receive = np.full(n, params.o_recv) + (step.reduce * self.gammas[0] if len(self.gammas) else 0)
+        return _Alone(
+            sent=sent,
+            hold=np.maximum(sent, params.g),
+            to_head=params.o_send + away[0],
+            to_tail=sent + (away.sum(axis=0) if fair else away[0]),
+            link=link[:1] if fair else link,
+            busy=busy[:1] if fair else busy,
+            away=away[:1] if fair else away,
+            receive=receive if receive.any() else NOTHING,
+        )
+
+    def _in_time(self, alone: _Alone, steps: int) -> bool:
+        """Whether the clock cannot run out: nothing takes longer than all that it does, one after the other."""
+        columns = (alone.hold, alone.to_head, alone.to_tail, alone.busy, alone.away, alone.receive)
+        most = sum(int(column.max(initial=0)) for column in columns) * len(alone.busy)
+        return int(self.state[8][0]) + (steps + 1) * most < NEVER
+
+    def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
+        """Run some steps together, and leave the state as if they had been replayed."""
+        free, began, free_link, _, free_side, _, ends, used, clock, _ = (np.asarray(column) for column in self.state)
+        src, dst, n = part.first.src, part.first.dst, len(part.first.src)
+        channel = np.maximum(free[src], began[src] + self.params.g)
+        links = np.where(alone.link >= 0, free_link[alone.link], IDLE).ravel()
+        side = free_side[dst] if len(alone.receive) else NOTHING
+        slots = self.params.slots
+        credit = np.asarray(rows[8])[None, :] * slots + np.arange(slots)[:, None] if slots else NOTHING.reshape(0, n)
+        if slots:
+            credit = credit - credit % slots + (used[rows[8]] + np.arange(slots)[:, None]) % slots
+        last = ends[credit].ravel() if slots else NOTHING
+        done = (np.asarray(done), np.zeros(n, np.int64))
+        work = tuple(np.zeros(n, np.int64) for _ in range(3))
+        row, hops = (alone.hold, alone.to_head, alone.to_tail), (links, alone.busy.ravel(), alone.away.ravel())
+        block = BLOCK if self.compiled else n
+        self.kernel.go_round(
+            times, block, len(alone.busy), before, done, channel, row, hops, (side, alone.receive), last, work
+        )
+        began[src] = channel - alone.hold
+        free[src] = began[src] + alone.sent
+        behind = alone.link[1:].ravel()
+        free_link[behind[behind >= 0]] = links[n:][behind >= 0]
+        if len(side):
+            free_side[dst] = side
+        if slots:
+            ends[credit] = last.reshape(slots, n)
+            used[rows[8]] += times
+        clock[2] += times
+        self._advance(part, rows, times, np.asarray(done[times % 2]), int(clock[2]))
+        if not self.compiled:
+            changed = (free, began, free_link, free_side, ends, used, clock)
+            for place, column in zip((0, 1, 2, 4, 6, 7, 8), changed, strict=True):
+                self.state[place][:] = column.tolist()
+
+    def _advance(self, part: Repeat, rows: Any, times: int, done: Array, stamp: int) -> None:
+        """Turn the slots on, and remember what was written last: nobody waits for anything earlier any more."""
+        dst, base, written = part.first.dst, part.base, np.asarray(rows[3])
+        last = base + (written - base + (times - 1) * part.shift) % part.span
+        for column in (rows[1], rows[3]):
+            moved = base + (np.asarray(column) - base + times * part.shift) % part.span
+            column[:] = moved if self.compiled else moved.tolist()
+        keys, when, made, width, _ = self.memory
+        for place, slot, t in zip(dst.tolist(), last.tolist(), done.tolist(), strict=True):
+            for at in range(place * width + 1, (place + 1) * width):
+                keys[at] = -1
+            keys[place * width], when[place * width], made[place * width] = slot, t, stamp
+
+
+def _before(part: Repeat, links: Array, params: Params) -> Array | None:
+    """For each row the row that writes what it reads in the step after; None unless the rows share nothing."""
+    step, n = part.first, len(part.first.src)
+    turning = part.shift % part.span
+    if params.channels > 1 or params.barrier or not turning or part.span // math.gcd(turning, part.span) < part.times:
+        return None
+    shared = any(len(np.unique(column)) < len(column) for column in (step.src, step.dst, links))
+    if shared or (step.src == step.dst).any():
+        return None
+    by_dst = np.argsort(step.dst)
+    at = np.searchsorted(step.dst[by_dst], step.src)
+    before = by_dst[np.minimum(at, n - 1)]
+    written = part.base + (step.dst_slot - part.base) % part.span
+    read = part.base + (step.src_slot - part.base + turning) % part.span
+    matched = (step.dst[before] == step.src) & (written[before] == read) & (part.base[before] == part.base)
+    return before.astype(np.int64) if matched.all() else None

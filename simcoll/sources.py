@@ -1,0 +1,81 @@
+"""Which schedule a point runs: its groups and sub-groups; made and proved once for all points that run the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from simcoll import algorithms, registry
+from simcoll.errors import RefusedError, wrong
+from simcoll.executors import proof
+from simcoll.recent import Recent
+from simcoll.registry import Groups
+from simcoll.scenario import Scenario
+from simcoll.schedule import side_by_side
+from simcoll.stream import Source
+from simcoll.topology import Topology
+
+STREAMED: Final = 100_000  # transfers: longer schedules are kept as streams
+FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
+
+_RECENT: Final[Recent[tuple[Source, str]]] = Recent(20_000_000, lambda found: found[0].rows)
+
+
+def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Source, str]:
+    """The proved schedule or stream, and how it was proved."""
+    n = len(places)
+    members = scenario.subgroups or (tuple(range(n)),)
+    size = len(members[0])
+    if any(len(group) != size for group in members):
+        raise wrong("subgroups", "groups of unequal size", "let all groups have the same number of ranks")
+    everyone = [rank for group in members for rank in group]
+    if len(set(everyone)) != len(everyone) or not all(0 <= rank < n for rank in everyone):
+        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
+    if scenario.root >= size:
+        raise wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
+    groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
+    agents = len(topology.agents_for(places)) if len(members) == 1 else 0
+    asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
+    return _RECENT.get(
+        (*asked, registry.find(*asked[:2])[0].steps, scenario.subgroups, n, scenario.proof),
+        lambda: _proved(scenario, asked, n),
+    )
+
+
+def _proved(scenario: Scenario, asked: tuple[str, str, int, int, Groups, int], world: int) -> tuple[Source, str]:
+    """Make a schedule and prove it, once for all sizes of a sweep."""
+    name, algorithm, size, root, groups, agents = asked
+    stream = algorithms.stream(name, algorithm, size, root=root, groups=groups, agents=agents)
+    source: Source = stream
+    if scenario.subgroups:
+        source = side_by_side([stream.schedule().on(group, world) for group in scenario.subgroups])
+    elif stream.transfers <= STREAMED:
+        source = stream.schedule()
+    how = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
+    if how != "off":
+        proof.prove(source, how)
+    return source, how
+
+
+def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:
+    """The scenario's groups, by default the topology's; empty leaves the choice to the registry's rule."""
+    n, asked = len(places), scenario.groups
+    if asked is None:
+        return topology.default_groups(places) or registry.default_groups(n)
+    if isinstance(asked, int):
+        if asked > n:
+            raise RefusedError(f"{asked} groups cannot be made of {n} ranks; ask for at most {n}")
+        edges = [round(i * n / asked) for i in range(asked + 1)]
+        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
+    groups = _nested(asked)
+    flat = sorted(registry.flat(groups))
+    if flat != list(range(n)):
+        raise wrong("groups", f"must hold each of the ranks 0 … {n - 1} once", "mend the groups")
+    return groups
+
+
+def _nested(value: object) -> Groups:
+    if not isinstance(value, list | tuple) or not value:
+        raise wrong("groups", "must be lists of ranks", "write e.g. groups: [[0, 1], [2, 3]]")
+    return tuple(item if isinstance(item, int) and not isinstance(item, bool) else _nested(item) for item in value)
