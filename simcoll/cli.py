@@ -23,6 +23,7 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "predict": ("run.predict", "Predict one collective without a scenario file."),
     "plot": ("tables.plot", "Plot a results.csv again."),
     "compare": ("tables.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
+    "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
     "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),

@@ -1,10 +1,36 @@
-"""Starting ranks on this machine, watching them, and ending them whatever happens."""
+"""Starting ranks on this machine, watching them, and ending them whatever happens.
+
+The ranks share a folder: the job in it, a file through which they meet, what each writes to its terminal, and a table
+of marks that says at every moment which task, run and transfer each is at, also of a rank that hangs or has died.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.errors import InputError, MeasureError
+from simcoll.rank import CHECKING, IDLE, NOT_BEGUN, Job, Report
+
+BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
+GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed
+POLL_S: Final = 0.02
+CODE: Final = "from simcoll.rank import main; main()"
+LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 
 def _nothing_before(rank: int) -> Sequence[str]:
@@ -22,5 +48,132 @@ class Launcher:
     prefix: Callable[[int], Sequence[str]] = _nothing_before
     environment: Callable[[int], Mapping[str, str]] = _nothing_added
 
+    def variables(self, rank: int, backend: str) -> dict[str, str]:
+        """All that is set for a rank: one thread for each, gloo over loopback, and what the launcher says."""
+        own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        if backend == "gloo" and LOOPBACK:
+            own["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK)
+        return own | dict(self.environment(rank))
+
 
 LOCAL: Final = Launcher()
+
+
+def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None] = lambda line: None) -> Report:
+    """Run a job on `world` ranks. Nothing of it is left when this returns or raises, and if this process is killed its
+    ranks die with it.
+
+    Raises MeasureError when a rank dies, fails or does not get on, with what every rank was at; InputError when a
+    prefix cannot be run.
+    """
+    with _folder() as folder:
+        marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
+        marks[:] = 0, NOT_BEGUN, IDLE
+        meet = job.meet if "MASTER_ADDR" in launcher.environment(0) else f"file://{folder / 'meet'}"
+        (folder / "job").write_bytes(pickle.dumps(replace(job, meet=meet)))
+        ranks: list[subprocess.Popen[bytes]] = []
+        try:
+            ranks.extend(_started(rank, world, job.backend, launcher, folder) for rank in range(world))  # one by one
+            _watch(ranks, job, marks, folder, tell)
+            report: Report = pickle.loads((folder / "report").read_bytes())
+            return report
+        finally:
+            _end(ranks)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="simcoll-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(rank: int, world: int, backend: str, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:
+    ours = str(Path(__file__).parent.parent)  # the ranks import this simcoll, wherever they start
+    path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+    numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    environment = {**os.environ, "PYTHONPATH": path, **launcher.variables(rank, backend), **numbers}
+    command = [*launcher.prefix(rank), sys.executable, "-c", CODE, str(folder)]
+    with (folder / f"out-{rank}").open("wb") as out:
+        try:
+            return subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        except OSError as error:
+            what = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
+            raise InputError(what, "mend the words before its command") from None
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill every rank with all that it has started, and wait until they are gone."""
+    for process in ranks:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in ranks:
+        process.wait()
+
+
+def _watch(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    job: Job,
+    marks: NDArray[np.int64],
+    folder: Path,
+    tell: Callable[[str], None],
+) -> None:
+    """Return when all ranks have ended well. Raises MeasureError as soon as one has not, or when nothing moves."""
+    before, moved, told = marks.copy(), time.monotonic(), -1
+    while any(process.poll() is None for process in ranks):
+        if any(process.poll() for process in ranks):
+            _wait_for_the_others(ranks)
+            break
+        now = marks.copy()
+        if (now != before).any():
+            before, moved = now, time.monotonic()
+        begun = bool((now[:, 1] != NOT_BEGUN).all())
+        if begun and now[0, 0] != told:
+            told = int(now[0, 0])
+            tell(f"{len(ranks)} ranks: {job.tasks[told].title}")
+        if time.monotonic() - moved > (job.timeout_s + GRACE_S if begun else BEGIN_S):
+            raise MeasureError(_complaint(ranks, job, marks, folder))
+        time.sleep(POLL_S)
+    if any(process.poll() for process in ranks):
+        raise MeasureError(_complaint(ranks, job, marks, folder))
+
+
+def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + GRACE_S
+    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _complaint(ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path) -> str:
+    """What went wrong, a line a rank: those that died, those that are silent, then those that say something."""
+    died, silent, said = [], [], []
+    for rank, process in enumerate(ranks):
+        error, status = folder / f"error-{rank}", process.poll()
+        where = _where(job, marks[rank])
+        if error.exists():
+            said.append(error.read_text("utf-8"))
+        elif status:
+            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            died.append(f"rank {rank} died ({how}) {where}{_last_words(folder / f'out-{rank}')}")
+        elif status is None:
+            silent.append(f"rank {rank} gave no answer for {job.timeout_s:g} s {where}")
+    return "\n".join([*died, *silent, *said])
+
+
+def _where(job: Job, mark: NDArray[np.int64]) -> str:
+    number, run, transfer = mark.tolist()
+    if run == NOT_BEGUN:
+        return "before its first run"
+    task = job.tasks[number]
+    which = f"run {run}" if run >= 0 else "the check" if run == CHECKING else "a warm-up"
+    waits = f", waiting for {task.transfer(transfer)}" if task.transfer(transfer) else ""
+    return f"in {task.title}, {which}{waits}"
+
+
+def _last_words(out: Path) -> str:
+    lines = out.read_text("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""

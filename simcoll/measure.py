@@ -3,16 +3,259 @@
     run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[Row]
 
 * `points`: what `scenario.load` gives. `scenario.ranks` says how many ranks, by default every place of the topology;
-  one launch per rank count serves all points of it.
+  one launch per rank count serves all points of it (several, if `measure.launches` says so).
 * `launcher`: how rank r is started, a `launch.Launcher(prefix, environment)`: `prefix(rank)` gives the words before the
   command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` what is added to the environment
-  (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if the
+  (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if that
   environment holds MASTER_ADDR and MASTER_PORT they meet there.
 * `backend`: `gloo` or `nccl`. `timeout_s`: how long any one transfer may take.
 * `tell`: called with a line of progress now and then.
 
-Each row is a mapping with the columns of measured tables. Raises InputError for what the user can mend, RefusedError
-for what no backend serves, MeasureError when a rank dies, hangs or computes something wrong.
+Each row is a mapping with the columns of measured tables; `write` makes a file of them.
 """
 
 from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import simcoll
+from simcoll.cases import Case, Row, Tell, cases
+from simcoll.errors import InputError
+from simcoll.executors.dist.support import Backend
+from simcoll.formats.measured import COLUMNS
+from simcoll.launch import LOCAL, Launcher, launch
+from simcoll.rank import NOT_BEGUN, Job, Outcome, Report, work
+from simcoll.results import write_atomically
+from simcoll.scenario import Point
+
+OWN: Final = (  # columns behind those that every measured table has
+    *("op", "root", "buckets", "async_op", "launches", "launch_us", "spread", "late_us", "overhead_us", "clock_ns"),
+    *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
+    *("simcoll", "date"),
+)
+_TOLD_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
+_ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
+_MANY_TIMING: Final = "median over runs of the slowest rank, from its way out of a barrier (monotonic clock)"
+_GPU_TIMING: Final = "median over runs of the slowest rank (CUDA events)"
+
+
+def run(
+    points: Sequence[Point],
+    launcher: Launcher = LOCAL,
+    *,
+    backend: Backend = "gloo",
+    timeout_s: float = 60.0,
+    tell: Tell = lambda line: None,
+) -> list[Row]:
+    """Measure points on processes of this machine; see above.
+
+    Raises InputError for what the user can mend, RefusedError when no point can be run, MeasureError when a rank dies,
+    hangs or computes something wrong.
+    """
+    _check_torch()
+    found = cases(points, backend, tell)
+    for ranks in {case.ranks for case in found}:
+        _check_devices(backend, ranks, launcher)
+    rows: dict[int, Row] = {}
+    for ranks in dict.fromkeys(case.ranks for case in found):
+        which = [index for index, case in enumerate(found) if case.ranks == ranks]
+        said = _environment(launcher.variables(0, backend), launcher.prefix(0))
+        for index, made in zip(which, _launched([found[i] for i in which], ranks, launcher, backend, timeout_s, tell),
+                               strict=True):  # fmt: skip
+            rows[index] = made | said
+    return [rows[index] for index in range(len(found))]
+
+
+def _launched(
+    which: Sequence[Case], ranks: int, launcher: Launcher, backend: Backend, timeout_s: float, tell: Tell
+) -> list[Row]:
+    """The rows of cases with one rank count, over as many launches as any of them asks for."""
+    reports: list[tuple[list[int], Report]] = []
+    for turn in range(max(case.launches for case in which)):
+        todo = [i for i, case in enumerate(which) if turn < case.launches]
+        tasks = tuple(replace(which[i].task, verify=which[i].task.verify and not turn) for i in todo)
+        reports.append((todo, launch(Job(tasks, backend, "env://", timeout_s), ranks, launcher, tell)))
+    made = []
+    for i, case in enumerate(which):
+        mine = [(report, report.outcomes[todo.index(i)]) for todo, report in reports if i in todo]
+        made.append(_row(case, mine, backend))
+    return made
+
+
+def join(
+    points: Sequence[Point], *, backend: Backend = "gloo", timeout_s: float = 60.0, tell: Tell = lambda line: None
+) -> list[Row] | None:
+    """Measure as one of the ranks that torchrun or Slurm has started; the rows on rank 0, None on the others.
+
+    Raises like `run`; InputError also where a point needs another number of ranks.
+    """
+    _check_torch()
+    from simcoll.executors.dist.session import Session
+
+    rank, world, local = membership()
+    found = cases(points, backend, tell if not rank else lambda line: None)
+    unfit = next((case for case in found if case.ranks != world), None)
+    if unfit:
+        raise InputError(
+            f"{unfit.task.title}: there are {world} ranks", f"start {unfit.ranks} of them, or give --ranks {world}"
+        )
+    marks = np.full(3, NOT_BEGUN, np.int64)
+    once = [replace(case, launches=1) for case in found]
+    with Session(backend, rank, world, local, "env://", timeout_s) as session:
+        report = work([case.task for case in once], session, marks)
+    if rank:
+        return None
+    said = _environment(dict(os.environ), ())
+    pairs = zip(once, report.outcomes, strict=True)
+    return [_row(case, [(report, outcome)], backend) | said for case, outcome in pairs]
+
+
+def membership() -> tuple[int, int, int]:
+    """Rank, number of ranks and place on this host that torchrun (RANK, WORLD_SIZE, LOCAL_RANK) or srun has given.
+
+    Raises InputError if nobody has, or nobody said where the ranks meet.
+    """
+    for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
+        if all(name in os.environ for name in names[:2]):
+            rank, world, local = (int(os.environ.get(name, "0")) for name in names)
+            break
+    else:
+        raise InputError("no rank is set", "start this with torchrun or srun")
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise InputError(f"{missing[0]} is not set", "export it: where rank 0 is to be reached")
+    return rank, world, local
+
+
+def is_member() -> bool:
+    """Whether torchrun or srun has started this process as one of several ranks."""
+    return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+
+
+def _check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(
+            "torch is not installed", "install it into this environment, e.g. pip install 'simcoll[validate]'"
+        )
+
+
+def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
+    """NCCL wants a GPU a rank, unless the launcher gives every rank a host of its own (NCCL_HOSTID)."""
+    if backend != "nccl":
+        return
+    from simcoll.executors.dist.session import gpus
+
+    if not (there := gpus()):
+        raise InputError("--backend nccl needs a GPU, and torch sees none", "take --backend gloo, or --dry-run")
+    if ranks > there and "NCCL_HOSTID" not in launcher.environment(0):
+        raise InputError(f"{ranks} ranks need {ranks} GPUs, and there are {there}", f"give --ranks {there} or less")
+
+
+# --- rows ---
+
+
+def _row(case: Case, launches: Sequence[tuple[Report, Outcome]], backend: Backend) -> Row:
+    times = [[ns / 1e3 for ns in outcome.durations] for _, outcome in launches]
+    runs = sorted(ns for launch in times for ns in launch)
+    median, first = statistics.median(runs), launches[0][0]
+    low, high = np.percentile(runs, [25, 75])
+    timing = _GPU_TIMING if backend == "nccl" else _ONE_TIMING if first.one_host else _MANY_TIMING
+    return {
+        **case.says,
+        **first.software,
+        **{key: value for _, outcome in launches for key, value in outcome.choice.items()},
+        "timing": timing,
+        "time_us": median,
+        "time_us_min": runs[0],
+        "time_us_max": runs[-1],
+        "runs": len(runs),
+        "launch_us": " ".join(f"{statistics.median(launch):.3f}" for launch in times),
+        "spread": round((high - low) / median, 4),
+        "late_us": statistics.median(ns for _, outcome in launches for ns in outcome.late) / 1e3,
+        "overhead_us": statistics.median(report.overhead for report, _ in launches) / 1e3,
+        "clock_ns": max(report.resolution for report, _ in launches),
+        "verified": case.task.verify,
+    }
+
+
+def _environment(variables: Mapping[str, str], prefix: Sequence[str]) -> Row:
+    """Machine, versions and the variables that backends read; nothing else of the environment is looked at."""
+    told = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
+            if _TOLD_VARIABLES.fullmatch(name)]  # fmt: skip
+    before = [f"prefix={' '.join(prefix)}"] if prefix else []
+    return {
+        "machine": machine(),
+        "environment": "; ".join([*before, *told]),
+        "simcoll": simcoll.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def machine() -> str:
+    """Processor, cores this process may use, kernel, Python."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.*)$", info.read_text("utf-8", "replace"), re.M) if info.exists() else []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{cores} cores of {names[0] if names else platform.processor() or platform.machine()}, {system}"
+
+
+def write(path: Path, rows: Sequence[Row], remarks: Iterable[str] = ()) -> None:
+    """Write a measured table, whole or not at all; `remarks` come first, as comments. Raises InputError."""
+    text = io.StringIO()
+    for line in remarks:
+        text.write(f"# {line}".rstrip() + "\n")
+    swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
+    known = [column for column in COLUMNS if any(column in made for made in rows)]
+    writer = csv.DictWriter(text, [*known, *OWN, *dict.fromkeys(swept)], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({column: _cell(value) for column, value in made.items()} for made in rows)
+    write_atomically(path, text.getvalue())
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1000 else f"{value:.3f}"
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def remarks(backend: Backend) -> Iterator[str]:
+    """What is written over a table: with GPUs how they are connected."""
+    yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, launch_us that of each launch,"
+    yield "spread the quartiles' distance over the median, overhead_us what the harness takes with nothing to do"
+    if backend == "nccl" and shutil.which("nvidia-smi"):
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
+        yield from (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in done.stdout.splitlines())
+
+
+def beside_library(rows: Sequence[Row]) -> list[Row]:
+    """The rows with `of_library`: their time over that of the library's collective for the same data, where it was
+    measured as one call."""
+    keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system")
+    yardstick = {
+        tuple(made[key] for key in keys): made["time_us"]
+        for made in rows
+        if made["harness"] == "library" and made["buckets"] == 1 and not made["async_op"]
+    }
+    found = []
+    for made in rows:
+        library: Any = yardstick.get(tuple(made[key] for key in keys))
+        mine: Any = made["time_us"]
+        found.append({**made, "of_library": mine / library if library else None})
+    return found

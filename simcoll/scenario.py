@@ -23,7 +23,7 @@ from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import find_measured, read_measured
 from simcoll.model import Params
 from simcoll.profile import Duration, ModelSpec, Size, find_profile, load_profile
-from simcoll.promises import OPERATORS
+from simcoll.promises import BITWISE, OPERATORS
 from simcoll.ranges import differences, variants
 from simcoll.systems import TopologySpec, shipped_systems
 
@@ -32,7 +32,6 @@ ITEMSIZE: Final = {
     "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
 }  # fmt: skip
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
-BITWISE: Final = ("band", "bor", "bxor")
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
@@ -46,6 +45,19 @@ class Placement(Model):
     """How ranks are laid on devices when they are not named one by one."""
 
     per_node: Annotated[StrictInt, Field(ge=1)]
+
+
+class MeasureSpec(Model):
+    """How a point is run for real. `repeats` counts all timed runs, `launches` how many starts of the ranks they are
+    spread over; `buckets` and `async_op` are of the library's own collectives."""
+
+    harness: Literal["p2p", "library"] = "p2p"
+    warmup: Annotated[StrictInt, Field(ge=0)] = 3
+    repeats: Annotated[StrictInt, Field(ge=1)] = 20
+    launches: Annotated[StrictInt, Field(ge=1)] = 1
+    verify: StrictBool = True
+    buckets: Annotated[StrictInt, Field(ge=1)] = 1
+    async_op: StrictBool = False
 
 
 def _placement(value: object) -> Placement | tuple[str, ...] | None:
@@ -132,6 +144,7 @@ class Scenario(Model):
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
     measured: str | None = None
+    measure: MeasureSpec = MeasureSpec()
     plots: Annotated[tuple[Annotated[str, _named("plot", PLOTS)], ...], BeforeValidator(_listed)] = ("busbw", "latency")
 
     @field_validator("algorithm")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
-Tensor = torch.Tensor
+from simcoll.executors.dist.tensors import TYPES, to_numpy, to_tensor
+
+Tensor: TypeAlias = torch.Tensor
 Start = Callable[..., Any]  # takes async_op; what it returns then is waited for
 Shape = tuple[list[Start], Tensor]  # the calls that make a collective, and where the answer lies
 
@@ -58,16 +61,16 @@ class Call:
     With `async_op` all calls are on their way at once (buckets), else each ends before the next begins.
     """
 
-    def __init__(self, collective: str, setting: Setting, dtype: torch.dtype, device: torch.device, async_op: bool):
+    def __init__(self, collective: str, setting: Setting, dtype: str, device: torch.device, async_op: bool):
         self._async = async_op
-        self._buffer = torch.zeros(sum(setting.row), dtype=dtype, device=device)
-        self._other = torch.zeros(max(sum(setting.row), sum(setting.column)), dtype=dtype, device=device)
+        self._buffer = torch.zeros(sum(setting.row), dtype=TYPES[dtype], device=device)
+        self._other = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
         self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._other)
 
-    def fill(self, values: Tensor) -> None:
+    def fill(self, values: NDArray[Any]) -> None:
         """Put the rank's buffer in; what it does not hold is not looked at."""
         self._other.zero_()
-        self._buffer.copy_(values)
+        self._buffer.copy_(to_tensor(values, self._buffer))
 
     def run(self) -> None:
         """Call the library once, or once a bucket."""
@@ -79,9 +82,9 @@ class Call:
         for work in works:
             work.wait()
 
-    def result(self) -> Tensor:
+    def result(self) -> NDArray[Any]:
         """What the contract promises this rank, end to end; undefined where it promises nothing."""
-        return self._answer
+        return to_numpy(self._answer)
 
 
 def _on_one_tensor(call: Start, s: Setting, buffer: Tensor) -> Shape:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
+from simcoll.executors.dist.tensors import TYPES, to_numpy, to_tensor
 from simcoll.part import Move, Part, Place, Span, Stage
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]
 IDLE: Final = -1  # in place of a transfer: the rank waits for none
 
@@ -58,28 +60,30 @@ class _Write:
 class Exchange:
     """A rank's part made ready to run any number of times.
 
-    `promised` are the slots that count in the end, and what avg divides by `divisor` (0: nothing is divided).
+    `cuts` say where each slot of the buffer lies in the rank's values. `promised` are the slots that count in the end, and what avg divides by `divisor` (0: nothing is divided).
     `waits(index)` is told before each wait which transfer the rank waits for, so that whoever watches can name it.
     """
 
     def __init__(
         self,
         part: Part,
-        dtype: torch.dtype,
+        dtype: str,
         device: torch.device,
         op: str,
         post: Post,
         promised: Sequence[int],
+        cuts: Sequence[slice],
         *,
         divisor: int = 0,
         waits: Callable[[int], None] = lambda index: None,
     ):
         self.part = part
-        self.memory = torch.zeros(part.elements, dtype=dtype, device=device)
+        self.memory = torch.zeros(part.elements, dtype=TYPES[dtype], device=device)
         self._post, self._reduce, self._waits = post, REDUCE[op], waits
         self._promised = [part.left[slot] for slot in promised]
-        self._divisor = divisor
-        self._nothing = torch.zeros(2, dtype=dtype, device=device)  # what an empty message carries: sent, received
+        self._divisor, self._cuts = divisor, cuts
+        self._groups: list[tuple[int, Any]] = []
+        self._nothing = torch.zeros(2, dtype=TYPES[dtype], device=device)  # what an empty message carries: sent, received
         self._staged = {
             move.index: self._staging(move)
             for stage in part.stages
@@ -90,20 +94,24 @@ class Exchange:
         self._writes: dict[Place, list[_Write]] = {}
         self._reads: dict[Place, list[tuple[int, Any]]] = {}
 
-    def fill(self, values: Tensor, cuts: Iterable[slice]) -> None:
-        """Put the rank's buffer into its slots, slot by slot what `cuts` says; what it does not hold is left out."""
+    def fill(self, values: NDArray[Any]) -> None:
+        """Put the rank's buffer into its slots; what it does not hold is left out."""
         self.memory.zero_()
-        for span, cut in zip(self.part.held, cuts, strict=True):
+        for span, cut in zip(self.part.held, self._cuts, strict=True):
             if span.count:
-                self._view(span).copy_(values[cut])
+                self._view(span).copy_(to_tensor(values[cut], self.memory))
 
-    def result(self) -> Tensor:
+    def result(self) -> NDArray[Any]:
         """What the promised slots hold, end to end."""
-        return torch.cat([self._view(span) for span in self._promised])
+        return to_numpy(torch.cat([self._view(span) for span in self._promised]))
+
+    def undone(self) -> int:
+        """The first transfer of the last run that is not over; IDLE if all are. Only for groups, on a GPU."""
+        return next((index for index, work in self._groups if not work.is_completed()), IDLE)
 
     def run(self) -> None:
         """Execute the part once. Raises TransferError."""
-        self._writes, self._reads = {}, {}
+        self._writes, self._reads, self._groups = {}, {}, []
         step = self._blocking if self._post in ("sends-first", "even-odd") else self._batched
         for stage, ops in zip(self.part.stages, self._ops, strict=True):
             fresh = step(stage, *ops)
@@ -144,6 +152,8 @@ class Exchange:
             works = dist.batch_isend_irecv(ops)
         except RuntimeError as error:
             raise TransferError(moves[0].index, str(error)) from None
+        if self._post == "grouped":
+            self._groups.append((moves[0].index, works[0]))
         return works if len(works) == len(ops) else [works[0]] * len(ops)
 
     def _blocking(self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]) -> list[tuple[Place, _Write]]:

@@ -142,3 +142,8 @@ class Session:
             said["library_version"] = ".".join(map(str, torch.cuda.nccl.version()))
             said["device"] = torch.cuda.get_device_name(self.device)
         return said
+
+
+def gpus() -> int:
+    """How many GPUs torch sees."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

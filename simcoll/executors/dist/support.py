@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from simcoll.promises import BITWISE
+
 Harness = Literal["p2p", "library"]
 Backend = Literal["gloo", "nccl"]
 
-BITWISE: Final = frozenset({"band", "bor", "bxor"})
 FLOATS: Final = frozenset({"float32", "float64", "float16", "bfloat16"})
 ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # what can be cut into buckets
 EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})

@@ -1,0 +1,114 @@
+"""`simcoll measure`: the points of a scenario run for real."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from simcoll.commands.options import SETS
+from simcoll.errors import InputError
+
+if TYPE_CHECKING:
+    from simcoll.executors.dist.support import Backend
+
+SHOWN: Final = (
+    *("size_bytes", "collective", "harness", "algorithm", "protocol", "ranks", "dtype", "op", "buckets", "async_op"),
+    *("time_us", "spread", "runs", "of_library"),
+)
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several.  [default: the scenario's]")
+@click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
+@SETS
+@click.option("--dry-run", is_flag=True, help="Print what every rank would send, and run nothing.")
+@click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take.")
+@click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def measure(
+    scenario: str,
+    ranks: str | None,
+    backend: Backend,
+    output: Path | None,
+    sets: tuple[str, ...],
+    dry_run: bool,
+    timeout: float,
+    prefix: str,
+    quiet: bool,
+) -> int:
+    """Run a scenario for real with torch.distributed, on this machine or as a rank that torchrun or Slurm has started.
+
+    Prints a table; `-o` also writes it as a measured table for `simcoll compare`.
+    """
+    from simcoll import measure as real
+    from simcoll import tables
+    from simcoll.cases import dry_run as rehearsed
+    from simcoll.launch import Launcher
+    from simcoll.scenario import load
+
+    if timeout <= 0:
+        raise InputError(f"--timeout {timeout:g} is no time to wait", "give seconds above 0")
+    points = load(scenario, (*sets, *_ranks(ranks)))
+    if dry_run:
+        for line in rehearsed(points, backend, _told):
+            print(line)
+        return 0
+    if output:
+        _check_writable(output)
+    tell = (lambda line: None) if quiet else _Progress()
+    if real.is_member():
+        rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell)
+        if rows is None:
+            return 0
+    else:
+        words = shlex.split(prefix)
+        launcher = Launcher(prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words])
+        rows = real.run(points, launcher, backend=backend, timeout_s=timeout, tell=tell)
+    if output:
+        real.write(output, rows, real.remarks(backend))
+        print(output, file=sys.stderr)
+    table = real.beside_library(rows)
+    print(tables.render([column for column in SHOWN if any(made.get(column) is not None for made in table)], table))
+    return 0
+
+
+def _ranks(text: str | None) -> list[str]:
+    """`--ranks` as an assignment to the scenario."""
+    if text is None:
+        return []
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if not all(number > 0 for number in numbers):
+        raise InputError(f"--ranks: {text!r} is no number of ranks", "write e.g. 2 or 2,4")
+    return [f"ranks={numbers if len(numbers) > 1 else numbers[0]}"]
+
+
+def _check_writable(output: Path) -> None:
+    """Told before a long run and not after it."""
+    if output.is_dir():
+        raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")
+
+
+def _told(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+class _Progress:
+    """A line now and then: at once on a terminal, every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + (0 if sys.stderr.isatty() else 10)
+
+    def __call__(self, line: str) -> None:
+        if line.startswith("left out") or time.monotonic() >= self._next:
+            self._next = time.monotonic() + (1 if sys.stderr.isatty() else 10)
+            _told(line)
