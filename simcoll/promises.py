@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simcoll.collectives import ALL, NOTHING, collective, cut
 from simcoll.schedule import Schedule
+from simcoll.stream import Source
 
 OPERATORS: Final[dict[str, np.ufunc]] = {
     "sum": np.add,
@@ -24,13 +25,16 @@ OPERATORS: Final[dict[str, np.ufunc]] = {
 BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 
 
-def contracts(schedule: Schedule, which: Literal["before", "after"]) -> NDArray[np.int64]:
-    """The contract of every group laid out over all ranks, ranks named globally: (n, n_chunks, 2)."""
+def contracts(
+    schedule: Source, which: Literal["before", "after"], slots: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """The contract of every group laid out over all ranks, ranks named globally: (n, slots, 2); `slots`: default all."""
     contract = collective(schedule.collective)
-    table = np.full((schedule.n, schedule.n_chunks, 2), NOTHING, np.int64)
+    table = np.full((schedule.n, schedule.n_chunks if slots is None else len(slots), 2), NOTHING, np.int64)
     for group in schedule.groups:
         members = np.asarray(group)
-        local = getattr(contract, which)(len(group), schedule.n_chunks, schedule.root)
+        held = contract.before if which == "before" else contract.after
+        local = contract.table(held, len(group), schedule.n_chunks, schedule.root, slots)
         named = local[..., 0] >= 0
         local[..., 0] = np.where(named, members[np.where(named, local[..., 0], 0)], local[..., 0])
         table[members] = local
