@@ -6,6 +6,7 @@ registered, and what the files say that the scenario names.
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def compute(
 
     Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and what `what` raises.
     """
-    if cluster is not None:
+    if cluster is not None and points:
         yield from _on_cluster(what, points, cluster, begun)
     elif jobs == 1 or len(points) < 2:
         for index, point in points.items():
@@ -105,7 +106,7 @@ def _on_cluster(
         packed = [cloudpickle.dumps((task, what)) for task in _tasks(points)]
         # not joblib's Dask backend: it waits for ever for a task whose worker died
         futures = client.map(_unpacked, packed, list(points), topic=topic, pure=False)
-        for future, found in as_completed(futures, with_results=True, raise_errors=False):
+        for future, found in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             if future.status != "finished":
                 raise _lost(address, future.status, found)
             yield found
@@ -116,12 +117,28 @@ def _client(address: str) -> Iterator[Any]:
     from distributed import Client
 
     try:
+        _knock(address)
         client = Client(address, timeout=ANSWER_S, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "no answer"
-        raise InputError(f"--cluster {address}: {reason}", "give the address that `dask scheduler` prints") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "no answer"
+        cure = "give the address that `dask scheduler` prints, e.g. tcp://head-node:8786"
+        raise InputError(f"--cluster {address}: {reason}", cure) from None
     with client:
         yield client
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError for an address at which no scheduler answers; Dask's client would wait, some for ever."""
+    from distributed.comm.addressing import get_address_host_port, normalize_address
+
+    address = normalize_address(address)
+    where = get_address_host_port(address, strict=True)
+    if address.startswith(("tcp://", "tls://")):
+        with socket.create_connection(where, timeout=ANSWER_S) as connection:
+            if address.startswith("tcp://") and b"pickle" not in connection.recv(
+                4096
+            ):  # its greeting tells the protocol
+                raise ValueError("what answers there is no Dask scheduler")
 
 
 def _check_workers(client: Any, address: str) -> None:
