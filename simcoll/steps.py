@@ -94,8 +94,9 @@ class Repeat:
         src, dst = ((self.base + (slot - self.base + k * self.shift) % self.span).astype(np.int32) for slot in columns)
         return src, dst
 
-    def carrying(self, wanted: Bools) -> Iterator[tuple[int, Step]]:
-        """The steps with a row that carries one of some slots (`wanted`, by slot, sent from), only those rows."""
+    def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
+        """Of all steps the rows that send one of some slots (`wanted`, by slot): the step of each, never decreasing, and
+        the rows."""
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
         period = self.span // stride
@@ -109,10 +110,9 @@ class Repeat:
         when = np.repeat(when, times) + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
         order = np.lexsort((row, when))
         row, when = row[order], when[order]
-        edges = np.flatnonzero(np.diff(when)) + 1
-        for rows, k in zip(np.split(row, edges), when[[0, *edges]] if len(when) else (), strict=False):
-            some = replace(self, first=Step._make(column[rows] for column in step), base=self.base[rows])
-            yield int(k), some.at(int(k))
+        rows = Step._make(column[row] for column in step)
+        src_slot, dst_slot = replace(self, first=rows, base=self.base[row])._slots(when)
+        return when, rows._replace(src_slot=src_slot, dst_slot=dst_slot)
 
     def in_order(self) -> Repeat:
         """Rows of each step sorted as `Step.in_order` does."""

@@ -7,7 +7,6 @@ the proof; where the check fails there is no result, and an engine with a heap h
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +20,7 @@ from simcoll.errors import wrong
 from simcoll.model import NEVER, Network, Params, service_ps, too_late
 from simcoll.steps import Part, Repeat
 from simcoll.stream import Stream
+from simcoll.stream_parts import Bound, Parts
 from simcoll.timeline import Totals
 
 WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over
@@ -50,11 +50,12 @@ def run(
     """
     if not _fits(stream, network, params, sizes):
         return None
+    parts = Parts(stream, network, devices, params)
     if compiled is None:
-        compiled = stream.transfers >= WORTH_COMPILING and have_numba()
+        compiled = have_numba() and parts.work(whole, PEELED + 1) * len(sizes) >= WORTH_COMPILING
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
-            found = _Replay(stream, network, devices, params, sizes, arrivals or {}, compiled, width).run(whole)
+            found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
             if found != stream_kernel.OVERFLOW:
                 return found if isinstance(found, Totals) else None
     return None
@@ -89,17 +90,6 @@ def _keeps_slots(stream: Stream) -> bool:
     return stream.n_slots == stream.n_chunks and all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
 
 
-class _Bound(NamedTuple):
-    """A part on its links. `before`: for each row the row that writes what it reads next, None unless rows share
-    nothing."""
-
-    part: Part
-    hop: Array
-    links: Array
-    connection: Array
-    before: Array | None
-
-
 class _Alone(NamedTuple):
     """What each row does on links of its own, in ps: from start to `sent`, to where its channel may start again, to
     head and tail behind the first link; links (−1: none), service times and latencies (depth, rows); receive side."""
@@ -119,17 +109,15 @@ class _Replay:
 
     def __init__(
         self,
-        stream: Stream,
-        network: Network,
-        devices: Sequence[str],
-        params: Params,
+        parts: Parts,
         sizes: Sequence[Array],
         arrivals: Mapping[int, int],
         compiled: bool,
         width: int,
     ):
-        self.stream, self.network, self.devices, self.params, self.sizes = stream, network, devices, params, sizes
-        self.compiled, self.width = compiled, width
+        stream, network, params = parts.stream, parts.network, parts.params
+        self.parts, self.stream, self.network, self.params = parts, stream, network, params
+        self.sizes, self.compiled, self.width = sizes, compiled, width
         self.kernel: Any = compile_kernel(stream_kernel) if compiled else stream_kernel
         self.rates, rate_of = np.unique(network.bandwidths, return_inverse=True)
         self.rate_of = rate_of.astype(np.int64)
@@ -137,8 +125,6 @@ class _Replay:
         for rank, when in arrivals.items():
             self.came[rank] = when
         lanes, links = stream.participants * params.channels, len(network.bandwidths)
-        self.connections: dict[int, int] = {}
-        self.lanes = lanes
         self.state: list[Any] = [
             self.give(np.repeat(self.came, params.channels)),
             self.fill(lanes, -params.g),
@@ -161,14 +147,11 @@ class _Replay:
 
     def run(self, whole: bool) -> Totals | int:
         """What it adds up to, or why there is no result."""
-        bound: dict[int, _Bound] = {}  # of the parts that the stream keeps, for the next loop
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
-            for part in self.stream.parts():
-                found = bound.get(id(part)) or self._bind(part)
-                if self.stream.held:
-                    bound[id(part)] = found
-                if part.transfers and (code := self._play(found, whole)) != stream_kernel.DONE:
+            for bound in self.parts.bound():
+                self._make_room(self.parts.connections)
+                if bound.part.transfers and (code := self._play(bound, whole)) != stream_kernel.DONE:
                     return int(code)
         return Totals(
             makespan_ps=int(self.state[8][0]),
@@ -202,27 +185,16 @@ class _Replay:
 
     # --- a part ---
 
-    def _bind(self, part: Part) -> _Bound:
-        step = part.first if isinstance(part, Repeat) else part
-        hop, links = self.network.routes(self.devices, step.src, step.dst)
-        connection = self._connections(step.src, step.dst) if self.params.slots else NOTHING
-        before = _before(part, links, self.params) if isinstance(part, Repeat) else None
-        return _Bound(part, hop, links, connection, before)
-
-    def _connections(self, src: Array, dst: Array) -> Array:
-        """The number of each pair; room for the last ends of new ones."""
-        known = self.connections
-        keys = (src.astype(np.int64) * self.stream.participants + dst).tolist()
-        found = np.asarray([known.setdefault(key, len(known)) for key in keys], np.int64)
+    def _make_room(self, connections: int) -> None:
+        """For the last ends of connections that were not known before."""
         params, (ends, used) = self.params, self.state[6:8]
-        more = len(known) * params.channels - len(used)
+        more = connections * params.channels - len(used)
         if more > 0:
             grown = [self.fill(more * params.slots, 0), self.fill(more, 0)]
             pairs = zip((ends, used), grown, strict=True)
             self.state[6:8] = [np.concatenate(pair) if self.compiled else pair[0] + pair[1] for pair in pairs]
-        return found
 
-    def _play(self, bound: _Bound, whole: bool) -> int:
+    def _play(self, bound: Bound, whole: bool) -> int:
         part = bound.part
         step = part.first if isinstance(part, Repeat) else part
         base = part.base if isinstance(part, Repeat) else step.src_slot
@@ -242,7 +214,7 @@ class _Replay:
         self._count(step.src, step.dst, bound, np.asarray(sent, np.int64), part.steps)
         return int(code)
 
-    def _turns(self, part: Part, rows: Any, bound: _Bound, whole: bool) -> Iterator[int]:
+    def _turns(self, part: Part, rows: Any, bound: Bound, whole: bool) -> Iterator[int]:
         """How many steps to replay one by one at a time; those between are run together."""
         left = part.steps
         if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
@@ -258,7 +230,7 @@ class _Replay:
                     break
         yield left
 
-    def _count(self, src: Array, dst: Array, bound: _Bound, sent: Array, steps: int) -> None:
+    def _count(self, src: Array, dst: Array, bound: Bound, sent: Array, steps: int) -> None:
         """Add up the bytes; copies inside a participant are no messages."""
         nbytes = sent if len(self.kind) else np.full(len(src), steps * int(self.bytes_of[0]))
         lengths, away = np.diff(bound.hop), src != dst
@@ -269,7 +241,7 @@ class _Replay:
 
     # --- many steps together ---
 
-    def _alone(self, part: Repeat, bound: _Bound) -> _Alone:
+    def _alone(self, part: Repeat, bound: Bound) -> _Alone:
         step, params, fair = part.first, self.params, self.params.sharing == "fair"
         n, lengths = len(step.src), np.diff(bound.hop)
         depth = int(lengths.max())
@@ -345,21 +317,3 @@ class _Replay:
             for at in range(place * width + 1, (place + 1) * width):
                 keys[at] = -1
             keys[place * width], when[place * width], made[place * width] = slot, t, stamp
-
-
-def _before(part: Repeat, links: Array, params: Params) -> Array | None:
-    """For each row the row that writes what it reads in the step after; None unless the rows share nothing."""
-    step, n = part.first, len(part.first.src)
-    turning = part.shift % part.span
-    if params.channels > 1 or params.barrier or not turning or part.span // math.gcd(turning, part.span) < part.times:
-        return None
-    shared = any(len(np.unique(column)) < len(column) for column in (step.src, step.dst, links))
-    if shared or (step.src == step.dst).any():
-        return None
-    by_dst = np.argsort(step.dst)
-    at = np.searchsorted(step.dst[by_dst], step.src)
-    before = by_dst[np.minimum(at, n - 1)]
-    written = part.base + (step.dst_slot - part.base) % part.span
-    read = part.base + (step.src_slot - part.base + turning) % part.span
-    matched = (step.dst[before] == step.src) & (written[before] == read) & (part.base[before] == part.base)
-    return before.astype(np.int64) if matched.all() else None

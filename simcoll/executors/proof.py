@@ -13,6 +13,7 @@ In-network agents start with nothing; reducing into nothing stores the value.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -64,23 +65,34 @@ def _keeps_chunks(source: Source) -> bool:
     return all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
 
 
-def _steps(source: Source, chosen: Numbers | None) -> Iterator[tuple[int, Step]]:
-    """The steps with their numbers, only those rows that carry the `chosen` chunks."""
+def _rows(source: Source, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
+    """Some steps at a time: the number of each row's step, and the rows, only those that carry the `chosen` chunks."""
     number = 0
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True
     for part in source.parts():
         if isinstance(part, Repeat):
-            yield from ((number + k, step) for k, step in part.carrying(wanted))
-        elif chosen is None:
-            yield number, part
+            when, rows = part.carrying(wanted)
         else:
-            yield number, Step._make(column[wanted[part.src_slot]] for column in part)
+            rows = part if chosen is None else Step._make(column[wanted[part.src_slot]] for column in part)
+            when = np.zeros(len(rows.src), np.int64)
+        yield number + when, rows
         number += part.steps
+
+
+def _moves(source: Source, chosen: Numbers | None, places: Places) -> Iterator[tuple[int, Step, Numbers, Numbers]]:
+    """Step by step: its number, its rows, the places they read and those they write."""
+    for numbers, rows in _rows(source, chosen):
+        read, write = places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for a, b in itertools.pairwise(edges if len(numbers) else [0]):
+            yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
 
 
 def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """Rows of one step in rounds: no round writes a place twice, and index order is kept for each place."""
+    if len(write) == 1:
+        return [np.zeros(1, np.intp)]
     unique, counts = np.unique(write, return_counts=True)
     if len(unique) == len(write):
         return [np.arange(len(write))]
@@ -135,8 +147,7 @@ def _check_symbols(source: Source, chosen: Numbers | None) -> None:
     at, owner = places.of(rank, _slots(chosen, slot)), before[rank, slot, 0]
     state.block[at] = before[rank, slot, 1]
     state.once[at, owner // 8] = np.uint8(1) << (owner % 8).astype(np.uint8)
-    for number, step in _steps(source, chosen):
-        read, write = places.of(step.src, step.src_slot), places.of(step.dst, step.dst_slot)
+    for number, step, read, write in _moves(source, chosen, places):
         undefined = np.flatnonzero(state.block[read] == NOTHING)
         if len(undefined):
             bad = [int(column[undefined[0]]) for column in step]
@@ -186,9 +197,9 @@ def _compare_symbols(source: Source, chosen: Numbers | None, places: Places, sta
 def _complaint(source: Source, rank: int, slot: int) -> str:
     wanted = np.asarray([slot]) if _keeps_chunks(source) else None
     last = -1
-    for number, step in _steps(source, wanted):
-        if ((step.dst == rank) & (step.dst_slot == slot)).any():
-            last = number
+    for numbers, rows in _rows(source, wanted):
+        into = np.flatnonzero((rows.dst == rank) & (rows.dst_slot == slot))
+        last = int(numbers[into[-1]]) if len(into) else last
     when = f"after step {last}, the last to write there" if last >= 0 else "nothing is ever sent there"
     return f"{source.name}: rank {rank}, chunk {slot} ({when}): "
 
@@ -226,8 +237,7 @@ def _check_fingerprints(source: Source, chosen: Numbers | None) -> None:
     state = np.zeros(len(places), np.uint64)
     rank, slot = np.nonzero(before[..., 0] != NOTHING)
     state[places.of(rank, _slots(chosen, slot))] = draw(before[rank, slot, 0], before[rank, slot, 1])
-    for _, step in _steps(source, chosen):
-        read, write = places.of(step.src, step.src_slot), places.of(step.dst, step.dst_slot)
+    for _, step, read, write in _moves(source, chosen, places):
         values = state[read]
         for part in _rounds(write):
             at = write[part]
