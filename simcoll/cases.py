@@ -13,9 +13,9 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.executors.dist.support import Backend, refusal
 from simcoll.part import part_of
 from simcoll.prediction import Prediction, predict, row
-from simcoll.rank import Task
 from simcoll.scenario import Point, Scenario
 from simcoll.schedule import Schedule
+from simcoll.tasks import Task
 
 Row = dict[str, object]
 Tell = Callable[[str], None]

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import InputError, MeasureError
-from simcoll.rank import CHECKING, IDLE, NOT_BEGUN, Job, Report
+from simcoll.tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 
 BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
 GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed

@@ -39,9 +39,9 @@ from simcoll.errors import InputError
 from simcoll.executors.dist.support import Backend
 from simcoll.formats.measured import COLUMNS
 from simcoll.launch import LOCAL, Launcher, launch
-from simcoll.rank import NOT_BEGUN, Job, Outcome, Report, work
 from simcoll.results import write_atomically
 from simcoll.scenario import Point
+from simcoll.tasks import NOT_BEGUN, Job, Outcome, Report
 
 OWN: Final = (  # columns behind those that every measured table has
     *("op", "root", "buckets", "async_op", "launches", "launch_us", "spread", "late_us", "overhead_us", "clock_ns"),
@@ -106,6 +106,7 @@ def join(
     """
     _check_torch()
     from simcoll.executors.dist.session import Session
+    from simcoll.rank import Rank
 
     rank, world, local = membership()
     found = cases(points, backend, tell if not rank else lambda line: None)
@@ -117,7 +118,7 @@ def join(
     marks = np.full(3, NOT_BEGUN, np.int64)
     once = [replace(case, launches=1) for case in found]
     with Session(backend, rank, world, local, "env://", timeout_s) as session:
-        report = work([case.task for case in once], session, marks)
+        report = Rank(session, marks).work([case.task for case in once])
     if rank:
         return None
     said = _environment(dict(os.environ), ())

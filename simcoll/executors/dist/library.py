@@ -86,6 +86,10 @@ class Call:
         """What the contract promises this rank, end to end; undefined where it promises nothing."""
         return to_numpy(self._answer)
 
+    def undone(self) -> int:
+        """A call has no transfers that could be told."""
+        return -1
+
 
 def _on_one_tensor(call: Start, s: Setting, buffer: Tensor) -> Shape:
     return [partial(call, part, group=s.group) for part in torch.tensor_split(buffer, s.buckets)], buffer

@@ -1,0 +1,74 @@
+"""What is handed to the ranks of a real run, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simcoll.program import Program
+from simcoll.schedule import Schedule
+
+NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of a run's number
+IDLE: Final = -1  # in place of a transfer
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What all ranks run together. `program` is the schedule bound to sizes, or None: the library's own collective, of
+    which `schedule` says ranks, groups and root. `repeats` are the timed runs of one launch."""
+
+    title: str
+    schedule: Schedule
+    program: Program | None
+    nbytes: int
+    dtype: str
+    itemsize: int
+    op: str
+    weights: tuple[Any, ...] | None
+    buckets: int
+    async_op: bool
+    warmup: int
+    repeats: int
+    verify: bool
+
+    @property
+    def elements(self) -> int:
+        """How many elements a rank's whole buffer has."""
+        return self.nbytes // self.itemsize
+
+    def transfer(self, index: int) -> str:
+        """A transfer in words; empty for none."""
+        if self.program is None or not 0 <= index < len(self.program):
+            return ""
+        return f"transfer {index} ({self.schedule.row(int(self.program.origin[index]))})"
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A launch: its tasks, the URL at which the ranks meet, and how long any one transfer may take."""
+
+    tasks: tuple[Task, ...]
+    backend: str
+    meet: str
+    timeout_s: float
+
+
+@dataclass
+class Outcome:
+    """What came of a task: ns of every timed run, slowest rank, and by how much the last rank began late. `choice`:
+    algorithm and protocol that the library wrote to its log."""
+
+    durations: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+    choice: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """What a launch found: an outcome a task, what the harness itself takes, the clock's resolution (ns), software."""
+
+    outcomes: list[Outcome]
+    overhead: int
+    resolution: int
+    one_host: bool
+    software: dict[str, str]
