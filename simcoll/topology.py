@@ -181,10 +181,10 @@ class Topology:
         """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
         (rows + 1,), and the links. Raises TopologyError as `route` does."""
         plain, up, hub, down = self._stubs(tuple(devices))
-        met = np.flatnonzero(plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst))
+        meet = plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst)
+        met, others = np.flatnonzero(meet), np.flatnonzero(~meet)
         count = np.zeros(len(src) + 1, np.int64)
         count[met + 1] = 2
-        others = np.setdiff1d(np.arange(len(src)), met)
         found = [self.route(devices[a], devices[b]) for a, b in zip(src[others], dst[others], strict=True)]
         count[others + 1] = [len(route) for route in found]
         hop = np.cumsum(count)
@@ -271,6 +271,20 @@ class Topology:
                 out[u].append((v, latency))
         back = {v: ways[0][0] if len(ways) == 1 else None for v, ways in out.items()}
         return {u: [(v, latency, not out[v] or back[v] == u) for v, latency in ways] for u, ways in out.items()}
+
+    def device_bandwidth(self, device: str) -> tuple[int, int]:
+        """B/s of all links out of a device to others, and of all into it."""
+        out, into = self._device_bandwidths
+        return out[device], into[device]
+
+    @cached_property
+    def _device_bandwidths(self) -> tuple[dict[str, int], dict[str, int]]:
+        out, into = dict.fromkeys(self.kinds, 0), dict.fromkeys(self.kinds, 0)
+        for (u, v), bandwidth in zip(self.links, self.bandwidths.tolist(), strict=True):
+            if u != v:
+                out[u] += bandwidth
+                into[v] += bandwidth
+        return out, into
 
     def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
         """B/s of all links out of a set of devices, and of all into it."""

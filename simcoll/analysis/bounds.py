@@ -22,6 +22,7 @@ from simcoll.stream import Source
 from simcoll.topology import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong
+MOST_MEASURED: Final = 500_000  # devices to which they are, all sources together
 
 Sizes = NDArray[np.int64]
 
@@ -72,7 +73,8 @@ def lower_bound_ps(
 def _latency_ps(schedule: Source, topology: Topology, places: Sequence[str]) -> int:
     """The longest of the least latencies between ranks of which one must wait for the other."""
     n, root = len(places), schedule.root
-    sources, targets = places[:: max(1, n // SOURCES)], places
+    count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
+    sources, targets = places[:: max(1, n // count)], places
     if schedule.collective in ("reduce", "gather"):
         targets = [places[root]]
     elif schedule.collective == "send_recv":
@@ -98,12 +100,12 @@ def _bandwidth_ps(
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
     at: dict[str, list[int]] = {}
     for place, device in enumerate(places):
         at.setdefault(device, []).append(place)
-    members, bandwidths = list(at.values()), [topology.cut_bandwidth((device,)) for device in at]
+    members, bandwidths = list(at.values()), [topology.device_bandwidth(device) for device in at]
     alone = sum(out * len(ranks) for (out, _), ranks in zip(bandwidths, members, strict=True))
     for inside in topology.enclosures(places):
         ranks = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []
