@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,7 +116,10 @@ def _highest(part: Part) -> int:
     """The highest slot that is used, or a bound where slots go round."""
     if isinstance(part, Step):
         return max(int(part.src_slot.max(initial=-1)), int(part.dst_slot.max(initial=-1)))
-    return int(part.base.max(initial=-1)) + part.span - 1
+    stride = math.gcd(part.shift, part.span)
+    columns = (part.first.src_slot, part.first.dst_slot)
+    highest = [part.base + (slot - part.base) % stride + part.span - stride for slot in columns]
+    return max(int(column.max(initial=-1)) for column in highest)
 
 
 Source = Schedule | Stream
