@@ -129,7 +129,8 @@ def test_rings_are_run_as_columns(entry: tuple[str, str], sharing: Any, compiled
     plain = star(24, Link(50 * GB_PER_S, 500_000))
     single = entry in RINGS
     topology = star(24, Link(50 * GB_PER_S, 500_000), {ends: _link(rng) for ends in plain.links}) if single else plain
-    params = Params(sharing=sharing, o_send=10**5, o_recv=10**5, gamma=10**11, slots=2, g=10**4)
+    receive = {"o_recv": 10**5, "gamma": 10**11, "slots": 2} if single else {}
+    params = Params(sharing=sharing, o_send=10**5, g=10**4, **receive)
     source = stream(*entry, 24)
     late = {3: 10**7, 11: 10**5} if single else {}
     sizes = streamed.loop_sizes(source, 24 * 5000, 1, 0)
