@@ -10,21 +10,39 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import stat
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from simcoll.errors import SimcollError
 
-WORTH_COMPILING: Final = 100_000  # transfers: below, Python is done before compiled code is loaded
+WORTH_COMPILING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
+ROOM: Final = 4 * 2**20  # bytes that compiled kernels take, with some to spare
 _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
+
+_run_plain = 0  # transfers that this process has run uncompiled
 
 
 def have_numba() -> bool:
     """Whether numba is installed (the extra `fast`)."""
     return importlib.util.find_spec("numba") is not None
+
+
+def pays(transfers: int) -> bool:
+    """Whether to run so many transfers compiled.
+
+    A sweep's small runs add up: as soon as they have cost what loading costs, the rest is compiled.
+    """
+    global _run_plain
+    if _run_plain + transfers >= WORTH_COMPILING and have_numba():
+        return True
+    _run_plain += transfers
+    return False
 
 
 def is_compiled(name: str) -> bool:
@@ -36,9 +54,17 @@ def jit_for(name: str) -> Any:
     """The decorator for the functions of the kernel called `name`: numba's, or none."""
     if not is_compiled(name):
         return _as_it_is
+    return _compiled
+
+
+def _compiled(function: Any) -> Any:
+    """For numba, which lets other threads run meanwhile."""
     import numba
 
-    return numba.njit(cache=True)
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
+        return numba.njit(nogil=True)(function)
 
 
 def _as_it_is(function: Any) -> Any:
@@ -48,7 +74,9 @@ def _as_it_is(function: Any) -> Any:
 @functools.cache
 def compile_kernel(kernel: ModuleType) -> ModuleType:
     """A kernel's source loaded once more, this time for numba."""
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_dir()))
+    folder = _cache_folder()
+    if folder is not None:
+        os.environ["NUMBA_CACHE_DIR"] = str(folder)
     name = kernel.__name__ + _MARK
     spec = importlib.util.spec_from_file_location(name, kernel.__file__ or "")
     if spec is None or spec.loader is None:
@@ -59,13 +87,29 @@ def compile_kernel(kernel: ModuleType) -> ModuleType:
     return module
 
 
-def _cache_dir() -> Path:
-    """A folder that can be written: the user's cache, else one that lasts as long as the machine runs."""
-    asked = os.environ.get("SIMCOLL_CACHE_DIR")
-    folder = Path(asked) if asked else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "simcoll"
+def _cache_folder() -> Path | None:
+    """Where numba keeps compiled code: the first folder that takes it; None leaves the choice to numba."""
+    asked = [Path(value) for name in ("SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR") if (value := os.environ.get(name))]
+    return next((folder for folder in (*asked, *_own_folders()) if _has_room(folder)), None)
+
+
+def _own_folders() -> Iterator[Path]:
+    """The user's cache; without one, a folder of the user's that lasts as long as the machine runs."""
+    with suppress(RuntimeError):  # a user without a home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcoll"
+    with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids
+        folder = Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        told = folder.lstat()
+        if stat.S_ISDIR(told.st_mode) and told.st_uid == os.getuid() and not told.st_mode & 0o022:
+            yield folder  # nobody else can put code there
+
+
+def _has_room(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
     except OSError:
-        return Path(tempfile.gettempdir()) / f"simcoll-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
+        return False
+    return True

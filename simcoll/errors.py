@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 
 class SimcollError(Exception):
@@ -78,6 +79,9 @@ class MeasureError(SimcollError):
 
 class BoundError(SimcollError):
     """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
+
+
+NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer channels"  # what a MemoryError means
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

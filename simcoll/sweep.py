@@ -15,7 +15,7 @@ from typing import Any
 
 import simcoll
 from simcoll import workers
-from simcoll.errors import Diagnostic, InputError, RefusedError, StuckError
+from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.journal import Journal, Shard
 from simcoll.prediction import describe, predict, row
 from simcoll.results import Row, to_csv, write_atomically
@@ -42,11 +42,13 @@ def _row(point: Point) -> dict[str, Any]:
         return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm == "auto" else {})
     except RefusedError as error:
         return {**describe(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
-    except StuckError as error:
-        return {**describe(point.scenario), "status": f"failed: {error}"}
     except InputError as error:
         located = InputError(_placed(d, point) for d in error.diagnostics)
-        return {**describe(point.scenario), "status": f"failed: {located}", "wrong_input": True}
+        return {**describe(point.scenario), "status": f"failed: {located}", "wrong_input": True, "passing": True}
+    except SimcollError as error:
+        return {**describe(point.scenario), "status": f"failed: {error}"}
+    except MemoryError:
+        return {**describe(point.scenario), "status": f"failed: {NO_MEMORY}", "passing": True}
 
 
 def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
@@ -86,8 +88,9 @@ def sweep(
             yield index, _swept(known[keys[index]], points[index]), True
         else:
             missing[index] = points[index]
-    for index, found in workers.compute(_row, missing, jobs, cluster, begun):
-        if journal and not found.get("wrong_input"):
+    for index, fresh in workers.compute(_row, missing, jobs, cluster, begun):
+        found = json.loads(json.dumps(fresh))  # as the log gives it back
+        if journal and not found.get("passing"):  # what can be mended is tried again
             journal.append(keys[index], found)
         yield index, _swept(found, points[index]), False
 

@@ -6,8 +6,13 @@ registered, and what the files say that the scenario names.
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +81,7 @@ def _in_processes(
     def handed_out() -> Iterator[Any]:
         for task in _tasks(points):
             begun(task.index)
-            yield delayed(task.answer)(what)
+            yield delayed(_in_process)(task, what, os.getpid())
 
     # One point at a time to each process: a row is kept as soon as it is there, and no process hoards the long ones.
     run = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
@@ -84,6 +89,23 @@ def _in_processes(
         yield from run(handed_out())
     except BrokenProcessPool:
         raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
+
+
+def _in_process(task: _Task, what: Compute, parent: int) -> tuple[int, dict[str, Any]]:
+    _end_with(parent)
+    return task.answer(what)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Have this process end when `parent` was killed: loky's workers would wait for it for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 # --- a cluster ---
@@ -123,12 +145,18 @@ def _client(address: str) -> Iterator[Any]:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "no answer"
         cure = "give the address that `dask scheduler` prints, e.g. tcp://head-node:8786"
         raise InputError(f"--cluster {address}: {reason}", cure) from None
-    with client:
-        yield client
+    dask = logging.getLogger("distributed.client")
+    level = dask.level
+    dask.setLevel(logging.CRITICAL)  # it would tell of a lost scheduler by a traceback
+    try:
+        with client:
+            yield client
+    finally:
+        dask.setLevel(level)
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError for an address at which no scheduler answers; Dask's client would wait, some for ever."""
+    """Raise OSError or ValueError for an address at which no scheduler answers: Dask's client may wait for ever."""
     from distributed.comm.addressing import get_address_host_port, normalize_address
 
     address = normalize_address(address)
@@ -174,9 +202,9 @@ def _unpacked(packed: bytes, index: int, topic: str) -> tuple[int, Row]:
 def _lost(address: str, status: str, found: Any) -> BaseException:
     """Why a task has no row: what it raised itself, or what became of its worker."""
     error: Any = found[1] if isinstance(found, tuple) else found
-    if not isinstance(error, BaseException):
-        error = SimcollError(status)
+    kind = type(error).__name__
     if status == "error" and type(error).__module__.partition(".")[0] != "distributed":
         return cast(BaseException, error)
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return SimcollError(f"--cluster {address}: a point was lost: {reason}; finished rows are kept, run it again")
+    died = "the workers that took a point up died, perhaps for want of memory"
+    reason = died if kind == "KilledWorker" else f"a point was lost ({kind if status == 'error' else status})"
+    return SimcollError(f"--cluster {address}: {reason}; finished rows are kept, run it again")

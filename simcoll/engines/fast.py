@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll import kernel
-from simcoll.compiled import WORTH_COMPILING, compile_kernel, have_numba
+from simcoll.compiled import compile_kernel, pays
 from simcoll.errors import InputError
 from simcoll.model import NEVER, NONE, clocked, service_ps
 from simcoll.program import Program, blocking_predecessors
@@ -41,7 +41,7 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
     timeline has no intervals of links, which take the most room.
     """
     if compiled is None:
-        compiled = len(program) >= WORTH_COMPILING and have_numba()
+        compiled = pays(len(program))
     if not compiled and len(program) > MOST_PLAIN:
         what = f"{len(program)} transfers are too many to run uncompiled"
         raise InputError(what, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
