@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from simcoll import __version__
-from simcoll.errors import SimcollError
+from simcoll.errors import NO_MEMORY, SimcollError
 
 COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of its help
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_status
     except MemoryError:
-        print("not enough memory; take fewer ranks, larger chunks or fewer channels", file=sys.stderr)
+        print(NO_MEMORY, file=sys.stderr)
         return 1
     except BrokenPipeError:  # `simcoll … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
