@@ -45,7 +45,8 @@ def measure(
 ) -> int:
     """Run a scenario for real, over gloo or NCCL, and write a measured table.
 
-    With torch.distributed, on this machine or as a rank that torchrun or Slurm has started. Prints a table; `-o` also writes it as a measured table for `simcoll compare`.
+    With torch.distributed, on this machine or as a rank that torchrun or Slurm has started. Prints a table; `-o` also
+    writes it as a measured table for `simcoll compare`.
     """
     from simcoll import measure as real
     from simcoll import tables
