@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+import numpy as np
 
 from simcoll import registry, systems
 from simcoll.analysis import bounds, links
@@ -14,6 +17,7 @@ from simcoll.analysis.staging import staged
 from simcoll.collectives import collective
 from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
+from simcoll.folding import Folded, fold
 from simcoll.program import Program, bind
 from simcoll.recent import Recent
 from simcoll.scenario import Placement, Point, Scenario
@@ -89,14 +93,32 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
 
 
 def _streamed(scenario: Scenario, source: Stream, topology: Topology, devices: Sequence[str]) -> Totals | None:
-    """What a run of a long schedule adds up to, if it can be replayed as a stream."""
+    """What a run of a long schedule adds up to, if it can be folded, or replayed as a stream."""
     if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None:
         return None
     params, arrivals = scenario.params(), _arrivals(scenario, source.n)
     sizes = stream.loop_sizes(source, scenario.nbytes, scenario.itemsize, params.chunk)
     if source.transfers * len(sizes) <= STREAMED:
         return None
-    return stream.run(source, topology, devices, params, sizes, arrivals)
+    alike = params.channels == 1 and not any(arrivals.values()) and sizes[0].min() == sizes[0].max()
+    folded = fold(source, topology, devices) if alike and params.blocking == "no" else None
+    found = _folded(scenario, folded, len(topology.links)) if folded else None
+    return found or stream.run(source, topology, devices, params, sizes, arrivals)
+
+
+def _folded(scenario: Scenario, folded: Folded, links_in_all: int) -> Totals | None:
+    """What a run of the few adds up to for all; None if flows meet: their rates might be rounded otherwise."""
+    params = scenario.params()
+    program = bind(folded.schedule, folded, folded.devices, params, scenario.nbytes, itemsize=scenario.itemsize)
+    done = fast.run(program, hops=False)
+    if done.timeline is None or (params.sharing == "fair" and done.shortcut != "replay"):
+        return None
+    few = _summed(program, done.timeline, "fold")
+    carried = np.zeros(links_in_all, np.int64)
+    carried[folded.stands_for] = few.carried[:, None]
+    return dataclasses.replace(
+        few, carried=carried, messages=few.messages * folded.times, wire_bytes=few.wire_bytes * folded.times
+    )
 
 
 def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequence[str]) -> Program:

@@ -20,6 +20,7 @@ from simcoll.engines import event, fast
 from simcoll.engines import stream as streamed
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.executors.proof import prove
+from simcoll.folding import fold
 from simcoll.model import Params
 from simcoll.program import bind
 from simcoll.rotation import Rotation
@@ -167,9 +168,49 @@ def test_a_large_ring_has_its_closed_form(n: int, sharing: str) -> None:
     })  # fmt: skip
     (row,) = simcoll.run(points)
     assert row["time_ps"] == 2 * (n - 1) * (10**6 + (64 << 20) // n * 20)
-    assert (row["engine"], row["shortcut"]) == ("fast", "affine")
+    assert (row["engine"], row["shortcut"]) == ("fast", "fold")
     assert row["messages"] == 2 * n * (n - 1)
     assert row["bytes_per_rank"] == 2 * (n - 1) * (64 << 20) // n
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_few_ranks_stand_for_all(batch: int) -> None:
+    """Where a schedule and its network are folded, the few take as long as all; a star with one unequal link is not."""
+    rng, folded = random.Random(batch), 0
+    for _ in range(60):
+        entry, n = rng.choice(TURNING), rng.choice([4, 6, 8, 9, 12, 16])
+        link = Link(50 * GB_PER_S, rng.choice([1, 500_000]))
+        topology = rng.choice([star, full_mesh, lambda n, link: two_level(n, link, 2)])(n, link)
+        source = stream(*entry, n)
+        found = fold(source, topology, topology.ranks)
+        if found:
+            folded += 1
+            given = {**_params(rng), "channels": 1}
+            few, all_ = (
+                fast.run(bind(schedule, network, devices, Params(**given), source.n_chunks * 1000), compiled=False)
+                for schedule, network, devices in (
+                    (found.schedule, found, found.devices),
+                    (source.schedule(), topology, topology.ranks),
+                )
+            )
+            assert few.timeline is not None
+            assert all_.timeline is not None
+            if given["sharing"] == "fifo" or few.shortcut == "replay":
+                assert few.timeline.makespan_ps == all_.timeline.makespan_ps
+        unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, 500_001)})
+        assert fold(source, unequal, unequal.ranks) is None
+    assert folded >= 15
+
+
+def test_a_ring_of_hosts_is_two_of_them() -> None:
+    """33 million messages over links from host to host, by two ranks that stand for all."""
+    link = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
+    scenario = {"topology": {"fabric": "ring", "hosts": 4096, "link": link}, "collective": "all_reduce",
+                "algorithm": "ring", "size": "64 MiB", "model": {"sharing": "fifo"}}  # fmt: skip
+    (row,) = simcoll.run(simcoll.load(scenario))
+    assert row["shortcut"] == "fold"
+    assert row["time_ps"] == 2 * 4095 * (500_000 + (64 << 20) // 4096 * 20)
+    assert row["messages"] == 2 * 4096 * 4095
 
 
 def test_shortcuts_can_be_switched_off() -> None:
@@ -192,7 +233,7 @@ def test_a_long_prediction_still_has_its_timeline() -> None:
         "collective": "all_reduce", "algorithm": "ring", "size": "10 MiB",
     }  # fmt: skip
     found = simcoll.predict(simcoll.load(scenario)[0])
-    assert found.totals.shortcut == "affine"
+    assert found.totals.shortcut == "fold"
     assert len(found.program) == found.totals.messages
     assert found.timeline.makespan_ps == found.time_ps
 
