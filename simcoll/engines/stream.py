@@ -90,6 +90,23 @@ def _keeps_slots(stream: Stream) -> bool:
     return stream.n_slots == stream.n_chunks and all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
 
 
+class _State(NamedTuple):
+    """What is known of the past, as the kernel takes it: when channels are free and began their last transfer; when
+    links are free and were last asked; the same of receive sides; the last ends of each connection, and how many there
+    were; the latest end, the latest of the steps before, the number of the step; when participants came."""
+
+    free: Any
+    began: Any
+    free_link: Any
+    last_link: Any
+    free_side: Any
+    last_side: Any
+    ends: Any
+    used: Any
+    clock: Any
+    came: Any
+
+
 class _Alone(NamedTuple):
     """What each row does on links of its own, in ps: from start to `sent`, to where its channel may start again, to
     head and tail behind the first link; links (−1: none), service times and latencies (depth, rows); receive side."""
@@ -121,19 +138,22 @@ class _Replay:
         self.kernel: Any = compile_kernel(stream_kernel) if compiled else stream_kernel
         self.rates, rate_of = np.unique(network.bandwidths, return_inverse=True)
         self.rate_of = rate_of.astype(np.int64)
-        self.came = np.zeros(stream.participants, np.int64)
+        came = np.zeros(stream.participants, np.int64)
         for rank, when in arrivals.items():
-            self.came[rank] = when
+            came[rank] = when
         lanes, links = stream.participants * params.channels, len(network.bandwidths)
-        self.state: list[Any] = [
-            self.give(np.repeat(self.came, params.channels)),
-            self.fill(lanes, -params.g),
-            *(self.fill(links, 0) for _ in range(2)),
-            *(self.fill(lanes, 0) for _ in range(2)),
-            *(self.fill(0, 0) for _ in range(2)),
-            self.fill(3, 0),
-            self.give(self.came),
-        ]
+        self.state = _State(
+            free=self.give(np.repeat(came, params.channels)),
+            began=self.fill(lanes, -params.g),
+            free_link=self.fill(links, 0),
+            last_link=self.fill(links, 0),
+            free_side=self.fill(lanes, 0),
+            last_side=self.fill(lanes, 0),
+            ends=self.fill(0, 0),
+            used=self.fill(0, 0),
+            clock=self.fill(3, 0),
+            came=self.give(came),
+        )
         self.carried = np.zeros(links, np.int64)
         self.sent = np.zeros(stream.participants, np.int64)
         self.wire = self.messages = 0
@@ -154,7 +174,7 @@ class _Replay:
                 if bound.part.transfers and (code := self._play(bound, whole)) != stream_kernel.DONE:
                     return int(code)
         return Totals(
-            makespan_ps=int(self.state[8][0]),
+            makespan_ps=int(self.state.clock[0]),
             carried=self.carried,
             bytes_per_rank=int(self.sent[: self.stream.n].max()),
             messages=self.messages,
@@ -187,12 +207,13 @@ class _Replay:
 
     def _make_room(self, connections: int) -> None:
         """For the last ends of connections that were not known before."""
-        params, (ends, used) = self.params, self.state[6:8]
-        more = connections * params.channels - len(used)
+        more = connections * self.params.channels - len(self.state.used)
         if more > 0:
-            grown = [self.fill(more * params.slots, 0), self.fill(more, 0)]
-            pairs = zip((ends, used), grown, strict=True)
-            self.state[6:8] = [np.concatenate(pair) if self.compiled else pair[0] + pair[1] for pair in pairs]
+            ends, used = (
+                np.concatenate([known, self.fill(length, 0)]) if self.compiled else known + [0] * length
+                for known, length in ((self.state.ends, more * self.params.slots), (self.state.used, more))
+            )
+            self.state = self.state._replace(ends=ends, used=used)
 
     def _play(self, bound: Bound, whole: bool) -> int:
         part = bound.part
@@ -223,7 +244,7 @@ class _Replay:
                 yield 1
                 left -= 1
                 done = self.fill(len(bound.before), 0)
-                if self.kernel.settled(rows, self.memory, self.state[0], before, done):
+                if self.kernel.settled(rows, self.memory, self.state.free, before, done):
                     if self._in_time(alone, left):
                         self._go_round(part, rows, alone, bound.before, left - 1, done)
                         left, self.together = 1, True
@@ -268,11 +289,14 @@ class _Replay:
         """Whether the clock cannot run out: nothing takes longer than all that it does, one after the other."""
         columns = (alone.hold, alone.to_head, alone.to_tail, alone.busy, alone.away, alone.receive)
         most = sum(int(column.max(initial=0)) for column in columns) * len(alone.busy)
-        return int(self.state[8][0]) + (steps + 1) * most < NEVER
+        return int(self.state.clock[0]) + (steps + 1) * most < NEVER
 
     def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
         """Run some steps together, and leave the state as if they had been replayed."""
-        free, began, free_link, _, free_side, _, ends, used, clock, _ = (np.asarray(column) for column in self.state)
+        state = _State(*(np.asarray(column) for column in self.state))
+        free, began, free_link, free_side, ends, used = (
+            state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
+        )  # fmt: skip
         src, dst, n = part.first.src, part.first.dst, len(part.first.src)
         channel = np.maximum(free[src], began[src] + self.params.g)
         links = np.where(alone.link >= 0, free_link[alone.link], IDLE).ravel()
@@ -298,12 +322,11 @@ class _Replay:
         if slots:
             ends[credit] = last.reshape(slots, n)
             used[rows[8]] += times
-        clock[2] += times
-        self._advance(part, rows, times, np.asarray(done[times % 2]), int(clock[2]))
+        state.clock[2] += times
+        self._advance(part, rows, times, np.asarray(done[times % 2]), int(state.clock[2]))
         if not self.compiled:
-            changed = (free, began, free_link, free_side, ends, used, clock)
-            for place, column in zip((0, 1, 2, 4, 6, 7, 8), changed, strict=True):
-                self.state[place][:] = column.tolist()
+            for column, changed in zip(self.state, state, strict=True):
+                column[:] = changed.tolist()
 
     def _advance(self, part: Repeat, rows: Any, times: int, done: Array, stamp: int) -> None:
         """Turn the slots on, and remember what was written last: nobody waits for anything earlier any more."""
