@@ -27,8 +27,8 @@ MANIFEST = "manifest.json"
 
 def key(point: Point) -> str:
     """What decides a row: the resolved point, the contents of the files it names, and simcoll's version."""
-    scenario = point.scenario
-    parts = [simcoll.__version__, scenario.model_dump_json(), str(point.optional), scenario.contents()]
+    scenario = point.scenario.model_dump_json(exclude={"plots", "measured"})
+    parts = [simcoll.__version__, scenario, str(point.optional), point.scenario.contents()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

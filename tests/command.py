@@ -45,6 +45,11 @@ def python(code: str, argv: Sequence[object] = (), **how: Any) -> subprocess.Com
     return subprocess.run(words, text=True, env=environment(), timeout=120, **{"capture_output": True, **how})
 
 
+def start(*argv: object, **how: Any) -> subprocess.Popen[bytes]:
+    """Start a command in a process of its own, and do not wait for it."""
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, argv)], env=environment(), **how)
+
+
 def process(*argv: object, **how: Any) -> Outcome:
     """Run a command in a process of its own."""
     done = python(SCRIPT, argv, **how)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from command import SCRIPT, environment, simcoll
+from command import SCRIPT, python, simcoll, start
 
 from simcoll import sweep
-from simcoll.journal import LOG, Journal
 from simcoll.config import shipped
+from simcoll.journal import LOG, Journal
 from simcoll.scenario import load
 
 SCENARIO = """\
@@ -161,27 +162,113 @@ def test_extending_a_sweep_keeps_order(scenario: Path, logged: tuple[Path, list[
     assert (folder / "results.csv").read_bytes() == whole
 
 
-def test_a_killed_run_goes_on(tmp_path: Path):
-    """SIGKILL after the first rows, the same command again: the bytes of a run that was never killed."""
-    scenario = tmp_path / "sweep.yaml"
-    sizes = "size: {from: 1 KiB, to: 4 MiB, factor: 4}"
-    scenario.write_text(
-        SCENARIO.replace("hosts: 8", "hosts: 24").replace("size: {from: 1 KiB, to: 64 KiB, factor: 4}", sizes)
-    )
-    killed, log = tmp_path / "killed", tmp_path / "killed" / "results.jsonl"
-    words = [sys.executable, "-c", SCRIPT, "run", str(scenario), "-o", str(killed), "--quiet"]
-    with subprocess.Popen(words, env=environment()) as process:
-        while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") >= 3):
-            time.sleep(0.005)
-        process.kill()
-    left = log.read_bytes().count(b"\n") if log.exists() else 21
-    assert 3 <= left < 21
-    assert not (killed / "results.csv").exists()
-    assert _run(scenario, killed)["reused"] == left
-    _run(scenario, tmp_path / "whole")
-    names = ["manifest.json", "results.csv"]
-    assert sorted(path.name for path in killed.iterdir()) == names
-    assert (killed / "results.csv").read_bytes() == (tmp_path / "whole/results.csv").read_bytes()
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A scenario of sixteen points that take a while, and its results.csv."""
+    folder = tmp_path_factory.mktemp("slow")
+    text = SCENARIO.replace("hosts: 8", "hosts: 32").replace("[ring, ", "[all_pairs, ring, ") + "engine: event\n"
+    (folder / "slow.yaml").write_text(text, encoding="utf-8")
+    _run(folder / "slow.yaml", folder / "whole")
+    return folder / "slow.yaml", (folder / "whole/results.csv").read_bytes()
+
+
+def _kept(folder: Path) -> list[str]:
+    """The keys in the whole lines of all logs."""
+    lines = [line for log in folder.glob("*.jsonl") for line in log.read_text(encoding="utf-8").splitlines(True)]
+    return [json.loads(line)["key"] for line in lines if line.endswith("\n") and line.startswith("{")]
+
+
+@pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
+def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Path, bytes], tmp_path: Path):
+    """SIGKILL, again and again: no row in the log is ever lost or computed twice, and the bytes in the end are those
+    of a run that was never killed."""
+    scenario, whole = slow
+    rng, known = random.Random(str(words)), set[str]()
+    for _ in range(4):
+        more = rng.randrange(6)
+        with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and len(_kept(tmp_path)) < len(known) + more:
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0, 0.2))
+            process.kill()
+        keys = _kept(tmp_path)
+        assert len(set(keys)) == len(keys)
+        if not (tmp_path / "results.csv").exists():
+            assert known <= set(keys)
+        known = set(keys)
+    assert _run(scenario, tmp_path)["reused"] == len(known)
+    assert (tmp_path / "results.csv").read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "results.csv"]
+
+
+FULL_DISK = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
+
+
+@pytest.mark.parametrize("room", [0, 100, 700, 5000])
+def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """Where no more can be written the run ends with a line that names the log; what was written is used again."""
+    _, lines, whole = logged
+    folder = tmp_path / "full"
+    done = python(FULL_DISK + SCRIPT, [room, "run", scenario, "-o", folder])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{folder / LOG}: cannot be written: File too large; ")
+    assert len(done.stderr.splitlines()) == 1
+    left = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    assert "".join(left) == "".join(lines)[:room]
+    assert _run(scenario, folder)["reused"] == sum(line.endswith("\n") for line in left)
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+def test_a_disk_that_is_full_at_the_end(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """If results.csv cannot be written it is not there, and the log still is."""
+    _, lines, whole = logged
+    folder = tmp_path / "full"
+    folder.mkdir()
+    (folder / LOG).write_text("".join(lines), encoding="utf-8")
+    done = python(FULL_DISK + SCRIPT, [1000, "run", scenario, "-o", folder])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(folder / "results.csv") in done.stderr
+    assert [path.name for path in folder.iterdir()] == [LOG]
+    assert _run(scenario, folder)["reused"] == POINTS
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path):
+    """A run that ends between table and plots has its rows: the next one only plots."""
+    (tmp_path / "plots").touch()
+    found = simcoll("run", scenario, "-o", tmp_path, "--set", "plots=[busbw]")
+    assert (found.status, found.out.count("all_reduce")) == (2, POINTS)
+    (tmp_path / "plots").unlink()
+    assert _run(scenario, tmp_path, "--set", "plots=[busbw, latency]")["reused"] == POINTS
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["busbw.png", "latency.png"]
+
+
+def test_a_reader_that_goes_away_costs_no_plots(scenario: Path, tmp_path: Path):
+    """`simcoll run … | head` ends quietly and leaves what it would have left."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with start("run", scenario, "-o", tmp_path / "out", "--set", "plots=[busbw]", stdout=writing) as process:
+        os.close(writing)
+    assert process.returncode == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "plots", "results.csv"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_point_is_told_of_before_its_row(jobs: int, scenario: Path):
+    """Whoever shows progress hears of each point once, when it is begun."""
+    begun: list[int] = []
+    for index, _, _ in sweep.sweep(load(str(scenario)), jobs, begun=begun.append):
+        assert index in begun
+    assert sorted(begun) == list(range(POINTS))
+
+
+def test_a_sweep_that_grows_has_all_columns(scenario: Path, tmp_path: Path):
+    """Rows of a sweep over fewer keys are used in one over more, and get the columns of what is swept now."""
+    folder, swept = tmp_path / "grown", ["--set", "model.chunk=[whole, 512 KiB]"]
+    list(sweep.sweep(load(str(scenario), ["model.chunk=whole"]), journal=Journal(folder)))
+    assert _run(scenario, folder, *swept)["reused"] == POINTS
+    _run(scenario, tmp_path / "fresh", *swept)
+    assert (folder / "results.csv").read_bytes() == (tmp_path / "fresh/results.csv").read_bytes()
 
 
 def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):

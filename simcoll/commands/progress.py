@@ -16,20 +16,21 @@ class Watch:
 
     def __init__(self, total: int, name: Callable[[int], str]):
         self.total, self.name = total, name
-        self.done = 0
+        self.done: set[int] = set()
         self.since: dict[int, float] = {}
 
     def begun(self, index: int) -> None:
-        """A point is being computed from now on."""
-        self.since[index] = time.monotonic()
+        """A point is being computed from now on; a cluster may say so after its row has come."""
+        if index not in self.done:
+            self.since[index] = time.monotonic()
 
     def finished(self, index: int) -> None:
         """A point has a row."""
+        self.done.add(index)
         self.since.pop(index, None)
-        self.done += 1
 
     def __str__(self) -> str:
-        text = f"{self.done} of {self.total} points"
+        text = f"{len(self.done)} of {self.total} points"
         for index, since in sorted(self.since.copy().items(), key=lambda item: item[1])[:1]:
             text += f"; {self.name(index)} for {time.monotonic() - since:.0f} s"
         return text
@@ -66,4 +67,4 @@ def _bar(watch: Watch, over: threading.Event) -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=watch.total)
         while not over.wait(0.2):
-            bar.update(task, completed=watch.done, description=str(watch), refresh=True)
+            bar.update(task, completed=len(watch.done), description=str(watch), refresh=True)
