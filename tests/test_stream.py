@@ -52,8 +52,12 @@ def _link(rng: random.Random) -> Link:
 
 def _network(rng: random.Random, n: int) -> Topology:
     """A star, a tree or a mesh of `n` hosts: all links alike, some not, or none."""
-    link, unequal = _link(rng), rng.choice([0, 0.5, 1])
-    make = rng.choice([star, lambda n, link, own=None: two_level(n, link, 2, own), full_mesh])
+    link, unequal, memory = _link(rng), rng.choice([0, 0.5, 1]), rng.choice([None, _link(rng)])
+    make = rng.choice([
+        lambda n, link, own=None: star(n, link, own, memory),
+        lambda n, link, own=None: two_level(n, link, 2, own),
+        full_mesh,
+    ])  # fmt: skip
     own = {ends: _link(rng) for ends in make(n, link).links if rng.random() < unequal}
     return make(n, link, own)
 
@@ -85,6 +89,50 @@ def _case(rng: random.Random) -> tuple[Stream, Topology, Params, int, dict[int, 
     nbytes = source.n_chunks * rng.choice([1000, 20_000]) + (rng.randint(0, n) if rng.random() < 0.2 else 0)
     late = {rng.randrange(n): 10**6} if rng.random() < 0.3 else {}
     return source, _network(rng, n), Params(**_params(rng)), nbytes, late
+
+
+def _random_parts(rng: random.Random, n: int, chunks: int) -> list[Step | Repeat]:
+    """Steps and repeats that no algorithm would make; many repeats are rings in which all is passed on."""
+    parts: list[Step | Repeat] = []
+    for _ in range(rng.randint(1, 3)):
+        src = np.asarray(rng.sample(range(n), rng.randint(2, n)))
+        dst, way = np.roll(src, -1), rng.random()
+        if way < 0.2:
+            src, dst = (np.asarray([rng.randrange(n) for _ in src]) for _ in range(2))
+        span = rng.choice([len(src), len(src), chunks])
+        base = np.full(len(src), rng.randint(0, chunks - span), np.int32)
+        slots = [base + np.asarray([rng.randrange(span) for _ in src]) for _ in range(2)]
+        shift = rng.choice([-1, 1, rng.randrange(span)])
+        if way > 0.3:
+            slots = [base + (rng.randrange(span) - np.arange(len(src)) * shift) % span] * 2
+        step = simcoll.send(src, dst, *slots)._replace(reduce=np.asarray([rng.random() < 0.5 for _ in src]))
+        times = rng.choice([span, span, rng.randint(1, 2 * span)])
+        parts.append(step if rng.random() < 0.2 else Repeat(step, times, base, span, shift))
+    return parts
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("batch", range(4))
+def test_any_stream_takes_as_long_as_its_schedule(batch: int, compiled: bool) -> None:
+    """The same for 400 streams of random steps and repeats: versions that are read late, slots that come round again,
+    links that rows share, copies."""
+    rng, affine = random.Random(1000 + batch), 0
+    for _ in range(100):
+        n = rng.randint(4, 10)
+        chunks = n * rng.randint(1, 2)
+        parts = _random_parts(rng, n, chunks)
+        source = Stream("all_reduce", "random", n, chunks, lambda parts=parts: parts)  # type: ignore[misc]
+        topology, late = _network(rng, n), {rng.randrange(n): 10**6} if rng.random() < 0.3 else {}
+        params, nbytes = Params(**{**_params(rng), "chunk": 0}), chunks * rng.choice([100, 20_000])
+        program = bind(source.schedule(), topology, topology.ranks, params, nbytes, arrivals=late)
+        done = fast.run(program, compiled=False)
+        assert done.timeline is not None
+        sizes = streamed.loop_sizes(source, nbytes, 1, 0)
+        found = streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=compiled)
+        if found:
+            assert found.makespan_ps == done.timeline.makespan_ps
+            affine += found.shortcut == "affine"
+    assert affine >= 5
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
@@ -122,20 +170,21 @@ def test_a_stream_takes_as_long_as_the_schedule(batch: int, compiled: bool) -> N
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
+@pytest.mark.parametrize("slots", [0, 2])
 @pytest.mark.parametrize("entry", TURNING, ids="/".join)
-def test_rings_are_run_as_columns(entry: tuple[str, str], sharing: Any, compiled: bool) -> None:
+def test_rings_are_run_as_columns(entry: tuple[str, str], slots: int, sharing: Any, compiled: bool) -> None:
     """With overheads, a receive side and few messages in flight 24 ranks take what the event engine says; in a ring
     all links differ and some ranks come late."""
-    rng = random.Random(f"{entry} {sharing}")
+    rng = random.Random(f"{entry} {slots} {sharing}")
     plain = star(24, Link(50 * GB_PER_S, 500_000))
     single = entry in RINGS
     topology = star(24, Link(50 * GB_PER_S, 500_000), {ends: _link(rng) for ends in plain.links}) if single else plain
-    receive = {"o_recv": 10**5, "gamma": 10**11, "slots": 2} if single else {}
+    receive = {"o_recv": 10**5, "gamma": 10**11, "slots": slots} if single else {}
     params = Params(sharing=sharing, o_send=10**5, g=10**4, **receive)
     source = stream(*entry, 24)
     late = {3: 10**7, 11: 10**5} if single else {}
-    sizes = streamed.loop_sizes(source, 24 * 5000, 1, 0)
-    program = bind(source.schedule(), topology, topology.ranks, params, 24 * 5000, arrivals=late)
+    sizes = streamed.loop_sizes(source, 24 * 50_000, 1, 0)
+    program = bind(source.schedule(), topology, topology.ranks, params, 24 * 50_000, arrivals=late)
     found = streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=compiled)
     if found is None:
         assert not single
