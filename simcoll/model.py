@@ -39,8 +39,9 @@ class Params:
     """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `ideal`.
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
-    the reduction in B/s (0: free), `channel_bandwidth` the cap of one channel (0: none), `slots` the number of
-    messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0: whole).
+    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channel_bandwidth` the cap
+    of one of them (0: none), `slots` the number of messages in flight per connection (0: no limit), `chunk` the largest
+    piece of a slot moved at once (0: whole).
     """
 
     sharing: Sharing = "fair"

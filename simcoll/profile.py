@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
+from pydantic import BeforeValidator, StrictBool, WithJsonSchema
 
 from simcoll import config, units
 from simcoll.config import Model
@@ -40,6 +40,14 @@ def _slots(value: object) -> int:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{value!r} is no number of slots; write 1, 2, … or none")
+    return value
+
+
+def _channels(value: object) -> int:
+    if value == "per-peer":
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is no number of channels, which is at least 1; write 1, 2, … or per-peer")
     return value
 
 
@@ -76,6 +84,11 @@ Slots = Annotated[
     BeforeValidator(_slots),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "none"}]}),
 ]
+Channels = Annotated[
+    int,
+    BeforeValidator(_channels),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "per-peer"}]}),
+]
 Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum": [True, False, "even-odd"]})]
 
 
@@ -87,7 +100,7 @@ class ModelSpec(Model):
     o_recv: Duration | None = None
     g: Duration | None = None
     gamma: Gamma | None = None
-    channels: Annotated[StrictInt, Field(ge=1)] | None = None
+    channels: Channels | None = None
     slots: Slots | None = None
     chunk: Chunk | None = None
     channel_bandwidth: Cap | None = None

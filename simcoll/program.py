@@ -123,7 +123,9 @@ def bind(
 
 
 def _channel_numbers(schedule: Schedule, loop: Index, origin: Index, channels: int) -> Index:
-    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops."""
+    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or each peer has one."""
+    if not channels:
+        return schedule.dst[origin].astype(np.int32)
     if channels == 1:
         return np.zeros(len(loop), np.int32)
     chunk = loop.astype(np.int64) * schedule.n_chunks + schedule.src_slot[origin]

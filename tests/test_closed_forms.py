@@ -416,6 +416,13 @@ def test_channels_use_links_at_once() -> None:
     assert on_mesh("gather/direct", 3, 3 * M, channels=2, o_recv=300) == SIGMA + ALPHA + 300
 
 
+def test_a_channel_for_each_peer() -> None:
+    """What goes to different ranks goes at once, what goes to one rank in turn; a rank has one receive side."""
+    assert on_mesh("scatter/direct", 3, 3 * M, channels=0) == SIGMA + ALPHA
+    assert on_mesh("broadcast/chain", 2, 2 * M, chunk=M, channels=0) == 2 * SIGMA + ALPHA
+    assert on_mesh("gather/direct", 3, 3 * M, channels=0, o_recv=300) == SIGMA + ALPHA + 2 * 300
+
+
 @pytest.mark.parametrize(("n", "loops"), list(product([2, 3, 5], [1, 2, 7])))
 def test_barrier_between_steps(n: int, loops: int) -> None:
     """With a barrier between steps a pipeline moves in lockstep: (d + k − 1)(σ + α)."""
