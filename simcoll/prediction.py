@@ -18,7 +18,6 @@ from simcoll.collectives import collective
 from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
 from simcoll.folding import Folded, fold
-from simcoll.profile import load_profile
 from simcoll.program import Program, bind
 from simcoll.recent import Recent
 from simcoll.scenario import Placement, Point, Scenario
@@ -49,9 +48,8 @@ class Prediction:
 
     @property
     def time_ps(self) -> int:
-        """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
-        came = _arrivals(self.scenario, len(self.devices)).values()
-        return max(self.totals.makespan_ps, *came, 0) + load_profile(self.scenario.profile).launch
+        """From the first rank's coming to the last transfer's end and the last rank's coming."""
+        return max(self.totals.makespan_ps, *_arrivals(self.scenario, len(self.devices)).values(), 0)
 
     @cached_property
     def program(self) -> Program:
@@ -73,7 +71,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     scenario = point.scenario if isinstance(point, Point) else point
     if scenario.algorithm == "auto":
         return _fastest(scenario, topology)
-    topology = load_profile(scenario.profile).serve(topology) if topology else _topology(scenario)
+    topology = topology or _topology(scenario.topology.model_dump_json(), scenario.seed, scenario.contents())
     places = _placed(scenario, topology)
     source, proved = source_of(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: source.agents])
@@ -172,10 +170,9 @@ def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     return min(found, key=lambda prediction: prediction.time_ps)
 
 
-def _topology(scenario: Scenario) -> Topology:
-    spec, seed, profile = scenario.topology, scenario.seed, load_profile(scenario.profile)
-    key = (spec.model_dump_json(), seed, scenario.contents())
-    return _TOPOLOGIES.get(key, lambda: profile.serve(systems.build(spec, seed=seed)))
+def _topology(spec: str, seed: int, contents: str) -> Topology:
+    spec_ = systems.TopologySpec.model_validate_json
+    return _TOPOLOGIES.get((spec, seed, contents), lambda: systems.build(spec_(spec), seed=seed))
 
 
 def _placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
