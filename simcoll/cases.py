@@ -36,7 +36,7 @@ class Case:
 
 
 def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> list[Case]:
-    """The points as tasks, each once: the library's collective is the same whatever the algorithm.
+    """The points as tasks, each once.
 
     What nobody can run is left out and told of. Raises RefusedError if nothing is left, InputError for wrong input.
     """
@@ -50,7 +50,7 @@ def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: N
             if not point.optional:
                 tell(f"left out: {error}")
             continue
-        found.setdefault(case.task.title, case)
+        found.setdefault(_asked(point.scenario), case)
     if not found:
         raise refused[0] if refused else InputError("there is nothing to measure", "give a scenario with points")
     return list(found.values())
@@ -71,6 +71,7 @@ def _case(point: Point, backend: Backend) -> Case:
         scenario.dtype,
         weighted=scenario.weights is not None,
         equal=scenario.nbytes // scenario.itemsize % members == 0,
+        ordered=all(list(group) == sorted(group) for group in schedule.groups),
         buckets=how.buckets,
     )
     if why_not:
@@ -97,6 +98,11 @@ def _case(point: Point, backend: Backend) -> Case:
         verify=how.verify,
     )
     return Case(task, how.launches, says)
+
+
+def _asked(scenario: Scenario) -> str:
+    """What tells points apart: the library's collective is the same whatever the algorithm."""
+    return (_any_algorithm(scenario) if scenario.measure.harness == "library" else scenario).model_dump_json()
 
 
 def _any_algorithm(scenario: Scenario) -> Scenario:
@@ -128,7 +134,7 @@ def _title(scenario: Scenario, says: Row, swept: Mapping[str, object]) -> str:
     """A point in one line, different for each: `all_reduce/ring, 4 ranks, 1024 B float32`."""
     harness = says["harness"]
     name = f"{scenario.collective}/{says['algorithm'] or harness}"
-    others = [f"{key}={value}" for key, value in swept.items() if key not in ("measure.harness",)]
+    others = [f"{key}={value}" for key, value in swept.items() if key != "measure.harness"]
     if scenario.collective == "barrier":
         return ", ".join([name, f"{says['ranks']} ranks", *others])
     op = [f"{scenario.op}"] if collective(scenario.collective).reduces and scenario.op != "sum" else []

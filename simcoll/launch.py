@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from simcoll.tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
 GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed
 POLL_S: Final = 0.02
-CODE: Final = "from simcoll.rank import main; main()"
+CODE: Final = "from simcoll.launch import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 
@@ -99,11 +100,27 @@ def _started(rank: int, world: int, backend: str, launcher: Launcher, folder: Pa
     with (folder / f"out-{rank}").open("wb") as out:
         try:
             return subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
             )
         except OSError as error:
             what = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
             raise InputError(what, "mend the words before its command") from None
+
+
+def begin() -> None:
+    """What every process of a launch runs: a rank's work, which ends with the process that started it.
+
+    Nothing is ever written to its standard input, whose end comes when the other side is gone, however it went.
+    """
+
+    def watch() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    from simcoll.rank import main  # imports torch, which takes its time
+
+    main()
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -113,6 +130,8 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     for process in ranks:
         process.wait()
+        if process.stdin:
+            process.stdin.close()
 
 
 def _watch(
@@ -134,7 +153,7 @@ def _watch(
         begun = bool((now[:, 1] != NOT_BEGUN).all())
         if begun and now[0, 0] != told:
             told = int(now[0, 0])
-            tell(f"{len(ranks)} ranks: {job.tasks[told].title}")
+            tell(job.tasks[told].title)
         if time.monotonic() - moved > (job.timeout_s + GRACE_S if begun else BEGIN_S):
             raise MeasureError(_complaint(ranks, job, marks, folder))
         time.sleep(POLL_S)
@@ -149,19 +168,20 @@ def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _complaint(ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path) -> str:
-    """What went wrong, a line a rank: those that died, those that are silent, then those that say something."""
+    """What went wrong, a line a rank: those that died, those that are silent, then those that say something, the first
+    to do so first: the others may have failed because of it."""
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):
         error, status = folder / f"error-{rank}", process.poll()
         where = _where(job, marks[rank])
         if error.exists():
-            said.append(error.read_text("utf-8"))
+            said.append((error.stat().st_mtime_ns, error.read_text("utf-8")))
         elif status:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             died.append(f"rank {rank} died ({how}) {where}{_last_words(folder / f'out-{rank}')}")
         elif status is None:
             silent.append(f"rank {rank} gave no answer for {job.timeout_s:g} s {where}")
-    return "\n".join([*died, *silent, *said])
+    return "\n".join([*died, *silent, *(text for _, text in sorted(said))])
 
 
 def _where(job: Job, mark: NDArray[np.int64]) -> str:

@@ -161,7 +161,6 @@ def _stages(program: Program, rank: int, mine: list[int], layout: _Layout) -> It
 
 def _stage(program: Program, rank: int, rows: list[int], layout: _Layout) -> Stage:
     read = {_place(program, i, program.schedule.src_slot) for i in rows if program.src[i] == rank}
-    written = {_place(program, i, program.schedule.dst_slot) for i in rows if program.dst[i] == rank}
     seen: set[Place] = set()
     receives: list[Move] = []
     sends: list[Move] = []
@@ -177,8 +176,7 @@ def _stage(program: Program, rank: int, rows: list[int], layout: _Layout) -> Sta
         seen.add(target)
         if src == rank:
             local = (source, layout.span(source, count))
-            direct = free and source not in written
-            locals_.append(Move(i, src, target, layout.span(target, count), reduce, direct, local))
+            locals_.append(Move(i, src, target, layout.span(target, count), reduce, free, local))
         else:
             receives.append(Move(i, src, target, layout.span(target, count), reduce, free and not reduce))
     return Stage(int(program.step[rows[0]]), tuple(receives), tuple(sends), tuple(locals_))

@@ -1,17 +1,15 @@
 """What one rank of a real run does: every task in turn, checked once, timed often.
 
-A rank is a process. `main` is what one runs that `launch` has started; a process that torchrun or Slurm has started
-makes a `Rank` itself.
+A rank is a process. `main` is for one that `launch` has started; one that torchrun or Slurm has started makes a `Rank`
+itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -226,14 +224,13 @@ def _chosen(outcome: Outcome) -> Iterator[None]:
 
 
 def _said(text: str) -> str:
-    """What a backend says of an error without its source file and C++ stack."""
+    """What a backend says of an error, without its source file, its C++ stack and its advice."""
     first = text.strip().splitlines()[0] if text.strip() else "failed"
-    return first.partition("] ")[2] if first.startswith("[/") else first
+    return (first.partition("] ")[2] if first.startswith("[/") else first).partition(". ")[0]
 
 
 def main() -> None:
     """What a process of `launch` runs: the job in the folder named by its argument, as the environment's rank."""
-    _die_with_parent()
     folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:
@@ -247,11 +244,3 @@ def main() -> None:
         (folder / f"error-{rank}").write_text(text, encoding="utf-8")
         sys.stderr.flush()
         os._exit(1)  # leaving in order would wait for ranks that are gone
-
-
-def _die_with_parent() -> None:
-    """A rank must not outlive the process that started it, however that ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() == 1:
-            os._exit(1)

@@ -31,7 +31,12 @@ HOMES = {  # library: where it may be imported
     "cloudpickle": ["workers.py"],
     "pandas": ["api.py"],
 }
-SHARED = ["plot/style.py", "plot/panels.py", "commands/options.py", "commands/progress.py"]  # by the members of their family
+SHARED = [
+    "plot/style.py",
+    "plot/panels.py",
+    "commands/options.py",
+    "commands/progress.py",
+]  # by the members of their family
 MOST_LINES, HARD_LIMIT = 350, 450
 
 

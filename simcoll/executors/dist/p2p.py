@@ -103,7 +103,7 @@ class Exchange:
 
     def result(self) -> NDArray[Any]:
         """What the promised slots hold, end to end."""
-        return to_numpy(torch.cat([self._view(span) for span in self._promised]))
+        return to_numpy(torch.cat([self.memory[:0], *map(self._view, self._promised)]))
 
     def undone(self) -> int:
         """The first transfer of the last run that is not over; IDLE if all are. Only for groups, on a GPU."""
@@ -115,6 +115,8 @@ class Exchange:
         step = self._blocking if self._post in ("sends-first", "even-odd") else self._batched
         for stage, ops in zip(self.part.stages, self._ops, strict=True):
             fresh = step(stage, *ops)
+            if stage.locals:  # the others come in order
+                fresh.sort(key=lambda pair: pair[1].index)
             for place, write in fresh:
                 self._writes.setdefault(place, []).append(write)
         for place in list(self._writes):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -21,7 +22,7 @@ import torch.distributed as dist
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one a running kernel: who shares it shares the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes later than it wished by less than this
-MARGIN_NS: Final = (100_000, 50_000_000)  # the least and most that an appointment lies ahead
+MARGIN_NS: Final = (100_000, 10_000_000)  # the least and most that an appointment lies ahead
 TRIALS: Final = 30
 
 
@@ -93,9 +94,9 @@ class Session:
 
     def overhead(self) -> tuple[int, int]:
         """What is measured when nothing is run (median over some runs, slowest rank), and the clock's resolution; ns."""
-        empty = sorted(max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS))
+        empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
         ticks = [time.monotonic_ns() for _ in range(1000)]
-        return empty[TRIALS // 2], min((b - a for a, b in zip(ticks, ticks[1:], strict=False) if b > a), default=0)
+        return statistics.median_high(empty), min((b - a for a, b in zip(ticks, ticks[1:], strict=False) if b > a), default=0)
 
     def _meet(self) -> int:
         """Wait for everyone; return the instant at which all begin (where there is no common clock: none)."""
@@ -111,16 +112,15 @@ class Session:
         return appointed
 
     def _needed_margin(self) -> int:
-        """Twice the longest that a rank took to hear of an appointment, once everyone had come."""
+        """Three times what the slowest rank mostly takes to hear of an appointment once everyone has come."""
         if not self.one_host:
             return 0
-        slowest = 0
-        for trial in range(TRIALS):
+        heard = []
+        for _ in range(TRIALS):
             last = torch.tensor(time.monotonic_ns())
             dist.all_reduce(last, op=dist.ReduceOp.MAX)
-            if trial >= TRIALS // 3:  # the first ones open connections
-                slowest = max(slowest, time.monotonic_ns() - int(last))
-        agreed = max(t for (t,) in self.gather([2 * slowest]))
+            heard.append(time.monotonic_ns() - int(last))
+        agreed = max(t for (t,) in self.gather([3 * statistics.median_high(heard)]))
         return min(max(agreed, MARGIN_NS[0]), MARGIN_NS[1])
 
     def _timed_on_gpu(self, run: Callable[[], None], stuck: Callable[[], None]) -> Timing:

@@ -23,12 +23,13 @@ def refusal(
     *,
     weighted: bool = False,
     equal: bool = True,
+    ordered: bool = True,
     buckets: int = 1,
 ) -> str | None:
     """Why this cannot be run, and what could be; None if it can.
 
     `op` counts only where the collective reduces; `equal`: the elements can be cut into as many equal blocks as there
-    are ranks. Sends and receives carry everything, and torch's own kernels reduce: only floats have no bits.
+    are ranks; `ordered`: every sub-group lists its ranks in order. Sends and receives carry everything, and torch's own kernels reduce: only floats have no bits.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
     'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
@@ -47,6 +48,8 @@ def refusal(
         return f"the library's {collective} has no unequal blocks; leave weights out or take measure.harness: p2p"
     if collective in EQUAL_BLOCKS and not weighted and not equal:
         return f"the library's {collective} needs equal blocks; take a size of ranks × whole elements"
+    if not ordered:
+        return "the library's groups have their ranks in order; list them so, or take measure.harness: p2p"
     if buckets > 1 and collective not in ON_ONE_TENSOR:
         return f"{collective} cannot be cut into buckets; only {', '.join(sorted(ON_ONE_TENSOR))} can"
     return None
