@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+BENCH  ?= full
 
 .PHONY: demo test lint types bench install clean
 
@@ -20,7 +21,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python -m benchmarks $(BENCH)
 
 install: $(VENV)/.core
 
@@ -35,7 +36,7 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 # torch is pinned for the tests where a small CPU build of that version can be had (Python 3.11); tests that need it
 # are named as skipped elsewhere.
 $(VENV)/.dev: pyproject.toml constraints-ci.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,fast,fit]" -c constraints-ci.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,fast,fit,cluster]" -c constraints-ci.txt
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" -c constraints-ci.txt || echo "torch==2.13.0 cannot be had here: tests that need it will be skipped" >&2; fi
 	@touch $(VENV)/.core $@

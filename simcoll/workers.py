@@ -23,7 +23,6 @@ import simcoll
 from simcoll import config, registry
 from simcoll.errors import InputError, SimcollError
 from simcoll.registry import Algorithm
-from simcoll.results import Row
 from simcoll.scenario import Point
 
 ANSWER_S: Final = 4  # seconds in which a scheduler must answer
@@ -56,11 +55,11 @@ class _Task:
     algorithms: Mapping[str, Algorithm]
     files: Mapping[str, bytes]
 
-    def answer(self, what: Compute) -> tuple[int, dict[str, Any]]:
+    def answer(self, what: Compute) -> dict[str, Any]:
         """In the worker."""
         registry.ALGORITHMS[self.point.scenario.collective] = dict(self.algorithms)
         with config.carrying(self.files):
-            return self.index, what(self.point)
+            return what(self.point)
 
 
 def _tasks(points: Mapping[int, Point]) -> Iterator[_Task]:
@@ -93,7 +92,7 @@ def _in_processes(
 
 def _in_process(task: _Task, what: Compute, parent: int) -> tuple[int, dict[str, Any]]:
     _end_with(parent)
-    return task.answer(what)
+    return task.index, task.answer(what)
 
 
 @functools.cache
@@ -120,18 +119,35 @@ def _on_cluster(
     except ImportError:
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
+    def answer(packed: bytes, index: int, topic: str, version: str) -> tuple[int | None, Any]:
+        """In the worker. A nested function travels as code: neither scheduler nor worker need simcoll to hear of it."""
+        import cloudpickle
+        from distributed import get_worker
+
+        try:
+            from simcoll import __version__ as its
+        except ImportError:
+            its = ""
+        if its != version:
+            return None, f"the worker {get_worker().address} has {f'simcoll {its}' if its else 'no simcoll'}"
+        get_worker().log_event(topic, index)
+        task, what = cloudpickle.loads(packed)
+        return index, task.answer(what)
+
     with _client(address) as client:
-        _check_workers(client, address)
         topic = f"simcoll-{uuid4().hex}"
         client.subscribe_topic(topic, lambda event: begun(event[1]))
         _send_by_value(cloudpickle, points)
         packed = [cloudpickle.dumps((task, what)) for task in _tasks(points)]
         # not joblib's Dask backend: it waits for ever for a task whose worker died
-        futures = client.map(_unpacked, packed, list(points), topic=topic, pure=False)
+        futures = client.map(answer, packed, list(points), topic=topic, version=simcoll.__version__, pure=False)
         for future, found in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             if future.status != "finished":
                 raise _lost(address, future.status, found)
-            yield found
+            index, row = found
+            if index is None:
+                raise InputError(f"--cluster {address}: {row}", f"install simcoll {simcoll.__version__} where it runs")
+            yield index, row
 
 
 @contextmanager
@@ -145,14 +161,17 @@ def _client(address: str) -> Iterator[Any]:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "no answer"
         cure = "give the address that `dask scheduler` prints, e.g. tcp://head-node:8786"
         raise InputError(f"--cluster {address}: {reason}", cure) from None
-    dask = logging.getLogger("distributed.client")
-    level = dask.level
-    dask.setLevel(logging.CRITICAL)  # it would tell of a lost scheduler by a traceback
+    chatty = "distributed", "distributed.client", "tornado.application", "asyncio"
+    loggers = [logging.getLogger(name) for name in chatty]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)  # they tell of a lost scheduler by tracebacks
     try:
         with client:
             yield client
     finally:
-        dask.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _knock(address: str) -> None:
@@ -169,16 +188,6 @@ def _knock(address: str) -> None:
                 raise ValueError("what answers there is no Dask scheduler")
 
 
-def _check_workers(client: Any, address: str) -> None:
-    told = client.get_versions(packages=["simcoll"])["workers"]
-    for worker, its in told.items():
-        version = its["packages"].get("simcoll")
-        if version != simcoll.__version__:
-            has = f"has simcoll {version}" if version else "has no simcoll"
-            cure = f"install simcoll {simcoll.__version__} where it runs"
-            raise InputError(f"--cluster {address}: the worker {worker} {has}", cure)
-
-
 def _send_by_value(cloudpickle: Any, points: Mapping[int, Point]) -> None:
     """Have what the user registered pickled with its code: its module need not be on the other machine."""
     for name in {point.scenario.collective for point in points.values()}:
@@ -186,17 +195,6 @@ def _send_by_value(cloudpickle: Any, points: Mapping[int, Point]) -> None:
             module = entry.steps.__module__
             if module.partition(".")[0] not in ("simcoll", "__main__") and module in sys.modules:
                 cloudpickle.register_pickle_by_value(sys.modules[module])
-
-
-def _unpacked(packed: bytes, index: int, topic: str) -> tuple[int, Row]:
-    """In the worker: say that the point is begun, and compute it."""
-    import cloudpickle
-    from distributed import get_worker
-
-    get_worker().log_event(topic, index)
-    task, what = cloudpickle.loads(packed)
-    found: tuple[int, Row] = task.answer(what)
-    return found
 
 
 def _lost(address: str, status: str, found: Any) -> BaseException:
