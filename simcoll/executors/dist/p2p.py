@@ -135,8 +135,10 @@ class Exchange:
                 self._vacate(move.place)
         if self._post == "overlapped":
             come = self._start(receives, stage.receives)
-            self._settle_all(move.place for move in stage.sends)
-            go = self._start(sends, stage.sends)
+            go = []
+            for move, op in zip(stage.sends, sends, strict=True):  # one by one: a send waits for no other's data
+                self._settle(move.place)
+                go += self._start([op], (move,))
         else:
             self._settle_all(move.place for move in stage.sends)
             works = self._start(receives + sends, stage.receives + stage.sends)
