@@ -5,6 +5,17 @@ through other hosts where there is no switch (torus, ring). Every link is one di
 shaper at its sending end lets no more through than the link's bandwidth, headers included. Only Linux can do this, and
 only root.
 
+So that links behave as links of the model do, and not as a busy machine's software does:
+
+* A shaper may send BURST behind schedule, since timers are late. Without that every late timer is lost bandwidth.
+* TCP's segments leave a host in pieces of SEGMENT and not of 64 KiB, which would hold a link for 2.6 ms at 200 Mb/s.
+* A connection has few bytes on the way (QUEUED before the host's own port, WINDOW altogether), so that a flow that is
+  slow at its far end is slow at its sender, as `fair` sharing has it, and acknowledgements do not wait behind a
+  megabyte of data. Ports never drop: nothing is sent twice.
+* Congestion control is Reno, which does without losses nothing but open its window, and does not forget it when idle.
+
+These are durations, turned into bytes by the bandwidth of a host's fastest port.
+
 Names begin with `simcoll-` and the process id, so that what a killed run left behind can be told from what is in use.
 """
 
@@ -32,13 +43,19 @@ INTERFACE: Final = "port0"  # the interface of every host that has its address
 NAMES: Final = Path("/run/netns")
 MOST_DEVICES: Final = 250
 CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
-BURST: Final = 1514  # bytes that may leave an idle port at once: one full frame
-QUEUE: Final = 64 << 20  # bytes a port holds before it drops
-SYSCTLS: Final[Mapping[str, object]] = {
-    "net.ipv4.ip_forward": 1,
-    "net.ipv4.conf.all.rp_filter": 0,
-    "net.ipv4.conf.default.rp_filter": 0,
-}
+FRAME: Final = 1514  # bytes of a full Ethernet frame
+LARGEST: Final = 65536  # bytes that TCP hands down in one piece
+ROOM: Final = 64 << 20  # bytes that a port holds before it drops: more than all windows together
+BURST, SEGMENT, QUEUED, WINDOW = 500e-6, 650e-6, 1300e-6, 2600e-6  # seconds, see above
+SETTINGS: Final = (
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv4.tcp_congestion_control=reno",
+    "net.ipv4.tcp_slow_start_after_idle=0",
+    "net.ipv4.tcp_no_metrics_save=1",
+)
 
 
 def why_not() -> str | None:
@@ -119,7 +136,7 @@ class Plan:
         ports = [f"port{port}" for port, _ in self.ports(device)]
         lines = ["link set lo up"]
         if device in self.hosts:
-            lines += [f"link set {port} up" for port in ports]
+            lines += [f"link set {port} gso_max_size {self.pace(device).segment} up" for port in ports]
             lines.append(f"address add {self.address(device)}/32 dev {INTERFACE}")
             return lines + [line for host in self.hosts if host != device for line in self._way(device, host)]
         lines.append("link add bridge type bridge stp_state 0")
@@ -140,18 +157,49 @@ class Plan:
         before, hop = next((u, v) for u, v in way if v in self.hosts)
         return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
 
+    def pace(self, host: str) -> Pace:
+        """How many bytes TCP keeps on the way."""
+        return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
+
+    def settings(self, device: str) -> list[str]:
+        """What `sysctl` sets inside a device's namespace."""
+        return [*SETTINGS, *(self.pace(device).settings() if device in self.hosts else ())]
+
     def shapers(self, device: str) -> list[str]:
         """Lines for `tc -batch` inside a device's namespace: what each port lets through."""
         return [line for port, bandwidth in self.ports(device) for line in shaper(f"port{port}", bandwidth)]
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Bytes that TCP hands down in one piece, keeps queued before its own port, and lets be on the way."""
+
+    segment: int
+    queued: int
+    window: int
+
+    @classmethod
+    def of(cls, bandwidth: int) -> Pace:
+        """For a host whose fastest port carries B/s."""
+        segment = min(max(2 * FRAME, round(SEGMENT * bandwidth)), LARGEST)
+        return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), max(4 * segment, round(WINDOW * bandwidth)))
+
+    def settings(self) -> Sequence[str]:
+        """As `sysctl` takes them."""
+        return (
+            f"net.ipv4.tcp_limit_output_bytes={self.queued}",
+            f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
+        )
+
+
 def shaper(interface: str, bandwidth: int) -> list[str]:
     """Lines for `tc -batch` that let B/s through an interface."""
-    rate = f"rate {bandwidth}bps ceil {bandwidth}bps burst {BURST} cburst {BURST} quantum 1514"
+    burst = max(FRAME, round(BURST * bandwidth))
+    rate = f"rate {bandwidth}bps ceil {bandwidth}bps burst {burst} cburst {burst} quantum {FRAME}"
     return [
         f"qdisc add dev {interface} root handle 1: htb default 10",
         f"class add dev {interface} parent 1: classid 1:10 htb {rate}",
-        f"qdisc add dev {interface} parent 1:10 bfifo limit {QUEUE}",
+        f"qdisc add dev {interface} parent 1:10 bfifo limit {ROOM}",
     ]
 
 
@@ -235,9 +283,8 @@ class Network:
         for name in self.names.values():
             run("ip", "netns", "add", name)
         run("ip", "-batch", "-", lines=self.plan.wiring(self.names))
-        settings = [f"{key}={value}" for key, value in SYSCTLS.items()]
         for device, name in self.names.items():
-            run(*self.inside(device), "sysctl", "-qe", "-w", "net.ipv6.conf.all.disable_ipv6=1", *settings)
+            run(*self.inside(device), "sysctl", "-qew", *self.plan.settings(device))
             run("ip", "-n", name, "-batch", "-", lines=self.plan.setup(device))
             run("tc", "-n", name, "-batch", "-", lines=self.plan.shapers(device))
 
