@@ -25,6 +25,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -90,11 +91,29 @@ def _launched(
         todo = [i for i, case in enumerate(which) if turn < case.launches]
         tasks = tuple(replace(which[i].task, verify=which[i].task.verify and not turn) for i in todo)
         reports.append((todo, launch(Job(tasks, backend, "env://", timeout_s), ranks, launcher, tell)))
+    chosen = _chosen(which, ranks, launcher, timeout_s) if backend == "nccl" else {}
     made = []
     for i, case in enumerate(which):
         mine = [(report, report.outcomes[todo.index(i)]) for todo, report in reports if i in todo]
-        made.append(_row(case, mine, backend))
+        made.append(_row(case, mine, backend) | chosen.get(i, {}))
     return made
+
+
+def _chosen(which: Sequence[Case], ranks: int, launcher: Launcher, timeout_s: float) -> dict[int, dict[str, str]]:
+    """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time."""
+    library = [i for i, case in enumerate(which) if case.task.program is None]
+    if not library:
+        return {}
+    tasks = tuple(replace(which[i].task, verify=False, warmup=1, repeats=0) for i in library)
+    with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
+
+        def environment(rank: int) -> dict[str, str]:
+            log = str(Path(folder) / "log") if not rank else os.devnull
+            how = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
+            return {**launcher.environment(rank), **how}
+
+        report = launch(Job(tasks, "nccl", "env://", timeout_s), ranks, replace(launcher, environment=environment))
+    return {i: outcome.choice for i, outcome in zip(library, report.outcomes, strict=True)}
 
 
 def join(

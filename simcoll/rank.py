@@ -62,7 +62,7 @@ class Rank:
         """Run every task. Raises MeasureError naming rank, task and transfer."""
         outcomes = [Outcome() for _ in tasks]
         keep = 3 * sum(task.nbytes for task in tasks) <= KEEP_BYTES
-        passes = min(PASSES, max(task.repeats for task in tasks)) if keep else 1
+        passes = max(1, min(PASSES, max(task.repeats for task in tasks))) if keep else 1
         ready: dict[int, Runner] = {}
         with _no_collector():
             overhead, resolution = self._session.overhead()

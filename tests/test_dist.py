@@ -8,6 +8,7 @@ test_measure.py.
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections import defaultdict
@@ -282,6 +283,24 @@ def test_both_ends_of_a_group_agree():
                 order[(kind, rank, peer) if kind == "send" else (kind, peer, rank)].append(tag)
         for (kind, src, dst), tags in order.items():
             assert kind == "recv" or tags == order["recv", src, dst]
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_a_dry_run_tells_is_what_is_posted():
+    """Step by step, every send and receive with peer and tag: what `--dry-run` prints and what would go to NCCL."""
+    for pair in networks.RANKS_ONLY:
+        program, elements = bound(networks.schedule(*pair, 4), 16 * (pair[0] != "barrier")), 16 * (pair[0] != "barrier")
+        wire = Wire(grouped=True)
+        assert not over_wire(wire, exchanges_of(program, elements, "grouped"))
+        for rank in range(4):
+            lines = list(part_of(program, rank, 8 * elements, 8).lines(8))
+            told = [
+                re.findall(r"(send|receive|reduce) chunk [^;]*? (?:to|from) (\d+), tag (\d+)", line) for line in lines
+            ]
+            posted = [{("send" if kind == "send" else "recv", str(peer), str(tag)) for kind, peer, tag in batch}
+                      for batch in wire.batches[rank]]  # fmt: skip
+            kinds = {"send": "send", "receive": "recv", "reduce": "recv"}
+            assert [{(kinds[kind], peer, tag) for kind, peer, tag in line} for line in told if line] == posted
 
 
 def _own(program: Program, rank: int) -> list[int]:

@@ -370,7 +370,8 @@ def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: 
     """Interrupted, terminated or killed: its ranks end with it, and no table is written."""
     mark = str(uuid.uuid4())
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {SCRIPT}"  # as on a terminal
-    words = ["measure", scenario_file(tmp_path, RING), "--ranks", "2", "-o", tmp_path / "t.csv"]
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 1000000}\n")
+    words = ["measure", path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     command = [sys.executable, "-c", code, *map(str, words)]
     with subprocess.Popen(command, env={**loopback(), MARK: mark}, stderr=subprocess.DEVNULL) as process:
         until(lambda: len(ranks_of(mark)) == 2)

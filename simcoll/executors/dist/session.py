@@ -24,6 +24,7 @@ BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one a running kernel: w
 SPIN_NS: Final = 150_000  # a sleeping process wakes later than it wished by less than this
 MARGIN_NS: Final = (100_000, 10_000_000)  # the least and most that an appointment lies ahead
 TRIALS: Final = 30
+COMING: Final = timedelta(seconds=180)
 
 
 class Timing(NamedTuple):
@@ -48,7 +49,7 @@ class Session:
             torch.cuda.set_device(self.device)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else backend,
-            init_method=meet,
+            store=_together(meet, rank, world),
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=timeout_s),
@@ -142,6 +143,15 @@ class Session:
             said["library_version"] = ".".join(map(str, torch.cuda.nccl.version()))
             said["device"] = torch.cuda.get_device_name(self.device)
         return said
+
+
+def _together(meet: str, rank: int, world: int) -> Any:
+    """torch's store, once all ranks have come: some are slow to import torch, which no transfer is to be blamed for."""
+    store, _, _ = next(dist.rendezvous(meet, rank, world, timeout=COMING))
+    if store.add("come", 1) == world:
+        store.set("all", "here")
+    store.wait(["all"], COMING)
+    return store
 
 
 def gpus() -> int:
