@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -76,8 +75,7 @@ def _before(part: Part, links: Array, params: Params) -> Array | None:
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows
-    turning = part.shift % part.span
-    if params.channels > 1 or params.barrier or not turning or part.span // math.gcd(turning, part.span) < part.times:
+    if params.channels > 1 or params.barrier:
         return None
     shared = any(len(np.unique(column)) < len(column) for column in (step.src, step.dst, links))
     if shared or (step.src == step.dst).any():
@@ -86,6 +84,6 @@ def _before(part: Part, links: Array, params: Params) -> Array | None:
     at = np.searchsorted(step.dst[by_dst], step.src)
     before = by_dst[np.minimum(at, n - 1)]
     written = part.base + (step.dst_slot - part.base) % part.span
-    read = part.base + (step.src_slot - part.base + turning) % part.span
+    read = part.base + (step.src_slot - part.base + part.shift) % part.span
     matched = (step.dst[before] == step.src) & (written[before] == read) & (part.base[before] == part.base)
     return before.astype(np.int64) if matched.all() else None

@@ -206,6 +206,50 @@ def test_what_is_remembered_has_room_for_any_schedule() -> None:
     assert found.makespan_ps == whole.makespan_ps
 
 
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_copies_cost_no_overhead(sharing: Any) -> None:
+    """A ring that adds in scratch copies over a slow memory link, without `o_send` and `o_recv`."""
+    link = Link(50 * GB_PER_S, 500_000)
+    topology = star(6, link, memory=Link(GB_PER_S, 1000))
+    source = stream("all_reduce", "ring_unchunked", 6)
+    params = Params(sharing=sharing, o_send=200_000, o_recv=100_000)
+    found = streamed.run(source, topology, topology.ranks, params, [np.full(1, 9000)])
+    whole = event.run(bind(source.schedule(), topology, topology.ranks, params, 9000))
+    assert found is not None
+    assert found.makespan_ps == whole.makespan_ps
+
+
+def test_a_late_version_is_waited_for_in_the_midst_of_a_ring() -> None:
+    """What comes slowly into a slot to which a ring adds later is waited for: those steps are not run as columns."""
+    n = 12
+    ring = np.arange(n - 1)
+    first = simcoll.send(n - 1, 3, 6)
+    step = simcoll.send(ring, (ring + 1) % (n - 1), (ring - 1) % (n - 1), reduce=True)
+    parts = [first, Repeat(step, n - 3, np.zeros(n - 1, np.int32), n - 1, -1)]
+    source = Stream("all_reduce", "late", n, n - 1, lambda: parts)
+    topology = full_mesh(n, Link(50 * GB_PER_S, 500_000), {("h11", "h3"): Link(10**8, 500_000)})
+    for nbytes in (11_000, 110_000):
+        found = streamed.run(source, topology, topology.ranks, Params(sharing="fifo"), [np.full(n - 1, nbytes)])
+        program = bind(source.schedule(), topology, topology.ranks, Params(sharing="fifo"), nbytes * (n - 1))
+        assert found is not None
+        assert found.makespan_ps == event.run(program).makespan_ps
+
+
+def test_ties_are_not_folded() -> None:
+    """Where two ranks at the same place of their lists send to one, the order of a tie is that of their numbers, which
+    does not go round: refused. At different places the same is folded."""
+    n, link = 12, Link(50 * GB_PER_S, 500_000)
+    rank = np.arange(n)
+    to = np.where(rank % 2 == 0, rank + 3, rank + 2) % n
+    tied = simcoll.send(rank, to, rank % 2)
+    apart = simcoll.send([*rank[1::2], *rank], [*(rank[1::2] + 1) % n, *to], [*(rank[1::2] * 0 + 2), *rank % 2])
+    for step, folds in ((tied, False), (apart, True)):
+        source = Stream("all_reduce", "own", n, 3, lambda step=step: [step], rotation=Rotation(2, 0, 1))  # type: ignore[misc]
+        assert source.rotation is not None
+        assert source.rotation.holds(source.parts(), "all_reduce", n, 3)
+        assert (fold(source, star(n, link), [f"h{r}" for r in rank]) is not None) == folds
+
+
 @pytest.mark.parametrize("n", [1024, 4096])
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_a_large_ring_has_its_closed_form(n: int, sharing: str) -> None:
