@@ -24,6 +24,10 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "plot": ("tables.plot", "Plot a results.csv again."),
     "compare": ("tables.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
     "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
+    "lab": (
+        "measure.lab",
+        "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
+    ),
     "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),

@@ -42,6 +42,7 @@ PREFIX: Final = "simcoll-"
 INTERFACE: Final = "port0"  # the interface of every host that has its address
 NAMES: Final = Path("/run/netns")
 MOST_DEVICES: Final = 250
+ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 FRAME: Final = 1514  # bytes of a full Ethernet frame
 LARGEST: Final = 65536  # bytes that TCP hands down in one piece
@@ -267,6 +268,15 @@ class Network:
         """What a command line begins with to run at a device."""
         return ["ip", "netns", "exec", self.names[device]]
 
+    def sent(self) -> dict[str, int]:
+        """Bytes that each link (`host0->switch`) has carried so far, headers included."""
+        found = {}
+        for cable in self.plan.cables:
+            for (device, peer), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True):
+                told = run("tc", "-n", self.names[device], "-s", "class", "show", "dev", f"port{port}")
+                found[f"{device}->{peer}"] = int(re.findall(r"Sent (\d+) bytes", told)[0])
+        return found
+
     def __enter__(self) -> Network:
         remove_stale()
         try:
@@ -330,13 +340,13 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the end: half of a network would stay otherwise."""
+    """Ctrl-C and `kill` change nothing now: half of a network would stay otherwise."""
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
     except ValueError:  # not the main thread: signals do not come here
-        yield
-        return
+        before = {}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import environment
 
-from simcoll import namespaces, systems
+from simcoll import lab, namespaces, systems
 from simcoll.errors import InputError, SimcollError
 from simcoll.namespaces import Network, Plan
 from simcoll.systems import TopologySpec
@@ -54,11 +55,12 @@ def _ours() -> list[str]:
 
 def _rate(network: Network, src: str, dst: str, nbytes: int = 1 << 20) -> float:
     """B/s of payload from one host to another."""
-    address = network.plan.address(dst)
-    listen = [*network.inside(dst), sys.executable, "-c", TALK, "listen", address, str(nbytes)]
+    address, prefix = network.plan.address(dst), lab.launcher(network).prefix
+    here, there = (prefix(network.hosts.index(host)) for host in (src, dst))
+    listen = [*there, sys.executable, "-c", TALK, "listen", address, str(nbytes)]
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout and server.stdout.readline() == "listening\n"
-        talk = [*network.inside(src), sys.executable, "-c", TALK, "talk", address, str(nbytes)]
+        talk = [*here, sys.executable, "-c", TALK, "talk", address, str(nbytes)]
         return float(subprocess.run(talk, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
@@ -186,14 +188,27 @@ with Network(_star()) as network:
 """
 
 
-def _holder() -> subprocess.Popen[str]:
+Hold = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    """Starts processes that hold a network, and ends them in any case."""
+    held: list[subprocess.Popen[str]] = []
     found = environment()
     found["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parent}"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=found
-    )
-    assert holder.stdout and holder.stdout.readline() == "built\n"
-    return holder
+
+    def start() -> subprocess.Popen[str]:
+        held.append(subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=found,
+                                     stderr=subprocess.DEVNULL))  # fmt: skip
+        assert held[-1].stdout and held[-1].stdout.readline() == "built\n"
+        return held[-1]
+
+    yield start
+    for process in held:
+        process.kill()
+        process.communicate(timeout=20)
+    namespaces.remove_stale()
 
 
 def _of(pid: int) -> list[Path]:
@@ -201,26 +216,22 @@ def _of(pid: int) -> list[Path]:
 
 
 @needs_root
-def test_ctrl_c_leaves_nothing():
+def test_ctrl_c_leaves_nothing(hold: Hold):
     """An interrupted run takes its network down."""
-    with _holder() as holder:
-        assert _of(holder.pid)
-        holder.send_signal(signal.SIGINT)
-        holder.wait(timeout=20)
+    holder = hold()
+    assert _of(holder.pid)
+    holder.send_signal(signal.SIGINT)
+    holder.wait(timeout=20)
     assert not _of(holder.pid)
 
 
 @needs_root
-def test_a_killed_run_is_cleaned_up_by_the_next():
+def test_a_killed_run_is_cleaned_up_by_the_next(hold: Hold):
     """What a killed run left is removed when the next begins, what a living one holds is not."""
-    with _holder() as killed, _holder() as living:
-        killed.kill()
-        killed.wait(timeout=20)
-        assert _of(killed.pid)
-        with Network(_star(2)):
-            assert not _of(killed.pid)
-            assert len(_of(living.pid)) == 5
-        living.terminate()
-        living.wait(timeout=20)
-    namespaces.remove_stale()
-    assert not _of(living.pid)
+    killed, living = hold(), hold()
+    killed.kill()
+    killed.wait(timeout=20)
+    assert _of(killed.pid)
+    with Network(_star(2)):
+        assert not _of(killed.pid)
+        assert len(_of(living.pid)) == 5

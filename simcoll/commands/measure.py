@@ -1,10 +1,11 @@
-"""`simcoll measure`: the points of a scenario run for real."""
+"""`simcoll measure` and `simcoll lab`: the points of a scenario run for real."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,11 @@ from simcoll.errors import InputError
 if TYPE_CHECKING:
     from simcoll.executors.dist.support import Backend
 
+TIMEOUT: Final = click.option(
+    "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take."
+)
+OUTPUT: Final = click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
+QUIET: Final = click.option("--quiet", is_flag=True, help="No progress.")
 SHOWN: Final = (
     *("size_bytes", "collective", "harness", "algorithm", "protocol", "ranks", "dtype", "op", "buckets", "async_op"),
     *("time_us", "spread", "runs", "of_library"),
@@ -26,12 +32,12 @@ SHOWN: Final = (
 @click.argument("scenario")
 @click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several.  [default: the scenario's]")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
+@OUTPUT
 @SETS
 @click.option("--dry-run", is_flag=True, help="Print what every rank would send, and run nothing.")
-@click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take.")
+@TIMEOUT
 @click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@QUIET
 def measure(
     scenario: str,
     ranks: str | None,
@@ -49,20 +55,16 @@ def measure(
     writes it as a measured table for `simcoll compare`.
     """
     from simcoll import measure as real
-    from simcoll import tables
     from simcoll.cases import dry_run as rehearsed
     from simcoll.launch import Launcher
     from simcoll.scenario import load
 
-    if timeout <= 0:
-        raise InputError(f"--timeout {timeout:g} is no time to wait", "give seconds above 0")
+    _check(timeout, output)
     points = load(scenario, (*sets, *_ranks(ranks)))
     if dry_run:
         for line in rehearsed(points, backend, _told):
             print(line)
         return 0
-    if output:
-        _check_writable(output)
     tell = (lambda line: None) if quiet else _Progress()
     if real.is_member():
         rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell)
@@ -72,12 +74,42 @@ def measure(
         words = shlex.split(prefix)
         launcher = Launcher(prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words])
         rows = real.run(points, launcher, backend=backend, timeout_s=timeout, tell=tell)
+    _show(rows, output, backend)
+    return 0
+
+
+@click.command()
+@click.argument("scenario")
+@OUTPUT
+@SETS
+@TIMEOUT
+@QUIET
+def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: float, quiet: bool) -> int:
+    """Run a scenario for real between hosts made on this machine, with links as slow as it says.
+
+    Needs Linux and root. Hosts and switches are network namespaces, ranks talk gloo over TCP. Topologies of bare hosts:
+    single-switch, fat-tree with one spine, ring, torus, full-mesh. Prints a table; `-o` also writes it as a measured
+    table for `simcoll compare`.
+    """
+    from simcoll import lab as laboratory
+    from simcoll.scenario import load
+
+    _check(timeout, output)
+    tell = (lambda line: None) if quiet else _Progress()
+    _show(laboratory.run(load(scenario, sets), timeout_s=timeout, tell=tell), output, "gloo")
+    return 0
+
+
+def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backend) -> None:
+    """Print measured rows, and write them where asked to."""
+    from simcoll import measure as real
+    from simcoll import tables
+
     if output:
         real.write(output, rows, real.remarks(backend))
         print(output, file=sys.stderr)
     table = real.beside_library(rows)
     print(tables.render([column for column in SHOWN if any(made.get(column) is not None for made in table)], table))
-    return 0
 
 
 def _ranks(text: str | None) -> list[str]:
@@ -93,9 +125,11 @@ def _ranks(text: str | None) -> list[str]:
     return [f"ranks={numbers if len(numbers) > 1 else numbers[0]}"]
 
 
-def _check_writable(output: Path) -> None:
+def _check(timeout: float, output: Path | None) -> None:
     """Told before a long run and not after it."""
-    if output.is_dir():
+    if timeout <= 0:
+        raise InputError(f"--timeout {timeout:g} is no time to wait", "give seconds above 0")
+    if output and output.is_dir():
         raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")
 
 
