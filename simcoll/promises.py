@@ -28,7 +28,7 @@ BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 def contracts(
     schedule: Source, which: Literal["before", "after"], slots: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """The contract of every group laid out over all ranks, ranks named globally: (n, slots, 2); `slots`: default all."""
+    """The contract of every group over all ranks, ranks named globally: (n, slots, 2); `slots`: default all."""
     contract = collective(schedule.collective)
     table = np.full((schedule.n, schedule.n_chunks if slots is None else len(slots), 2), NOTHING, np.int64)
     for group in schedule.groups:
