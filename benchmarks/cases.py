@@ -1,0 +1,144 @@
+"""What is measured: scenarios as plain dicts, and how large each form of the benchmarks is."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Final
+
+Keys = dict[str, Any]
+
+SIZE: Final = 64 << 20
+LATENCY: Final = 500_000  # ps of a link
+BANDWIDTH: Final = 50_000_000_000  # B/s of a link
+LINK: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
+UNEQUAL: Final = {"bandwidth": {"value": "50 GB/s", "spread": "20 %"}, "latency": "0.5 us"}
+LINKS: Final = {"equal": LINK, "different": UNEQUAL}
+TEN: Final = [
+    *("naive", "ring", "bidirectional_ring", "tree", "double_binary_tree", "recursive_doubling", "halving_doubling"),
+    *("hierarchical", "hierarchical_leader", "hierarchical_tree"),
+]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How many runs of each point, and how large the points are: numbers of ranks unless they are named otherwise."""
+
+    runs: int = 3
+    naive: tuple[int, ...] = (64, 256)
+    event: tuple[int, ...] = (64, 256)
+    simgrid: tuple[int, ...] = (64, 256, 1024)
+    heap: tuple[int, ...] = (64, 256, 1024)
+    heap_once: tuple[int, ...] = (4096,)  # with equal links only
+    auto: tuple[int, ...] = (64, 256, 1024, 4096, 16384)
+    phases: int = 1024
+    loops: tuple[int, ...] = (1, 2, 4, 8, 16)  # times that the schedule is repeated
+    routed: int = 1024
+    contended: tuple[int, ...] = (1024,)
+    flows: int = 100  # in a component
+    nodes: int = 2048  # of 8 GPUs, in a fat tree of three levels
+    unequal: int = 16384
+    grouped: int = 131072
+    sizes: int = 10  # of the sweep
+    held: bool = True  # the points are those of which something is asked
+
+
+FORMS: Final = {
+    "full": Form(),
+    "long": Form(contended=(1024, 4096)),
+    "quick": Form(
+        runs=1,
+        naive=(64,),
+        event=(64,),
+        simgrid=(64, 256),
+        heap_once=(),
+        auto=(64, 1024, 16384),
+        loops=(1, 16),
+        routed=256,
+        contended=(256,),
+        nodes=256,
+        held=False,
+    ),
+    "smoke": Form(
+        runs=1,
+        naive=(8,),
+        event=(8,),
+        simgrid=(8,),
+        heap=(16,),
+        heap_once=(),
+        auto=(16,),
+        phases=16,
+        loops=(1, 2),
+        routed=16,
+        contended=(16,),
+        flows=4,
+        nodes=4,
+        unequal=16,
+        grouped=16,
+        sizes=1,
+        held=False,
+    ),
+}
+
+
+def point(topology: Keys, sharing: str = "fifo", algorithm: str = "ring", chunk: str = "whole", **keys: Any) -> Keys:
+    """A scenario of 64 MiB without the proof, which is measured apart."""
+    asked = {"topology": topology, "collective": "all_reduce", "algorithm": algorithm, "size": f"{SIZE} B"}
+    return {**asked, "proof": "off", "model": {"sharing": sharing, "chunk": chunk}, **keys}
+
+
+def star(hosts: int, links: str = "equal") -> Keys:
+    """Hosts on one switch: two links a route."""
+    return {"fabric": "single-switch", "hosts": hosts, "link": LINKS[links]}
+
+
+def routed(hosts: int, sharing: str) -> dict[int, Keys]:
+    """Rings by heap, by the number of links from a rank to the next: on a ring of cables, a star, and fat trees of two
+    and of three levels in which no rank is in the leaf, or the pod, of the next."""
+    per_leaf, pods = max(2, hosts // 64), 8
+    tree = {"fabric": "fat-tree", "hosts": hosts, "hosts_per_leaf": per_leaf, "link": LINK}
+    deep = {**tree, "levels": 3, "leaves_per_pod": hosts // pods // per_leaf}
+    ring = functools.partial(point, sharing=sharing, shortcuts="off")
+    return {
+        1: ring({"fabric": "ring", "hosts": hosts, "link": LINK}),
+        2: ring(star(hosts)),
+        4: ring(tree, placement=_in_turn(hosts, per_leaf)),
+        6: ring(deep, placement=_in_turn(hosts, hosts // pods)),
+    }
+
+
+def _in_turn(hosts: int, block: int) -> list[str]:
+    """The first host of every block, then the second, and so on."""
+    return [f"host{i}" for first in range(block) for i in range(first, hosts, block)]
+
+
+def oversubscribed(hosts: int) -> Keys:
+    """A fat tree of two levels, 32 hosts a leaf, whose trunks carry a quarter of what the hosts send."""
+    return {
+        "fabric": "fat-tree",
+        "hosts": hosts,
+        "hosts_per_leaf": min(32, hosts // 2),
+        "oversubscription": 4,
+        "link": LINK,
+    }
+
+
+def crowd(flows: int, loops: int = 256) -> Keys:
+    """`flows` pairs that swap over one trunk: as many flows in a component each way. No two come at the same time, so
+    that each start and each end is an instant of its own, in which all rates are solved again."""
+    pairs = [[i, i + flows] for i in range(flows)]
+    topology = {"fabric": "fat-tree", "hosts": 2 * flows, "hosts_per_leaf": flows, "oversubscription": 4, "link": LINK}
+    late = {rank: f"{7 * i + rank // flows} us" for i, pair in enumerate(pairs) for rank in pair}
+    chunk = f"{SIZE // 2 // loops} B"
+    return point(topology, "fair", chunk=chunk, subgroups=pairs, arrivals=late, shortcuts="off")
+
+
+def sweep(sizes: int) -> Keys:
+    """Ten algorithms, each with as many sizes, on 64 GPUs."""
+    keys = point({"system": "hgx-h100", "nodes": 8}, "fair")
+    return {
+        **keys,
+        "algorithm": TEN,
+        "proof": "full",
+        "size": {"from": "4 KiB", "to": f"{4 << sizes - 1} KiB", "factor": 2},
+    }

@@ -1,0 +1,264 @@
+"""The tables: what each is made of, and what is asked of some of their rows."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+from benchmarks import cases, peers
+from benchmarks.cases import Form, Keys
+from benchmarks.fresh import Found, command, measure, middle, rounds
+
+PAIRS: Final = 10_000  # whose routes are found
+TIMES: Final = ("s", "cpu s", "M/s", "MB")
+ASKED: Final = ("asked", "met")
+PEERS: Final = {"event": "event x", "naive": "naive x", "SimGrid": "SimGrid x"}
+CLOSE: Final = 1e-9  # a peer that reckons in floats may differ by as much
+
+
+class Table(NamedTuple):
+    """A title, and rows with these columns; columns that no row has are left out."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Found]
+
+
+class Ring(NamedTuple):
+    """A ring all-reduce over a star."""
+
+    sharing: str
+    links: str
+    ranks: int
+    how: str
+
+
+def asked(row: Found, **limits: float) -> Found:
+    """The row with what is asked of it, and whether it is met: at most so many `s` or `MB`, a `rate` of so many M/s, to
+    be so many `times` as quick as the event engine."""
+    told, missed = [], []
+    for name, limit in limits.items():
+        column = {"rate": "M/s", "times": "event x"}.get(name, name)
+        least = name in ("rate", "times")
+        told.append(f"{column} {'>=' if least else '<='} {limit:g}")
+        if row[column] < limit if least else row[column] > limit:
+            missed.append(column)
+    return {**row, "asked": ", ".join(told), "met": f"no: {', '.join(missed)}" if missed else "yes"}
+
+
+def rated(row: Found) -> Found:
+    """The row with its messages in a second, and what each took."""
+    each = {"ns/message": 1e9 * row["cpu s"] / row["messages"]}
+    if "start MB" in row:
+        each["B/message"] = (row["MB"] - row["start MB"]) * 2**20 / row["messages"]
+    return {**row, "M/s": row["messages"] / row["s"] / 1e6, **each}
+
+
+def point(keys: Keys, **more: Any) -> Callable[[], Found]:
+    """The run of one point."""
+    return functools.partial(measure, "point", keys=keys, **more)
+
+
+# --- rings ---
+
+GOALS: Final = {
+    Ring("fifo", "equal", 1024, "heap"): {"rate": 2.0, "s": 1.1, "MB": 400, "times": 50},
+    Ring("fair", "equal", 1024, "heap"): {"rate": 1.0},
+    Ring("fifo", "different", 1024, "auto"): {"s": 0.1},
+    Ring("fifo", "different", 16384, "auto"): {"s": 2.0, "MB": 1500},
+}
+
+
+def rings(form: Form) -> Iterator[Table]:
+    """The same ring by all engines and peers, and how that grows."""
+    with peers.simgrid() as program:
+        found = rounds(_rings(form, program), form.runs)
+    _agree(found)
+    rows = {ring: {**ring._asdict(), **rated(row)} for ring, row in sorted(found.items(), key=_order)}
+    for ring, row in rows.items():
+        row |= _compared(ring, rows)
+    if form.held:
+        rows |= {ring: asked(rows[ring], **limits) for ring, limits in GOALS.items()}
+    columns = (
+        "sharing",
+        "links",
+        "ranks",
+        "messages",
+        "how",
+        *TIMES,
+        "start MB",
+        *PEERS.values(),
+        "proof s",
+        "proof MB",
+        *ASKED,
+    )
+    title = "ring all-reduce of 64 MiB over a star of 50 GB/s, 0.5 us a link, two links a route"
+    yield Table(title if program else f"{title}\n# {peers.INSTALL}", columns, list(rows.values()))
+    grown = [
+        row for ring, row in rows.items() if ring.links == "different" and "start MB" in row and ring.how != "event"
+    ]
+    growth = ("sharing", "how", "ranks", "messages", "s", "MB", "ns/message", "B/message")
+    yield Table("how that grows with ranks, all links different", growth, sorted(grown, key=_grown))
+
+
+def _rings(form: Form, program: Path | None) -> dict[Ring, Callable[[], Found]]:
+    """What to run."""
+    found: dict[Ring, Callable[[], Found]] = {}
+    for links in cases.LINKS:
+        for n in form.naive:
+            found[Ring("fifo", links, n, "naive")] = functools.partial(measure, "naive", links=links, ranks=n)
+        for sharing in ("fifo", "fair"):
+            keys = {
+                n: cases.point(cases.star(n, links), sharing)
+                for n in {*form.event, *form.heap, *form.auto, *form.heap_once}
+            }
+            heaps = form.heap + (form.heap_once if links == "equal" else ())
+            found |= {Ring(sharing, links, n, "event"): point({**keys[n], "engine": "event"}) for n in form.event}
+            found |= {Ring(sharing, links, n, "heap"): point({**keys[n], "shortcuts": "off"}) for n in heaps}
+            proved = (sharing, links) == ("fifo", "equal")  # the proof is the same for all
+            found |= {Ring(sharing, links, n, "auto"): point(keys[n], proved=proved) for n in form.auto}
+    if program:
+        found |= {Ring("fair", "equal", n, "SimGrid"): functools.partial(peers.ring, program, n) for n in form.simgrid}
+    return found
+
+
+def _agree(found: Mapping[Ring, Found]) -> None:
+    """All say the same makespan, or what they took means nothing."""
+    for ring, row in found.items():
+        first = next(other for which, other in found.items() if which[:3] == ring[:3])
+        if abs(row["time_ps"] - first["time_ps"]) > CLOSE * first["time_ps"] * (ring.how == "SimGrid"):
+            raise SystemExit(f"benchmarks: {ring} ends at {row['time_ps']} ps, another at {first['time_ps']} ps")
+
+
+def _order(item: tuple[Ring, Found]) -> tuple[object, ...]:
+    ring = item[0]
+    return ring.sharing == "fair", ring.links != "equal", ring.ranks
+
+
+def _grown(row: Found) -> tuple[object, ...]:
+    return row["sharing"] == "fair", row["how"] != "heap", row["ranks"]
+
+
+def _compared(ring: Ring, rows: Mapping[Ring, Found]) -> Found:
+    """How many times the CPU seconds of each peer; where it was not run at that size, its time a message at its largest
+    is taken to stay."""
+    ratios = {}
+    for peer, column in PEERS.items():
+        runs = [row for which, row in rows.items() if which[:2] == ring[:2] and which.how == peer]
+        if runs and ring.how not in PEERS:
+            like = next((row for row in runs if row["ranks"] == ring.ranks), runs[-1])
+            ratios[column] = like["ns/message"] / rows[ring]["ns/message"]
+    return ratios
+
+
+# --- the others ---
+
+
+def phases(form: Form) -> Iterator[Table]:
+    """Where the time goes."""
+    for way, ranks, links in (
+        ("heap", form.phases, "equal"),
+        ("stream", form.phases, "different"),
+        ("stream", form.unequal, "different"),
+    ):
+        runs = [measure("phases", ranks=ranks, links=links, way=way) for _ in range(form.runs)]
+        rows = [middle(list(same)) for same in zip(*runs, strict=True)]
+        sums = {key: sum(row[key] for row in rows) for key in ("s", "cpu s")}
+        rows.append({"what": "together", **sums, "MB": rows[-1]["MB"]})
+        rows = [{**row, "share": f"{row['cpu s'] / sums['cpu s']:.0%}"} for row in rows]
+        title = f"where the time goes: ring of {ranks} ranks by {way}, fifo, links {links}"
+        yield Table(title, ("what", "s", "cpu s", "share", "MB"), rows)
+
+
+def growth(form: Form) -> Iterator[Table]:
+    """With messages, and with links a route."""
+    columns = ("messages", *TIMES, "ns/message", "B/message")
+    ranks, star = form.naive[-1], cases.star(form.naive[-1])
+    chunks = {k: f"{cases.SIZE // ranks // k} B" for k in form.loops}
+    found = rounds({k: point(cases.point(star, chunk=chunks[k], shortcuts="off")) for k in form.loops}, form.runs)
+    rows = [{"loops": k, **rated(row)} for k, row in found.items()]
+    yield Table(f"growth with messages: ring of {ranks} ranks by heap, fifo, in loops", ("loops", *columns), rows)
+    routed = {
+        (sharing, k): point(keys)
+        for sharing in ("fifo", "fair")
+        for k, keys in cases.routed(form.routed, sharing).items()
+    }
+    lines = {key: rated(row) for key, row in rounds(routed, form.runs).items()}
+    if form.held:
+        lines["fifo", 6] = asked(lines["fifo", 6], rate=0.7)
+    rows = [{"sharing": sharing, "links a route": k, **row} for (sharing, k), row in lines.items()]
+    title = f"growth with links a route: ring of {form.routed} ranks by heap"
+    yield Table(title, ("sharing", "links a route", *columns, *ASKED), rows)
+
+
+def contention(form: Form) -> Iterator[Table]:
+    """Links that many share."""
+    todo = {
+        ("all_to_all, 4:1 tree", sharing, n): point(
+            cases.point(cases.oversubscribed(n), sharing, "direct", collective="all_to_all")
+        )
+        for n in form.contended
+        for sharing in ("fifo", "fair")
+    }
+    crowd = (f"{form.flows} flows a component", "fair", 2 * form.flows)
+    found = {key: rated(row) for key, row in rounds({**todo, crowd: point(cases.crowd(form.flows))}, form.runs).items()}
+    if form.held:
+        found = {key: asked(row, s=60, MB=1000) if key[2] == 1024 else row for key, row in found.items()}
+        found[crowd] = asked(found[crowd], rate=0.2)
+    rows = [{**row, "what": what, "sharing": sharing, "ranks": n} for (what, sharing, n), row in found.items()]
+    yield Table("contention", ("what", "sharing", "ranks", "messages", "how", *TIMES, *ASKED), rows)
+
+
+def scale(form: Form) -> Iterator[Table]:
+    """Large topologies and runs, sweeps, and how soon a small run is done."""
+    with TemporaryDirectory() as cache:
+        start = _quickstart(cache)
+        first = {"simcoll run quickstart, first start": start}
+        runs = {what: run for what, (run, _) in _large(form).items()}
+        found = rounds(runs, form.runs) | rounds(first, 1)
+        found |= rounds({"simcoll run quickstart, second start": start}, 3)
+    limits = {what: limits for what, (_, limits) in _large(form).items()} | {
+        "simcoll run quickstart, second start": {"s": 2}
+    }
+    rows = [
+        {"what": what, **(asked(row, **limits[what]) if form.held and what in limits else row)}
+        for what, row in found.items()
+    ]
+    columns = ("what", "ranks", "messages", "points", "how", *TIMES, "built s", "proof s", "proof MB", *ASKED)
+    yield Table("scale", columns, rows)
+
+
+def _large(form: Form) -> dict[str, tuple[Callable[[], Found], dict[str, float]]]:
+    """What to run, and what is asked of it."""
+    nodes = {"system": "hgx-h100", "nodes": form.nodes, "fabric": "fat-tree", "levels": 3}
+    deep = cases.point(cases.star(form.grouped), algorithm="hierarchical(across=recursive_doubling)")
+    jobs = {n: functools.partial(measure, "sweep", keys=cases.sweep(form.sizes), jobs=n) for n in (1, 2)}
+    return {
+        f"{form.nodes} nodes in three levels, {PAIRS} routes": (
+            functools.partial(measure, "routes", keys=nodes, pairs=PAIRS),
+            {"s": 2.5, "MB": 400},
+        ),
+        "ring, links different": (
+            point(cases.point(cases.star(form.unequal, "different"))),
+            {"s": 2, "MB": 1500},
+        ),
+        "hierarchical(across=recursive_doubling)": (
+            point({**deep, "groups": form.grouped // 8}, proved=True),
+            {"s": 10},
+        ),
+        "sweep of sizes and algorithms, 1 job": (jobs[1], {"s": 5}),
+        "sweep of sizes and algorithms, 2 jobs": (jobs[2], {"s": 5}),
+    }
+
+
+def _quickstart(cache: str) -> Callable[[], Found]:
+    """The command, start-up and all, that keeps compiled code in the folder `cache`."""
+    words = [sys.executable, "-m", "simcoll", "run", "quickstart"]
+    return functools.partial(command, words, SIMCOLL_CACHE_DIR=cache)
+
+
+SECTIONS: Final = {section.__name__: section for section in (rings, phases, growth, contention, scale)}

@@ -1,0 +1,195 @@
+"""What is measured, each function in a process of its own: `python -m benchmarks.work NAME '{…}'` prints one JSON line.
+
+Times are floats in seconds, memory floats in MB (the peak of the whole process until then). Start-up is off the clock:
+modules are imported and compiled code is loaded before it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks import cases
+from benchmarks import naive as naive_simpy
+from benchmarks.cases import Keys
+from simcoll import algorithms, api, systems
+from simcoll.analysis import bounds, links
+from simcoll.engines import fast, stream
+from simcoll.errors import SimcollError
+from simcoll.executors import proof
+from simcoll.model import dependencies
+from simcoll.prediction import predict, row
+from simcoll.program import bind
+from simcoll.scenario import Scenario
+from simcoll.sources import FULL_PROOF
+from simcoll.stream_parts import Parts
+from simcoll.systems import TopologySpec
+from simcoll.timeline import Totals
+from simcoll.topology import Topology
+
+Found = dict[str, Any]
+
+
+class Clock:
+    """Wall and CPU seconds since it was made."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> Found:
+        """With the peak of memory so far."""
+        return {"s": time.perf_counter() - self.wall, "cpu s": time.process_time() - self.cpu, "MB": peak()}
+
+
+def peak() -> float:
+    """Of this process, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def load(keys: Keys) -> Scenario:
+    """The scenario of these keys."""
+    (point,) = api.load(keys)
+    return point.scenario
+
+
+def build(keys: Keys) -> Topology:
+    """The topology of these keys."""
+    return systems.build(TopologySpec.model_validate(keys))
+
+
+def warm_up(sharing: str = "fifo") -> None:
+    """Load compiled code: the fast engine runs four ranks, in all its ways."""
+    keys = cases.star(4)
+    topology, params = build(keys), load(cases.point(keys, sharing)).params()
+    made = algorithms.stream("all_reduce", "ring", 4)
+    program, sizes = bind(made.schedule(), topology, topology.ranks, params, 1024), stream.loop_sizes(made, 1024, 4, 0)
+    for way in (True, False):
+        fast.run(program, shortcuts=way, compiled=True, hops=False)
+        stream.run(made, topology, topology.ranks, params, sizes, compiled=True, whole=way)
+
+
+def point(keys: Keys, proved: bool = False) -> Found:
+    """One point from its keys to its row; then its proof as well, if asked for."""
+    asked = load(keys)
+    if asked.engine != "event":
+        warm_up(asked.params().sharing)
+    before, clock = peak(), Clock()
+    prediction = predict(asked)
+    found = row(prediction)
+    done = {**clock.read(), "start MB": before}
+    done |= {key: found[key] for key in ("messages", "time_ps", "ranks")}
+    done["how"] = "event" if found["engine"] == "event" else str(found["shortcut"]).replace("none", "heap")
+    if proved:
+        clock = Clock()
+        proof.prove(prediction.source, "full" if prediction.source.n <= FULL_PROOF else "fingerprint")
+        done |= {f"proof {name}": value for name, value in clock.read().items()}
+    return done
+
+
+def naive(links: str, ranks: int) -> Found:
+    """The ring in naive SimPy."""
+    topology = build(cases.star(ranks, links))
+    rates = {ends: int(rate) for ends, rate in zip(topology.links, topology.bandwidths, strict=True)}
+    hosts = topology.ranks
+    clock = Clock()
+    up, down = [rates[host, "switch"] for host in hosts], [rates["switch", host] for host in hosts]
+    time_ps = naive_simpy.ring(cases.SIZE // ranks, up, down, cases.LATENCY)
+    return {**clock.read(), "time_ps": time_ps, "messages": 2 * ranks * (ranks - 1), "how": "naive"}
+
+
+def phases(ranks: int, links: str, way: str) -> list[Found]:
+    """Where the time of a ring goes, by `heap` or by `stream`: the public functions in turn."""
+    warm_up()
+    return (_heap_phases if way == "heap" else _stream_phases)(cases.star(ranks, links))
+
+
+class _Phases:
+    """Runs one thing after the other, and notes what each took."""
+
+    def __init__(self) -> None:
+        self.rows: list[Found] = []
+
+    def run(self, what: str, work: Callable[[], Any]) -> Any:
+        clock = Clock()
+        result = work()
+        self.rows.append({"what": what, **clock.read()})
+        return result
+
+
+def _heap_phases(keys: Keys) -> list[Found]:
+    asked, phase = load(cases.point(keys, shortcuts="off")), _Phases()
+    topology = phase.run("topology built", lambda: build(keys))
+    made = algorithms.stream("all_reduce", "ring", len(topology.ranks))
+    phase.run("steps made", lambda: list(made.parts()))
+    schedule = phase.run("schedule made", made.schedule)
+    bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
+    phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
+    phase.run("dependencies derived", lambda: dependencies(schedule))
+    program = phase.run("bound", lambda: bind(schedule, topology, topology.ranks, asked.params(), asked.nbytes))
+    derived, whole = phase.rows[-2:]
+    whole |= {key: max(0.0, whole[key] - derived[key]) for key in ("s", "cpu s")}  # binding derives them again
+    done = phase.run("kernel", lambda: fast.run(program, shortcuts=False, compiled=True, hops=False))
+
+    def results() -> object:
+        totals = Totals(
+            makespan_ps=done.timeline.makespan_ps,
+            carried=links.bytes_carried(program),
+            bytes_per_rank=program.bytes_per_rank,
+            messages=program.schedule.messages * program.loops,
+            wire_bytes=program.wire_bytes,
+            shortcut=done.shortcut,
+        )
+        return links.binding(totals, topology.bandwidths, totals.makespan_ps)
+
+    phase.run("results", results)
+    return phase.rows
+
+
+def _stream_phases(keys: Keys) -> list[Found]:
+    asked, phase = load(cases.point(keys)), _Phases()
+    topology = phase.run("topology built", lambda: build(keys))
+    made = algorithms.stream("all_reduce", "ring", len(topology.ranks))
+    phase.run("steps made", lambda: list(made.parts()))
+    bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
+    phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
+    phase.run("bound", lambda: list(Parts(made, topology, topology.ranks, asked.params()).bound()))
+    sizes = stream.loop_sizes(made, asked.nbytes, asked.itemsize, 0)
+    totals = phase.run("kernel", lambda: stream.run(made, topology, topology.ranks, asked.params(), sizes))
+    bind_, run_ = phase.rows[-2:]
+    run_ |= {key: max(0.0, run_[key] - bind_[key]) for key in ("s", "cpu s")}  # the engine binds for itself
+    phase.run("results", lambda: links.binding(totals, topology.bandwidths, totals.makespan_ps))
+    return phase.rows
+
+
+def routes(keys: Keys, pairs: int) -> Found:
+    """A topology built and validated, and routes found between random ranks."""
+    draw = random.Random(0)
+    clock = Clock()
+    topology = build(keys)
+    built = clock.read()
+    for src, dst in [draw.sample(topology.ranks, 2) for _ in range(pairs)]:
+        topology.route(src, dst)
+    return {**clock.read(), "built s": built["s"], "ranks": len(topology.ranks)}
+
+
+def sweep(keys: Keys, jobs: int) -> Found:
+    """All points of a sweep, proof and rows included."""
+    points = api.load(keys)
+    clock = Clock()
+    rows = api.run(points, jobs)
+    found = clock.read()
+    if bad := [row["status"] for row in rows if row["status"] != "ok"]:
+        raise SimcollError(f"{len(bad)} points have no result: {bad[0]}")
+    return {**found, "points": len(rows), "ranks": rows[0]["ranks"]}
+
+
+WORK: Mapping[str, Callable[..., Any]] = {f.__name__: f for f in (point, naive, phases, routes, sweep)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(WORK[sys.argv[1]](**json.loads(sys.argv[2]))))
