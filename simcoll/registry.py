@@ -80,7 +80,7 @@ class Algorithm:
     `chunks(request)` is the number of chunks the buffer is cut into; `cost` the closed-form time of n ranks on a full
     mesh of links with latency α and β time units per byte, m bytes, as a Python expression in `n, alpha, beta, m`
     (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what the algorithm lets one choose.
-    `library`: NCCL has it, so `auto` may choose it. `rotation(request)`: a rotation that turns the schedule into itself.
+    `library`: NCCL has it, so `auto` may choose it. `rotation(request)` turns the schedule into itself.
     """
 
     collective: str

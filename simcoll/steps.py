@@ -95,8 +95,8 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Of all steps the rows that send one of some slots (`wanted`, by slot): the step of each, never decreasing, and
-        the rows."""
+        """Of all steps the rows that send one of some slots (`wanted`, by slot): the step of each, never decreasing,
+        and the rows."""
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
         period = self.span // stride
