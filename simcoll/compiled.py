@@ -19,6 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simcoll.errors import SimcollError
 
 WORTH_COMPILING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
@@ -58,13 +61,15 @@ def jit_for(name: str) -> Any:
 
 
 def _compiled(function: Any) -> Any:
-    """For numba, which lets other threads run meanwhile."""
+    """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
+    function by another, for each column, and that took four fifths of the time. Kernels make no columns."""
     import numba
 
+    options: dict[str, Any] = {"nogil": True, "_nrt": False}
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
-        return numba.njit(nogil=True)(function)
+        return numba.njit(**options)(function)
 
 
 def _as_it_is(function: Any) -> Any:
@@ -85,6 +90,27 @@ def compile_kernel(kernel: ModuleType) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+class Loops:
+    """The loops of a kernel, and columns as they take them: arrays if compiled, lists (quicker to index in Python) if
+    not. Unless told, `count` transfers decide which."""
+
+    def __init__(self, kernel: ModuleType, count: int, compiled: bool | None = None):
+        self.compiled = pays(count) if compiled is None else compiled
+        self.run: Any = compile_kernel(kernel) if self.compiled else kernel
+
+    def give(self, column: NDArray[Any]) -> Any:
+        """A column to read, or to work on."""
+        return column if self.compiled else column.tolist()
+
+    def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
+        """A new column of one value."""
+        return np.full(length, value, kind) if self.compiled else [value] * length
+
+    def room(self, length: int, kind: type = np.int32) -> Any:
+        """A new column of anything: memory is taken only where it is written."""
+        return np.empty(length, kind) if self.compiled else [0] * length
 
 
 def _cache_folder() -> Path | None:

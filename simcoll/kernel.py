@@ -1,9 +1,11 @@
 """The loops of the fast engine, in the subset of Python that numba compiles. The same source runs uncompiled.
 
-One event a transfer is outstanding at any time, so a heap of (time, index) serves every link and receive side in the
-order that the rules ask for: a server is assigned when its request is popped, which is the second phase of an instant,
-because every cause precedes its effect by at least 1 ps. What has happened is known early: when a link begins to
-serve a transfer, its `sent` is known, and whoever waits for it can be given its time at once.
+A heap of (time, index) serves every link and receive side in the order that the rules ask for: a server is assigned
+when its request is popped, which is the second phase of an instant, because every cause precedes its effect by at
+least 1 ps. What has happened is known early: when a link begins to serve a transfer, its `sent` is known, and whoever
+waits for it can be given its time at once.
+
+Columns come in tuples, and those that nobody asked for are empty.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from simcoll.compiled import jit_for
 
 NEVER = 2**62
+LINKS, SIDE, ENDED, COMPLETE = 0, -1, -2, -3  # where a transfer is: from 0 on, how many links its head has passed
 jit = jit_for(__name__)
 
 
@@ -21,8 +24,9 @@ jit = jit_for(__name__)
 
 
 @jit
-def sift_up(times: Any, items: Any, place: Any, at: Any) -> None:
+def sift_up(heap: Any, at: Any) -> None:
     """Move the entry at `at` up to where it belongs."""
+    times, items, place = heap
     t, i, tracked = times[at], items[at], len(place) > 0
     while at > 0:
         above = (at - 1) >> 2
@@ -38,8 +42,9 @@ def sift_up(times: Any, items: Any, place: Any, at: Any) -> None:
 
 
 @jit
-def sift_down(times: Any, items: Any, place: Any, size: Any, at: Any) -> None:
+def sift_down(heap: Any, size: Any, at: Any) -> None:
     """Move the entry at `at` down to where it belongs."""
+    times, items, place = heap
     t, i, tracked = times[at], items[at], len(place) > 0
     while True:
         below = 4 * at + 1
@@ -60,38 +65,48 @@ def sift_down(times: Any, items: Any, place: Any, size: Any, at: Any) -> None:
 
 
 @jit
-def push(times: Any, items: Any, place: Any, size: Any, t: Any, i: Any) -> Any:
+def push(heap: Any, size: Any, t: Any, i: Any) -> Any:
     """Enter index `i` at time `t`; returns the new size."""
-    times[size], items[size] = t, i
-    sift_up(times, items, place, size)
+    heap[0][size], heap[1][size] = t, i
+    sift_up(heap, size)
     return size + 1
 
 
 @jit
-def pop(times: Any, items: Any, place: Any, size: Any) -> Any:
+def pop(heap: Any, size: Any) -> Any:
     """Drop the first entry; returns the new size."""
+    times, items, place = heap
     if len(place):
         place[items[0]] = -1
     size -= 1
     if size:
         times[0], items[0] = times[size], items[size]
-        sift_down(times, items, place, size, 0)
+        sift_down(heap, size, 0)
     return size
 
 
 @jit
-def move(times: Any, items: Any, place: Any, size: Any, t: Any, i: Any) -> Any:
+def move(heap: Any, size: Any, t: Any, i: Any) -> Any:
     """Enter index `i` at time `t`, or move it there; returns the new size."""
+    times, _, place = heap
     at = place[i]
     if at < 0:
-        return push(times, items, place, size, t, i)
+        return push(heap, size, t, i)
     earlier = t < times[at]
     times[at] = t
     if earlier:
-        sift_up(times, items, place, at)
+        sift_up(heap, at)
     else:
-        sift_down(times, items, place, size, at)
+        sift_down(heap, size, at)
     return size
+
+
+@jit
+def drop(heap: Any, size: Any, i: Any) -> Any:
+    """Take index `i` out; returns the new size."""
+    heap[0][heap[2][i]] = -1
+    sift_up(heap, heap[2][i])
+    return pop(heap, size)
 
 
 # --- who waits for whom ---
@@ -104,67 +119,99 @@ def value(column: Any, i: Any) -> Any:
 
 
 @jit
-def relax(i: Any, t: Any, start: Any, pending: Any, lead: Any, heap: Any, size: Any) -> Any:
+def turn_round(waits: Any, after: Any, pending: Any) -> None:
+    """From whom each transfer waits for to who waits for it. The columns `after` are filled with −1, and `pending`, the
+    number of things that each waits for, with 0; `credit` and its counterpart are empty where there are none."""
+    reads, chain, credit, before = waits
+    first_reader, next_reader, chain_after, credit_after, channel_after = after
+    for i in range(len(reads) - 1, -1, -1):
+        if reads[i] >= 0:
+            next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i
+            pending[i] += 1
+        if chain[i] >= 0:
+            chain_after[chain[i]] = i
+        if len(credit) and credit[i] >= 0:
+            credit_after[credit[i]] = i
+            pending[i] += 1
+        if before[i] >= 0:
+            channel_after[before[i]] = i
+            pending[i] += 1
+
+
+@jit
+def relax(i: Any, t: Any, go: Any, heap: Any, size: Any) -> Any:
     """One of the things that transfer `i` waits for happens at `t`; the last of them starts it."""
-    start[i] = max(start[i], t)
+    when, pending, way, lead, start = go
+    t = max(t, when[i])
+    when[i] = t
     pending[i] -= 1
     if pending[i] == 0:
-        size = push(heap[0], heap[1], heap[2], size, start[i] + value(lead, i), i)
+        if len(start):
+            start[i] = t
+        size = push(heap, size, t + value(lead, way[i]), i)
     return size
 
 
 @jit
-def settle(i: Any, t: Any, out: Any, graph: Any, pending: Any, lead: Any, heap: Any, size: Any) -> Any:
+def settle(i: Any, t: Any, go: Any, state: Any, complete: Any, graph: Any, heap: Any, size: Any) -> Any:
     """Version `i` is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
-    start, end, complete = out[0], out[3], out[4]
-    first_reader, next_reader, chain_after = graph[0], graph[1], graph[2]
+    when, (_, chain_after, first_reader, next_reader, _, _) = go[0], graph
     while True:
-        complete[i] = t
+        state[i], when[i] = COMPLETE, t
+        if len(complete):
+            complete[i] = t
         reader = first_reader[i]
         while reader >= 0:
-            size = relax(reader, t, start, pending, lead, heap, size)
+            size = relax(reader, t, go, heap, size)
             reader = next_reader[reader]
         i = chain_after[i]
-        if i < 0 or end[i] < 0:
+        if i < 0 or state[i] != ENDED:
             return size
-        t = max(t, end[i])
+        t = max(t, when[i])
 
 
 @jit
 def finish(
-    i: Any, t: Any, out: Any, graph: Any, steps: Any, came: Any, pending: Any, lead: Any, heap: Any, size: Any
+    i: Any, t: Any, go: Any, state: Any, came: Any, out: Any, graph: Any, steps: Any, heap: Any, size: Any
 ) -> Any:
     """Transfer `i` ends at `t`."""
-    start, end, complete = out[0], out[3], out[4]
-    end[i] = t
-    for after in (graph[3], graph[4], graph[5]):  # credits, and with blocking sends who turns to what next
-        if after[i] >= 0:
-            size = relax(after[i], t, start, pending, lead, heap, size)
-    before = graph[6][i]
-    if before < 0:
-        size = settle(i, max(t, value(came, i)), out, graph, pending, lead, heap, size)
-    elif complete[before] >= 0:
-        size = settle(i, max(t, complete[before]), out, graph, pending, lead, heap, size)
-    step_of, first, left, passed = steps
-    if len(left):
-        step = step_of[i]
-        left[step] -= 1
+    when, (_, _, _, end, complete), (chain, _, _, _, credit_after, turn) = go[0], out, graph
+    if len(end):
+        end[i] = t
+    if len(credit_after) and credit_after[i] >= 0:
+        size = relax(credit_after[i], t, go, heap, size)
+    if len(turn):  # with blocking sends: who turns to what next
+        for after in (turn[2 * i], turn[2 * i + 1]):
+            if after >= 0:
+                size = relax(after, t, go, heap, size)
+    before = chain[i]
+    if before >= 0 and state[before] != COMPLETE:
+        state[i], when[i] = ENDED, t
+    else:
+        whole = max(t, when[before] if before >= 0 else value(came, i))
+        size = settle(i, whole, go, state, complete, graph, heap, size)
+    step, first, left, passed = steps
+    if len(left):  # barriers
+        left[step[i]] -= 1
         passed[1] = max(passed[1], t)
         while passed[0] < len(left) and left[passed[0]] == 0:
             passed[0] += 1
             if passed[0] < len(left):
                 for j in range(first[passed[0]], first[passed[0] + 1]):
-                    size = relax(j, passed[1], start, pending, lead, heap, size)
+                    size = relax(j, passed[1], go, heap, size)
     return size
 
 
 @jit
-def begin(pending: Any, start: Any, lead: Any, heap: Any) -> Any:
+def begin(go: Any, heap: Any) -> Any:
     """Start what waits for nothing; returns the heap's size."""
+    when, pending, way, lead, start = go
     size = 0
     for i in range(len(pending)):
         if pending[i] == 0:
-            size = push(heap[0], heap[1], heap[2], size, start[i] + value(lead, i), i)
+            if len(start):
+                start[i] = when[i]
+            size = push(heap, size, when[i] + value(lead, way[i]), i)
     return size
 
 
@@ -172,85 +219,132 @@ def begin(pending: Any, start: Any, lead: Any, heap: Any) -> Any:
 
 
 @jit
-def fifo(plan: Any, net: Any, out: Any, hops: Any, graph: Any, steps: Any, pending: Any, heap: Any, free: Any) -> Any:
-    """Whole chunks by (time the head came, index); see the rules. Returns how many transfers ended."""
-    hop, links, size_of, lead, cap, receive, side, came, g = plan
-    rate_of, latency, service, width = net
-    start, sent, arrive = out[0], out[1], out[2]
-    hop_begin, hop_end = hops
-    free_link, free_side, done = free
-    ended, size = 0, begin(pending, start, lead, heap)
+def fifo(
+    plan: Any, costs: Any, routes: Any, follows: Any, net: Any, graph: Any, steps: Any, go: Any, state: Any, free: Any,
+    out: Any, hops: Any, heap: Any,
+) -> Any:  # fmt: skip
+    """Whole chunks by (time the head came, index); see the rules. Returns how many transfers ended, and the latest
+    time of all.
+
+    A link that `follows` another is not asked in an event of its own. All heads that come to it come from that other
+    link, directly, so they come in the order in which that served them: it serves one after the other, each for at
+    least 1 ps, and its latency is the same for all. Thus no head comes to the second link between two of them, nor two
+    at once, and what it will do with a head is known as soon as the first link has begun to serve it.
+    """
+    way, kind, side, after = plan
+    g, cap, receive, came = costs
+    hop, links = routes
+    rate_of, latency, service, rates = net
+    (free_link, free_side), (times, items, _) = free, heap
+    (_, sent, arrive, _, _), (hop_begin, hop_end, first_hop) = out, hops
+    when, lead = go[0], go[3]
+    ended, latest, size = 0, 0, begin(go, heap)
     while size:
-        t, i = heap[0][0], heap[1][0]
-        size = pop(heap[0], heap[1], heap[2], size)
-        at, last = done[i], hop[i + 1] - hop[i]
-        done[i] += 1
-        if at < last:
-            e = hop[i] + at
-            link = links[e]
-            s = service[size_of[i] * width + rate_of[link]]
-            if s >= NEVER:
-                continue
-            r = max(t, free_link[link])
-            free_link[link] = r + s
-            if len(hop_begin):
-                hop_begin[e], hop_end[e] = r, r + s
-            if at == 0:
-                tail = r + max(s, value(cap, i))
-                sent[i] = tail
-                j = graph[7][i]
-                if j >= 0:
-                    size = relax(j, max(tail, start[i] + g), start, pending, lead, heap, size)
-            else:
-                tail = max(r + s, arrive[i] + latency[links[e - 1]])
-            arrive[i] = tail
-            if at + 1 < last:
-                size = push(heap[0], heap[1], heap[2], size, r + latency[link], i)
-                continue
-            arrive[i] = tail + latency[link]
-        elif at == 0:  # a local copy without a memory link
-            sent[i] = arrive[i] = t + 1
-            j = graph[7][i]
-            if j >= 0:
-                size = relax(j, max(t + 1, start[i] + g), start, pending, lead, heap, size)
-            done[i] = 1
+        t, i = times[0], items[0]
+        size = pop(heap, size)
+        latest = max(latest, t)
+        at = state[i]
+        if at == SIDE:
+            t = max(t, free_side[side[i]]) + receive[i]
+            free_side[side[i]] = t
         else:
-            r = max(t, free_side[side[i]])
-            free_side[side[i]] = r + receive[i]
-            size = finish(i, r + receive[i], out, graph, steps, came, pending, lead, heap, size)
-            ended += 1
-            continue
-        if value(receive, i):
-            size = push(heap[0], heap[1], heap[2], size, arrive[i], i)
-        else:
-            size = finish(i, arrive[i], out, graph, steps, came, pending, lead, heap, size)
-            ended += 1
-    return ended
+            e, behind, tail, onward = hop[way[i]] + at, hop[way[i] + 1], when[i], True
+            while onward and e < behind:
+                link = links[e]
+                s = service[kind[i] * rates + rate_of[link]]
+                if s >= NEVER:
+                    break
+                r = max(t, free_link[link])
+                free_link[link] = r + s
+                if len(hop_begin):
+                    hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = r, r + s
+                if at == 0:
+                    tail = r + max(s, value(cap, kind[i]))
+                    if len(sent):
+                        sent[i] = tail
+                    if after[i] >= 0:
+                        size = relax(after[i], max(tail, t - value(lead, way[i]) + g), go, heap, size)
+                else:
+                    tail = max(r + s, tail)
+                latest = max(latest, tail)
+                t, tail = r + latency[link], tail + latency[link]  # of head and tail at the next link
+                at += 1
+                e += 1
+                onward = e < behind and follows[links[e]]
+            if e < behind:
+                if not onward:
+                    when[i], state[i] = tail, at
+                    size = push(heap, size, t, i)
+                continue  # or the link is down
+            if at == 0:  # a local copy without a memory link
+                tail = t + 1
+                if len(sent):
+                    sent[i] = tail
+                if after[i] >= 0:
+                    size = relax(after[i], max(tail, t + g), go, heap, size)
+            if len(arrive):
+                arrive[i] = tail
+            if value(receive, i):
+                state[i] = SIDE
+                size = push(heap, size, tail, i)
+                continue
+            t = tail
+        latest = max(latest, t)
+        size = finish(i, t, go, state, came, out, graph, steps, heap, size)
+        ended += 1
+    return ended, latest
 
 
 # --- fair ---
+#
+# A channel sends one transfer at a time, so flows are numbered by channel. Flow c takes the links
+# path[c * width:c * width + length[c]]; each of these places is an entry in the list of the flows on its link. A link
+# that no other channel ever takes is not among them: it only limits the flow. The narrowest of the links that a flow
+# has to itself, of equals the lowest, is its `own`; of those that nobody else ever takes, its `base`.
 
 
 @jit
-def join(i: Any, hop: Any, links: Any, rows: Any) -> None:
-    """Flow `i` enters the lists of its links."""
+def narrower(link: Any, other: Any, capacity: Any) -> Any:
+    """Whether `link` limits more than `other`, which may be none: then it does."""
+    if other < 0 or capacity[link] < capacity[other]:
+        return True
+    return capacity[link] == capacity[other] and link < other
+
+
+@jit
+def join(c: Any, paths: Any, rows: Any, capacity: Any, flow: Any) -> None:
+    """Flow `c` enters the lists of its links."""
+    path, length, width, owner = paths
     head, after, before, count = rows
-    for e in range(hop[i], hop[i + 1]):
-        link = links[e]
+    own, base = flow[10], flow[11]
+    own[c] = base[c]
+    for e in range(c * width, c * width + length[c]):
+        link = path[e]
         first = head[link]
         after[e], before[e] = first, -1
         if first >= 0:
             before[first] = e
         head[link] = e
         count[link] += 1
+        if count[link] == 1:
+            if narrower(link, own[c], capacity):
+                own[c] = link
+        elif count[link] == 2 and own[owner[first]] == link:  # who had it alone has another own link
+            other = owner[first]
+            own[other] = base[other]
+            for at in range(other * width, other * width + length[other]):
+                if count[path[at]] == 1 and narrower(path[at], own[other], capacity):
+                    own[other] = path[at]
 
 
 @jit
-def leave(i: Any, hop: Any, links: Any, rows: Any) -> None:
-    """Flow `i` leaves the lists of its links."""
+def leave(c: Any, paths: Any, rows: Any, capacity: Any, flow: Any) -> None:
+    """Flow `c` leaves the lists of its links."""
+    path, length, width, owner = paths
     head, after, before, count = rows
-    for e in range(hop[i], hop[i + 1]):
-        link = links[e]
+    own = flow[10]
+    for e in range(c * width, c * width + length[c]):
+        link = path[e]
         if before[e] >= 0:
             after[before[e]] = after[e]
         else:
@@ -258,225 +352,324 @@ def leave(i: Any, hop: Any, links: Any, rows: Any) -> None:
         if after[e] >= 0:
             before[after[e]] = before[e]
         count[link] -= 1
+        if count[link] == 1 and narrower(link, own[owner[head[link]]], capacity):
+            own[owner[head[link]]] = link
 
 
 @jit
-def component(seed: Any, hop: Any, links: Any, owner: Any, rows: Any, marks: Any, now: Any) -> Any:
-    """The links and flows connected with link `seed`, into marks[2] and marks[3]; returns how many of each."""
-    head, after = rows[0], rows[1]
-    link_mark, flow_mark, found_links, found_flows = marks[0], marks[1], marks[2], marks[3]
-    n_flows, n_links, at = 0, 1, 0
-    found_links[0], link_mark[seed] = seed, now
-    while at < n_links:
-        e = head[found_links[at]]
-        while e >= 0:
-            i = owner[e]
-            if flow_mark[i] != now:
-                flow_mark[i] = now
-                found_flows[n_flows] = i
-                n_flows += 1
-                for other in range(hop[i], hop[i + 1]):
-                    if link_mark[links[other]] != now:
-                        link_mark[links[other]] = now
-                        found_links[n_links] = links[other]
-                        n_links += 1
-            e = after[e]
-        at += 1
-    return n_links, n_flows
+def touch(c: Any, now: Any, paths: Any, touched: Any, mark: Any, size: Any) -> Any:
+    """Note the links of flow `c`, each once an instant; returns how many are noted."""
+    path, length, width, _ = paths
+    for e in range(c * width, c * width + length[c]):
+        if mark[path[e]] != now:
+            mark[path[e]] = now
+            touched[size] = path[e]
+            size += 1
+    return size
 
 
 @jit
-def fill(n_links: Any, n_flows: Any, hop: Any, links: Any, owner: Any, rows: Any, marks: Any, fluid: Any) -> None:
-    """Progressive filling of one set of components: sets `solved` of every flow in it."""
+def connected(seed: Any, now: Any, paths: Any, rows: Any, found: Any, levels: Any, solved: Any) -> Any:
+    """Find the flows that are connected with link `seed`, and the links that they share; returns how many."""
+    path, length, width, owner = paths
     head, after, _, count = rows
-    found_links, found_flows = marks[2], marks[3]
-    capacity, avail, floor, open_, solved = fluid
+    links, flows, link_mark, flow_mark = found
+    capacity, avail, share, unfixed = levels
+    n_links, n_flows, at, e = 0, 0, 0, head[seed]
+    while True:
+        while e >= 0:
+            c = owner[e]
+            if flow_mark[c] != now:
+                flow_mark[c] = now
+                flows[n_flows] = c
+                n_flows += 1
+                solved[c] = -1.0
+                for other in range(c * width, c * width + length[c]):
+                    link = path[other]
+                    if link_mark[link] != now:
+                        link_mark[link] = now
+                        if count[link] > 1:
+                            avail[link], unfixed[link] = capacity[link], count[link]
+                            share[link] = capacity[link] / count[link]
+                            links[n_links] = link
+                            n_links += 1
+            e = after[e]
+        if at == n_links:
+            return n_links, n_flows
+        e = head[links[at]]
+        at += 1
+
+
+@jit
+def fix(c: Any, rate: Any, paths: Any, count: Any, levels: Any, solved: Any) -> None:
+    """Give flow `c` its rate, and take that from its links; what these can give to others never falls below."""
+    path, length, width, _ = paths
+    _, avail, share, unfixed = levels
+    solved[c] = rate
+    for e in range(c * width, c * width + length[c]):
+        link = path[e]
+        if count[link] > 1:
+            avail[link] -= rate
+            unfixed[link] -= 1.0
+            share[link] = max(avail[link] / unfixed[link], rate) if unfixed[link] > 0.0 else math.inf
+
+
+@jit
+def most_limited(n_flows: Any, flows: Any, capacity: Any, flow: Any) -> Any:
+    """Of the flows without a rate the one whose own link is the narrowest; −1 if none has one."""
+    solved, own = flow[9], flow[10]
+    least = -1
     for a in range(n_flows):
-        solved[found_flows[a]] = -1.0
-    for a in range(n_links):
-        link = found_links[a]
-        avail[link], floor[link], open_[link] = capacity[link], 0.0, count[link]
-    left = n_flows
+        c = flows[a]
+        if solved[c] < 0.0 and own[c] >= 0 and (least < 0 or narrower(own[c], own[least], capacity)):
+            least = c
+    return least
+
+
+@jit
+def fill(n_links: Any, n_flows: Any, paths: Any, rows: Any, found: Any, levels: Any, bound: Any, flow: Any) -> None:
+    """Progressive filling of what was found: solves the rate of every flow in it. Rates never fall from one round to
+    the next. No link is narrower than `bound`."""
+    owner, (head, after, _, count), links, flows = paths[3], rows, found[0], found[1]
+    capacity, _, share, _ = levels
+    solved, own = flow[9], flow[10]
+    left, first = n_flows, -1
     while left:
         rate, tightest, a = math.inf, -1, 0
         while a < n_links:
-            link = found_links[a]
-            if open_[link] == 0:  # nothing left to decide there
+            link = links[a]
+            if share[link] < rate or (share[link] == rate and link < tightest):
+                rate, tightest = share[link], link
+            elif share[link] == math.inf:  # nothing left to decide there
                 n_links -= 1
-                found_links[a] = found_links[n_links]
+                links[a] = links[n_links]
                 continue
-            share = max(avail[link] / open_[link], floor[link])
-            if share < rate or (share == rate and link < tightest):
-                rate, tightest = share, link
             a += 1
+        if rate >= bound:  # a flow's own link may be the tightest
+            if first < 0 or solved[first] >= 0.0:
+                first = most_limited(n_flows, flows, capacity, flow)
+            if first >= 0 and (capacity[own[first]], own[first]) < (rate, tightest):
+                fix(first, capacity[own[first]], paths, count, levels, solved)
+                left -= 1
+                continue
         e = head[tightest]
         while e >= 0:
-            i = owner[e]
-            if solved[i] < 0.0:
-                solved[i] = rate
+            if solved[owner[e]] < 0.0:
+                fix(owner[e], rate, paths, count, levels, solved)
                 left -= 1
-                for other in range(hop[i], hop[i + 1]):
-                    link = links[other]
-                    avail[link] -= rate
-                    open_[link] -= 1
-                    floor[link] = max(floor[link], rate)
             e = after[e]
 
 
 @jit
-def due(i: Any, t: Any, flow: Any, solved: Any, full: Any, capacity_of: Any) -> Any:
-    """Take up the new rate of flow `i` at time `t`; returns when its bytes are gone, NEVER if they do not move."""
-    rest, since, rate, whole = flow
-    if rate[i] >= 0.0:
-        rest[i] = max(0.0, rest[i] - (rate[i] * (t - since[i])) / 1e12)
-        whole[i] = 0
-    since[i], rate[i] = t, solved[i]
-    if rate[i] == 0.0:
-        return NEVER
-    if whole[i] and rate[i] == capacity_of[i]:
-        return t + full[i]
-    return t + max(1, math.ceil(rest[i] * 1e12 / rate[i]))
+def replan(c: Any, t: Any, flow: Any) -> None:
+    """Take up the new rate of flow `c` at time `t`: `due` is when its bytes are gone, NEVER if they do not move, or not
+    within the range of the clock."""
+    _, _, rest, since, rate, whole, most, full, due, solved, _, _ = flow
+    if rate[c] >= 0.0:
+        rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)
+        whole[c] = 0
+    since[c], rate[c], due[c] = t, solved[c], NEVER
+    if rate[c] > 0.0:
+        wait = rest[c] * 1e12 / rate[c]
+        if whole[c] and rate[c] == most[c]:
+            due[c] = t + full[c]
+        elif wait < NEVER:
+            due[c] = t + max(1, math.ceil(wait))
+
+
+@jit
+def solve(
+    seed: Any, t: Any, now: Any, paths: Any, rows: Any, found: Any, levels: Any, bound: Any, flow: Any, ends: Any,
+    size: Any,
+) -> Any:  # fmt: skip
+    """New rates for all that is connected with link `seed`; returns the size of the heap of `ends`.
+
+    Of what is connected only the flows that end first are in that heap: their end changes the rates of the others.
+    """
+    flows, rate, due, solved, place = found[1], flow[4], flow[8], flow[9], ends[2]
+    n_links, n_flows = connected(seed, now, paths, rows, found, levels, solved)
+    fill(n_links, n_flows, paths, rows, found, levels, bound, flow)
+    least = NEVER
+    for a in range(n_flows):
+        c = flows[a]
+        if solved[c] != rate[c]:
+            replan(c, t, flow)
+        least = min(least, due[c])
+    for a in range(n_flows):
+        c = flows[a]
+        if due[c] == least and least < NEVER:
+            size = move(ends, size, least, c)
+        elif place[c] >= 0:
+            size = drop(ends, size, c)
+    return size
 
 
 @jit
 def fair(
-    plan: Any,
-    out: Any,
-    graph: Any,
-    steps: Any,
-    pending: Any,
-    heap: Any,
-    free: Any,
-    flow: Any,
-    rows: Any,
-    marks: Any,
-    fluid: Any,
-) -> Any:
-    """Max-min fair flows; see the rules. Returns how many transfers ended."""
-    hop, links, owner, lead, full, capacity_of, away, receive, side, came, ready, g = plan
-    start, sent, arrive = out[0], out[1], out[2]
-    free_side, state = free
-    solved = fluid[4]
-    ended, now, size = 0, 0, begin(pending, start, lead, heap)
-    while size:
-        t, touched = heap[0][0], 0
+    plan: Any, costs: Any, routes: Any, limits: Any, service: Any, graph: Any, steps: Any, go: Any, state: Any,
+    free_side: Any, out: Any, ready: Any, paths: Any, rows: Any, found: Any, levels: Any, bound: Any, flow: Any,
+    touches: Any, heap: Any, ends: Any,
+) -> Any:  # fmt: skip
+    """Max-min fair flows; see the rules. Returns how many transfers ended, and the latest time of all.
+
+    `routes` are without the links that only one channel takes. What takes no other is never a flow: nobody changes its
+    rate, and when its bytes will be gone is known when it is ready.
+    """
+    way, kind, side, after, channel, size_of = plan
+    g, cap, receive, came = costs
+    hop, links = routes
+    slowest, most_of, away, base_of, caps = limits
+    times, rates = service
+    path, length, width, _ = paths
+    on, began, rest, since, rate, whole, most, full, due, _, _, base = flow
+    (_, sent, arrive, _, _), lead, (mark, touched), capacity = out, go[3], touches, levels[0]
+    ended, latest, now, flowing, size = 0, 0, 0, 0, begin(go, heap)
+    while size or flowing:
+        t = heap[0][0] if size and not (flowing and ends[0][0] < heap[0][0]) else ends[0][0]
+        latest = max(latest, t)
         now += 1
-        while size and heap[0][0] == t:
-            i = heap[1][0]
-            size = pop(heap[0], heap[1], heap[2], size)
-            if state[i] == 2:  # at its receive side
-                r = max(t, free_side[side[i]])
-                free_side[side[i]] = r + receive[i]
-                size = finish(i, r + receive[i], out, graph, steps, came, pending, lead, heap, size)
-                ended += 1
-                continue
-            if state[i] == 0 and hop[i + 1] > hop[i]:  # ready: becomes a flow
-                ready[i], flow[1][i], state[i] = t, t, 1
-                join(i, hop, links, rows)
-            else:  # gone; or a local copy without a memory link
-                gone = t if state[i] else t + 1
-                if state[i]:
-                    leave(i, hop, links, rows)
-                state[i] = 2
-                sent[i], arrive[i] = gone, gone + away[i]
-                j = graph[7][i]
-                if j >= 0:
-                    size = relax(j, max(gone, start[i] + g), start, pending, lead, heap, size)
-                if value(receive, i):
-                    size = push(heap[0], heap[1], heap[2], size, arrive[i], i)
+        n_touched = 0
+        while (flowing and ends[0][0] == t) or (size and heap[0][0] == t):
+            gone, tail, begun = -1, -1, 0  # if they come to be known
+            if flowing and ends[0][0] == t:
+                c = ends[1][0]
+                flowing = pop(ends, flowing)
+                leave(c, paths, rows, capacity, flow)
+                n_touched = touch(c, now, paths, touched, mark, n_touched)
+                i, gone, begun = on[c], t, began[c]
+            else:
+                i = heap[1][0]
+                size = pop(heap, size)
+                if state[i] == SIDE:
+                    tail = max(t, free_side[side[i]]) + receive[i]
+                    free_side[side[i]] = tail
                 else:
-                    size = finish(i, arrive[i], out, graph, steps, came, pending, lead, heap, size)
-                    ended += 1
-            for e in range(hop[i], hop[i + 1]):
-                if marks[4][links[e]] != now:
-                    marks[4][links[e]] = now
-                    marks[5][touched] = links[e]
-                    touched += 1
-        for b in range(touched):
-            if marks[0][marks[5][b]] == now:  # solved with an earlier one
-                continue
-            n_links, n_flows = component(marks[5][b], hop, links, owner, rows, marks, now)
-            fill(n_links, n_flows, hop, links, owner, rows, marks, fluid)
-            for a in range(n_flows):
-                i = marks[3][a]
-                if solved[i] != flow[2][i]:
-                    when = due(i, t, flow, solved, full, capacity_of)
-                    if when < NEVER:
-                        size = move(heap[0], heap[1], heap[2], size, when, i)
-    return ended
+                    c, first, far, begun = (
+                        channel[i],
+                        hop[way[i]],
+                        hop[way[i] + 1] - hop[way[i]],
+                        t - value(lead, way[i]),
+                    )
+                    limit = base_of[way[i]]
+                    if caps >= 0 and (far or limit >= 0) and narrower(caps + c, limit, capacity):
+                        limit = caps + c  # the channel's cap is a link of its own, behind the real ones
+                    takes = max(times[kind[i] * rates + slowest[way[i]]], value(cap, kind[i]))
+                    if len(ready):
+                        ready[i] = t
+                    if far:
+                        for e in range(far):
+                            path[c * width + e] = links[first + e]
+                        on[c], began[c], length[c], base[c] = i, begun, far, limit
+                        rest[c], since[c], rate[c], whole[c] = size_of[kind[i]], t, -1.0, 1
+                        most[c], full[c], due[c] = most_of[way[i]], takes, NEVER
+                        join(c, paths, rows, capacity, flow)
+                        n_touched = touch(c, now, paths, touched, mark, n_touched)
+                    elif limit < 0:  # a local copy without a memory link
+                        gone = t + 1
+                    elif capacity[limit] > 0.0:
+                        gone = t + takes
+            if gone >= 0:
+                arrived = gone + away[way[i]]
+                if len(sent):
+                    sent[i], arrive[i] = gone, arrived
+                if after[i] >= 0:
+                    size = relax(after[i], max(gone, begun + g), go, heap, size)
+                if value(receive, i):
+                    state[i] = SIDE
+                    size = push(heap, size, arrived, i)
+                else:
+                    tail = arrived
+            if tail >= 0:
+                latest = max(latest, gone, tail)
+                size = finish(i, tail, go, state, came, out, graph, steps, heap, size)
+                ended += 1
+        for b in range(n_touched):
+            if found[2][touched[b]] != now and rows[0][touched[b]] >= 0:  # not solved with an earlier one, nor empty
+                flowing = solve(touched[b], t, now, paths, rows, found, levels, bound, flow, ends, flowing)
+    return ended, latest
 
 
 # --- replay ---
 
 
 @jit
-def replay(plan: Any, net: Any, out: Any, hops: Any, waits: Any, free: Any, flows: Any) -> Any:
-    """Transfers in index order, without a heap. Returns how many were done before one came out of order.
+def replay(
+    plan: Any, costs: Any, routes: Any, lead: Any, here: Any, net: Any, flows: Any, waits: Any, free: Any, last: Any,
+    out: Any, hops: Any,
+) -> Any:  # fmt: skip
+    """Transfers in index order, without a heap. Returns how many were done before one came out of order, and the latest
+    time of all.
 
     Exact if all were: the order used is then the order of (ready, index), and that solution is unique. With `flows`
-    the links are fair: exact as long as no two flows meet.
+    (the slowest rate and the latency of each route) the links are fair: exact as long as no two flows meet.
     """
-    hop, links, size_of, lead, cap, receive, side, came, full, g = plan
-    rate_of, latency, service, width = net
-    start, sent, arrive, end, complete = out
-    hop_begin, hop_end = hops
-    reads, chain, credit, before, step, barrier = waits
-    free_link, free_side, last_link, last_side = free
+    way, kind, side = plan
+    g, cap, receive, came = costs
+    hop, links = routes
+    rate_of, latency, service, rates = net
+    reads, chain, credit, before, step = waits
+    (free_link, free_side), (last_link, last_side), (slowest, away) = free, last, flows
+    (start, sent, arrive, end, complete), (hop_begin, hop_end, first_hop) = out, hops
     open_step, passed, latest = -1, 0, 0
-    for i in range(len(start)):
-        t = start[i]
+    for i in range(len(way)):
+        t = value(here, i)
         if reads[i] >= 0:
             t = max(t, complete[reads[i]])
         if before[i] >= 0:
-            t = max(t, sent[before[i]], start[before[i]] + g)
-        if credit[i] >= 0:
+            t = max(t, sent[before[i]])
+            if g:
+                t = max(t, start[before[i]] + g)
+        if len(credit) and credit[i] >= 0:
             t = max(t, end[credit[i]])
-        if barrier:
+        if len(step):  # barriers
             if step[i] != open_step:
                 open_step, passed = step[i], latest
             t = max(t, passed)
-        start[i] = t
-        head = t + value(lead, i)
-        if hop[i + 1] == hop[i]:
-            sent[i] = arrive[i] = t + 1
-        elif flows:
-            gone, away = head + full[i], 0
-            for e in range(hop[i], hop[i + 1]):
-                link = links[e]
-                if head < free_link[link]:
-                    return i
+        if len(start):
+            start[i] = t
+        t += value(lead, way[i])
+        first, far = hop[way[i]], hop[way[i] + 1] - hop[way[i]]
+        if far == 0:
+            sent[i] = tail = t + 1
+        elif len(slowest):
+            gone = t + max(service[kind[i] * rates + slowest[way[i]]], value(cap, kind[i]))
+            for at in range(far):
+                link = links[first + at]
+                if t < free_link[link]:
+                    return i, latest
                 free_link[link] = gone
-                away += latency[link]
                 if len(hop_begin):
-                    hop_begin[e], hop_end[e] = head, gone
-            sent[i], arrive[i] = gone, gone + away
+                    hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = t, gone
+            sent[i], tail = gone, gone + away[way[i]]
         else:
             tail = 0
-            for e in range(hop[i], hop[i + 1]):
-                link = links[e]
-                if head < last_link[link]:
-                    return i
-                last_link[link] = head
-                s = service[size_of[i] * width + rate_of[link]]
-                r = max(head, free_link[link])
+            for at in range(far):
+                link = links[first + at]
+                if t < last_link[link]:
+                    return i, latest
+                last_link[link] = t
+                s = service[kind[i] * rates + rate_of[link]]
+                r = max(t, free_link[link])
                 free_link[link] = r + s
                 if len(hop_begin):
-                    hop_begin[e], hop_end[e] = r, r + s
-                if e == hop[i]:
-                    tail = r + max(s, value(cap, i))
+                    hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = r, r + s
+                if at == 0:
+                    tail = r + max(s, value(cap, kind[i]))
                     sent[i] = tail
                 else:
-                    tail = max(r + s, tail + latency[links[e - 1]])
-                head = r + latency[link]
-            arrive[i] = tail + latency[links[hop[i + 1] - 1]]
-        t = arrive[i]
+                    tail = max(r + s, tail)
+                latest = max(latest, tail)
+                t, tail = r + latency[link], tail + latency[link]  # of head and tail at the next link
+        if len(arrive):
+            arrive[i] = tail
         if value(receive, i):
-            if t < last_side[side[i]]:
-                return i
-            last_side[side[i]] = t
-            t = max(t, free_side[side[i]]) + receive[i]
-            free_side[side[i]] = t
-        end[i] = t
-        complete[i] = max(t, complete[chain[i]]) if chain[i] >= 0 else max(t, value(came, i))
-        latest = max(latest, t)
-    return len(start)
+            if tail < last_side[side[i]]:
+                return i, latest
+            last_side[side[i]] = tail
+            tail = max(tail, free_side[side[i]]) + receive[i]
+            free_side[side[i]] = tail
+        if len(end):
+            end[i] = tail
+        complete[i] = max(tail, complete[chain[i]] if chain[i] >= 0 else value(came, i))
+        latest = max(latest, t, tail)
+    return len(way), latest

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll import binding
 from simcoll.errors import InputError
 from simcoll.schedule import Schedule
 
@@ -39,9 +40,9 @@ class Params:
     """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `ideal`.
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
-    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channel_bandwidth` the cap
-    of one of them (0: none), `slots` the number of messages in flight per connection (0: no limit), `chunk` the largest
-    piece of a slot moved at once (0: whole).
+    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channel_bandwidth` the
+    cap of one of them (0: none), `slots` the number of messages in flight per connection (0: no limit), `chunk` the
+    largest piece of a slot moved at once (0: whole).
     """
 
     sharing: Sharing = "fair"
@@ -120,33 +121,10 @@ class Dependencies(NamedTuple):
     chain: Index
 
 
-def dependencies(schedule: Schedule) -> Dependencies:
+def dependencies(schedule: Schedule, compiled: bool = False) -> Dependencies:
     """Derive the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
 
     A transfer reads the newest version made by an earlier step. Its own version waits for the previous one if it
-    reduces, or if that one was made in the same step. Nothing waits for a read.
+    reduces, or if that one was made in the same step. Nothing waits for a read. `compiled` tells whether numba does it.
     """
-    count = len(schedule)
-    if not count:
-        return Dependencies(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    width, span = schedule.n_slots, np.int64(schedule.n_steps + 1)
-    write = schedule.dst.astype(np.int64) * width + schedule.dst_slot
-    order = np.argsort(write, kind="stable").astype(np.int32)  # the versions of each place in turn
-    place, made = write[order], schedule.step[order]
-    reads = _newest(schedule, order, place * span + made, span)
-    chain = np.full(count, NONE, np.int32)
-    follows = (place[1:] == place[:-1]) & (schedule.reduce[order[1:]] | (made[1:] == made[:-1]))
-    chain[order[1:]] = np.where(follows, order[:-1], NONE)
-    return Dependencies(reads, chain)
-
-
-def _newest(schedule: Schedule, order: NDArray[np.int32], versions: Index, span: np.int64) -> NDArray[np.int32]:
-    """Of the versions sorted by (place, step) the newest that an earlier step made of what each transfer reads."""
-    wanted = schedule.src.astype(np.int64) * schedule.n_slots + schedule.src_slot
-    wanted = wanted * span + schedule.step
-    by_place = np.argsort(wanted)  # looked up in order, a search finds its neighbours in the cache
-    newest = np.searchsorted(versions, wanted[by_place]) - 1
-    found = (newest >= 0) & (versions[newest] // span == wanted[by_place] // span)
-    reads = np.empty(len(order), np.int32)
-    reads[by_place] = np.where(found, order[newest], NONE)
-    return reads
+    return Dependencies(*binding.versions(schedule, compiled))

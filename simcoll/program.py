@@ -5,30 +5,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.binding import credits, inherited, numbered, predecessors
 from simcoll.collectives import collective
+from simcoll.compiled import pays
 from simcoll.errors import Diagnostic, InputError
-from simcoll.model import NONE, Index, Network, Params, dependencies, service_ps
+from simcoll.model import NONE, Dependencies, Index, Network, Params, dependencies, service_ps
 from simcoll.schedule import Schedule
-from simcoll.steps import Ints
 
 MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
-DENSE: Final = 1 << 22  # keys up to about here are numbered by a table, beyond by sorting
+MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
+
+
+class Routes(NamedTuple):
+    """The ways that transfers take: way r leads from participant `src[r]` to `dst[r]` (ways,) over
+    `links[hop[r]:hop[r + 1]]`, which is empty for a local copy without a memory link."""
+
+    src: Index
+    dst: Index
+    hop: Index
+    links: Index
+
+
+class Hops(NamedTuple):
+    """Every hop of every transfer, in the order of the timeline's: those of transfer i begin at `first[i]`, (transfers
+    + 1,), and take `links` (hops,)."""
+
+    first: Index
+    links: Index
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """A schedule bound to sizes, loops, channels and routes: what an engine runs.
 
-    Columns (one entry a transfer, in index order): `origin` the row of the schedule, `loop`, `step` (counting the
-    stagger of loops), `src`, `dst`, `nbytes`, `reduce`; `channel` and `side` number the sending channels and the
-    receive sides densely in order of first use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are
-    indices of predecessors or NONE. Hops: the route of transfer i is `links[hop[i]:hop[i + 1]]`. `arrivals`
-    (participants,): when each comes.
+    Columns (one entry a transfer, in index order): `way` tells which of the `routes` it takes, `kind` which of the
+    `sizes` it has; `channel` and `side` number the sending channels and the receive sides densely in order of first
+    use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. What
+    follows from these is made when it is asked for: large programs are run without. `arrivals` (participants,): when
+    each comes.
     """
 
     schedule: Schedule
@@ -36,47 +55,102 @@ class Program:
     bandwidths: Index
     latencies: Index
     link_names: Sequence[str]
-    origin: Index
-    loop: Index
-    step: Index
-    src: Ints
-    dst: Ints
-    nbytes: Index
-    reduce: NDArray[np.bool_]
+    routes: Routes
+    sizes: Index
+    way: Index
+    kind: Index
     channel: Index
     side: Index
     reads: Index
     chain: Index
     credit: Index
     channel_before: Index
-    hop: Index
-    links: Index
     arrivals: Index
     loops: int
 
     def __len__(self) -> int:
-        return len(self.origin)
+        return len(self.way)
+
+    @cached_property
+    def _order(self) -> tuple[Index, Index]:
+        return program_order(self.schedule, self.loops)
+
+    @property
+    def loop(self) -> Index:
+        """The loop of each transfer."""
+        return self._order[0]
+
+    @property
+    def origin(self) -> Index:
+        """The row of the schedule that each transfer is."""
+        return self._order[1]
+
+    @cached_property
+    def step(self) -> Index:
+        """The step of each transfer, counting the stagger of loops."""
+        step: Index = self.schedule.step[self.origin] + self.loop * np.int32(_stagger(self.schedule))
+        return step
+
+    @cached_property
+    def src(self) -> Index:
+        """The sender of each transfer."""
+        return self.routes.src[self.way]
+
+    @cached_property
+    def dst(self) -> Index:
+        """The receiver of each transfer."""
+        return self.routes.dst[self.way]
+
+    @cached_property
+    def nbytes(self) -> Index:
+        """The size of each transfer."""
+        return self.sizes[self.kind]
+
+    @cached_property
+    def reduce(self) -> NDArray[np.bool_]:
+        """Whether each transfer reduces into what it finds."""
+        return self.schedule.reduce if self.loops == 1 else self.schedule.reduce[self.origin]
+
+    @cached_property
+    def hops(self) -> Hops:
+        """The routes of all transfers, one after the other."""
+        _, _, hop, links = self.routes
+        first = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(np.diff(hop)[self.way], out=first[1:])
+        within = np.arange(first[-1]) - np.repeat(first[:-1], np.diff(first))
+        return Hops(first, links[np.repeat(hop[self.way], np.diff(first)) + within])
 
     def route(self, i: int) -> list[int]:
         """The links of transfer `i`; empty for a local copy without a memory link."""
-        return self.links[self.hop[i] : self.hop[i + 1]].tolist()  # type: ignore[no-any-return]
+        way = self.way[i]
+        return self.routes.links[self.routes.hop[way] : self.routes.hop[way + 1]].tolist()  # type: ignore[no-any-return]
 
     @cached_property
-    def hop_bytes(self) -> Index:
-        """The bytes that each hop carries."""
-        return np.repeat(self.nbytes, np.diff(self.hop))
+    def traffic(self) -> NDArray[np.int64]:
+        """The bytes that take each way, int64 (ways,)."""
+        found = np.zeros(len(self.routes.src), np.int64)
+        np.add.at(found, self.way, self.sizes[self.kind])
+        return found
 
     @property
     def wire_bytes(self) -> int:
         """Payload summed over the links it crosses; local copies cross none."""
-        return int((self.nbytes * np.diff(self.hop))[self.src != self.dst].sum())
+        src, dst, hop, _ = self.routes
+        return int((self.traffic * np.diff(hop))[src != dst].sum())
+
+    @property
+    def carried(self) -> NDArray[np.int64]:
+        """The bytes over each link, int64 (links,)."""
+        found = np.zeros(len(self.bandwidths), np.int64)
+        np.add.at(found, self.routes.links, np.repeat(self.traffic, np.diff(self.routes.hop)))
+        return found
 
     @property
     def bytes_per_rank(self) -> int:
         """The most bytes that any rank sends."""
+        src, dst, *_ = self.routes
         out = np.zeros(self.schedule.participants, np.int64)
-        away = self.src != self.dst
-        np.add.at(out, self.src[away], self.nbytes[away])
+        np.add.at(out, src[src != dst], self.traffic[src != dst])
         return int(out[: self.schedule.n].max())
 
     def receive_ps(self, i: int) -> int:
@@ -96,70 +170,72 @@ def bind(
     itemsize: int = 1,
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
+    compiled: bool | None = None,
 ) -> Program:
     """Bind a schedule to a network: `devices[p]` is where participant p sits, `nbytes` the size of the collective.
 
-    `arrivals` maps ranks to the time (ps) they come; the others are there from the start.
-    Raises InputError when a size cannot be cut, TopologyError when there is no route.
+    `arrivals` maps ranks to the time (ps) they come; the others are there from the start. `compiled` forces or forbids
+    numba.
+    Raises InputError when a size cannot be cut or there are too many transfers, TopologyError when there is no route.
     """
-    sizes = _loop_sizes(schedule, nbytes, itemsize, weights, params.chunk)
-    loops, count = len(sizes), len(schedule)
-    stagger = 1 if schedule.pipelined else schedule.n_steps
-    step = (schedule.step[None, :] + np.arange(loops, dtype=np.int32)[:, None] * stagger).ravel()
-    order = np.argsort(step, kind="stable").astype(np.int32)  # by step, then loop, then index
-    loop, origin = np.divmod(order, np.int32(max(1, count)))
-    place = np.empty((loops, count), np.int32)
-    place[loop, origin] = np.arange(len(order), dtype=np.int32)
-    reads, chain = (_moved(column, place, loop, origin) for column in dependencies(schedule))
-    number = _channel_numbers(schedule, loop, origin, params.channels)
-    hop, links = _hops(schedule.src[origin], schedule.dst[origin], network, devices)
-    return assemble(
-        schedule,
-        params,
-        network,
-        Columns(origin, loop, step[order], _sizes(sizes, loop, origin), number, reads, chain, hop, links),
-        arrivals,
-    )
-
-
-def _channel_numbers(schedule: Schedule, loop: Index, origin: Index, channels: int) -> Index:
-    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or each peer has one."""
-    if not channels:
-        return schedule.dst[origin].astype(np.int32)
-    if channels == 1:
-        return np.zeros(len(loop), np.int32)
-    chunk = loop.astype(np.int64) * schedule.n_chunks + schedule.src_slot[origin]
-    return (chunk % channels).astype(np.int32)
+    held = _held(schedule, nbytes, itemsize, weights)
+    piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else int(held.max(initial=0))
+    loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
+    if loops * len(schedule) > MOST_TRANSFERS:
+        key = "model" if loops > 1 else "ranks"
+        what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
+        raise InputError([Diagnostic(what, "write a larger chunk" if loops > 1 else "ask for fewer ranks", key)])
+    if compiled is None:
+        compiled = pays(loops * len(schedule))
+    waits = dependencies(schedule, compiled)
+    sizes, kind = _kinds(schedule, held, waits.reads)
+    kind = inherited(waits.reads, kind, compiled)
+    src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params.channels)
+    if loops > 1:
+        loop, origin = program_order(schedule, loops)
+        sizes, kind = _pieces(sizes, kind[origin], loop, piece)
+        waits = _repeated(waits, loop, origin)
+        src, dst = src[origin], dst[origin]
+    way, ways = numbered(src, dst, compiled)
+    routes = _routes(src, dst, way, ways, network, devices)
+    columns = Columns(way, sizes, kind, number, *waits)
+    return assemble(schedule, params, network, routes, columns, arrivals, loops, compiled)
 
 
 class Columns(NamedTuple):
     """What has to be known of each transfer before channels, sides and credits follow: see `Program`. `number` is the
-    channel that the sender uses for it, counted per sender."""
+    channel that the sender uses for it, counted per sender, or one for all."""
 
-    origin: Index
-    loop: Index
-    step: Index
-    nbytes: Index
+    way: Index
+    sizes: Index
+    kind: Index
     number: Index
     reads: Index
     chain: Index
-    hop: Index
-    links: Index
 
 
 def assemble(
     schedule: Schedule,
     params: Params,
     network: Network,
+    routes: Routes,
     columns: Columns,
     arrivals: Mapping[int, int] | None = None,
+    loops: int = 1,
+    compiled: bool = False,
 ) -> Program:
     """Derive channels, receive sides and credits, and put the program together.
 
     In-network agents have one channel and one receive side per peer; `number` says nothing there.
     """
-    src, dst, number = schedule.src[columns.origin], schedule.dst[columns.origin], columns.number
-    channel = _dense(src, np.where(src >= schedule.n, dst, number))
+    way, number = columns.way, columns.number
+    src, dst = routes.src[way], routes.dst[way]
+    channel, channels = numbered(src, np.where(src >= schedule.n, dst, number) if schedule.agents else number, compiled)
+    side, _ = numbered(dst, np.where(dst >= schedule.n, src, number) if schedule.agents else number, compiled)
+    credit = np.broadcast_to(np.int32(NONE), len(way))
+    if params.slots:
+        connection, connections = numbered(numbered(src, dst, compiled)[0], number, compiled)
+        credit = credits(connection, connections, params.slots, compiled)
     came = np.zeros(schedule.participants, np.int64)
     for rank, when in (arrivals or {}).items():
         came[rank] = when
@@ -169,28 +245,48 @@ def assemble(
         bandwidths=network.bandwidths,
         latencies=network.latencies,
         link_names=network.link_names,
-        origin=columns.origin,
-        loop=columns.loop,
-        step=columns.step,
-        src=src,
-        dst=dst,
-        nbytes=columns.nbytes,
-        reduce=schedule.reduce[columns.origin],
+        routes=routes,
+        sizes=columns.sizes,
+        way=way,
+        kind=columns.kind,
         channel=channel,
-        side=_dense(dst, np.where(dst >= schedule.n, src, number)),
+        side=side,
         reads=columns.reads,
         chain=columns.chain,
-        credit=_before(_dense(src, dst, number), params.slots) if params.slots else np.full(len(src), NONE, np.int32),
-        channel_before=_before(channel, 1),
-        hop=columns.hop,
-        links=columns.links,
+        credit=credit,
+        channel_before=predecessors(channel, channels, compiled),
         arrivals=came,
-        loops=int(columns.loop.max(initial=0)) + 1,
+        loops=loops,
     )
 
 
-def _loop_sizes(schedule: Schedule, nbytes: int, itemsize: int, weights: object, chunk: int) -> list[NDArray[np.int64]]:
-    """For each loop the bytes of every transfer of the schedule. Equal loops share one array."""
+def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
+    """Loop and row of the schedule of each transfer: by step, counting the stagger, then loop, then row."""
+    count = len(schedule)
+    if loops == 1 or not schedule.pipelined:  # one loop after the other
+        return np.repeat(np.arange(loops, dtype=np.int32), count), np.tile(np.arange(count, dtype=np.int32), loops)
+    step = schedule.step[None, :] + np.arange(loops, dtype=np.int32)[:, None] * np.int32(_stagger(schedule))
+    loop, origin = np.divmod(np.argsort(step.ravel(), kind="stable").astype(np.int32), np.int32(max(1, count)))
+    return loop, origin
+
+
+def _stagger(schedule: Schedule) -> int:
+    return 1 if schedule.pipelined else schedule.n_steps
+
+
+def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
+    """Predecessors within the schedule as indices within the program: always of the same loop."""
+    place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
+    place[loop, origin] = np.arange(len(origin), dtype=np.int32)
+    moved = (np.where(c[origin] == NONE, NONE, place[loop, np.maximum(c[origin], 0)]) for c in waits)
+    return Dependencies(*moved)
+
+
+# --- sizes ---
+
+
+def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
+    """The bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
     contract = collective(schedule.collective)
     held = np.zeros((schedule.n, schedule.n_chunks), np.int64)
     try:
@@ -198,100 +294,49 @@ def _loop_sizes(schedule: Schedule, nbytes: int, itemsize: int, weights: object,
             held[list(group)] = contract.sizes(nbytes, len(group), schedule.n_chunks, schedule.root, itemsize, weights)
     except ValueError as error:
         raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
-    if not chunk:
-        return [_flow_of_sizes(schedule, held)]
-    piece = max(itemsize, chunk // itemsize * itemsize)
-    loops = max(1, -(-int(held.max(initial=0)) // piece))
-    if loops * len(schedule) > MOST_TRANSFERS:
-        what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
-        raise InputError([Diagnostic(what, "write a larger chunk", "model")])
-    known: dict[bytes, NDArray[np.int64]] = {}
-    found = []
-    for loop in range(loops):
-        part = np.clip(held - loop * piece, 0, piece)
-        key = part.tobytes()
-        if key not in known:
-            known[key] = _flow_of_sizes(schedule, part)
-        found.append(known[key])
-    return found
+    return held
 
 
-def _flow_of_sizes(schedule: Schedule, held: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The size of each transfer: that of the value it reads, wherever it has come from."""
-    if held.size and held.min() == held.max():
-        return np.full(len(schedule), held.flat[0], np.int64)
-    width = schedule.n_slots
-    table = np.zeros((schedule.participants, width), np.int64)
-    table[: schedule.n, : schedule.n_chunks] = held
-    flat = table.ravel()
-    read = schedule.src.astype(np.int64) * width + schedule.src_slot
-    write = schedule.dst.astype(np.int64) * width + schedule.dst_slot
-    sizes = np.empty(len(schedule), np.int64)
-    for rows in schedule.steps():
-        sizes[rows] = flat[read[rows]]
-        flat[write[rows]] = sizes[rows]
-    return sizes
+def _kinds(schedule: Schedule, held: NDArray[np.int64], reads: Index) -> tuple[Index, Index]:
+    """The distinct sizes of slots, the last of them 0, for slots that hold nothing at the start; and which of them each
+    transfer carries that reads what was there at the start."""
+    distinct, first = np.unique(held), np.flatnonzero(reads == NONE)
+    first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
+    kind = np.full(len(reads), len(distinct), np.int32)
+    kind[first] = np.searchsorted(distinct, held[schedule.src[first], schedule.src_slot[first]])
+    return np.append(distinct, 0), kind
 
 
-def _sizes(sizes: list[NDArray[np.int64]], loop: Index, origin: Index) -> Index:
-    if len(sizes) == 1:
-        return sizes[0][origin]
-    distinct = {id(column): column for column in sizes}
-    row_of = {key: row for row, key in enumerate(distinct)}
-    rows: Index = np.asarray([row_of[id(column)] for column in sizes])
-    found: Index = np.stack(list(distinct.values()))[rows[loop], origin]
-    return found
+def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> tuple[Index, Index]:
+    """Sizes and kinds where each loop moves a piece of every slot: as many whole ones as it holds, what is left, and
+    then nothing."""
+    whole = (sizes // piece)[kind]
+    kind = np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
+    return np.append(sizes % piece, piece), kind
 
 
-def _moved(column: Index, place: Index, loop: Index, origin: Index) -> Index:
-    """Predecessors within the schedule as indices within the program: always of the same loop."""
-    before = column[origin]
-    return np.where(before == NONE, NONE, place[loop, np.maximum(before, 0)]) if len(before) else before
+# --- channels and routes ---
 
 
-def _dense(*columns: NDArray[Any]) -> Index:
-    """Number the distinct combinations of some columns in order of first use."""
-    key = columns[0].astype(np.int64)
-    for column in columns[1:]:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    span = int(key.max(initial=-1)) + 1
-    if span > 4 * len(key) + DENSE:
-        _, key = np.unique(key, return_inverse=True)
-        span = int(key.max(initial=-1)) + 1
-    first = np.full(span, len(key), np.int32)
-    first[key[::-1]] = np.arange(len(key) - 1, -1, -1, dtype=np.int32)  # the last to be written is the first used
-    used = np.flatnonzero(first < len(key))
-    number = np.empty(span, np.int32)
-    number[used[np.argsort(first[used])]] = np.arange(len(used), dtype=np.int32)
-    return number[key]
+def _channel_numbers(schedule: Schedule, loops: int, channels: int) -> Index:
+    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops; or a peer has one."""
+    if channels == 1:
+        return np.zeros(1, np.int32)
+    loop, origin = program_order(schedule, loops)
+    if not channels:
+        return schedule.dst[origin]
+    return ((loop * np.int64(schedule.n_chunks) + schedule.src_slot[origin]) % channels).astype(np.int32)
 
 
-def _before(group: Index, distance: int) -> Index:
-    """For each entry the index of the entry `distance` places before it in the same group, or NONE."""
-    order = np.argsort(group, kind="stable").astype(np.int32)
-    before = np.full(len(group), NONE, np.int32)
-    if distance < len(group):
-        same = group[order[distance:]] == group[order[:-distance]]
-        before[order[distance:]] = np.where(same, order[:-distance], NONE)
-    return before
-
-
-def _hops(src: Ints, dst: Ints, network: Network, devices: Sequence[str]) -> tuple[Index, Index]:
-    """Routes, looked up once per pair, laid end to end."""
-    which = _dense(src, dst)
-    count = int(which.max(initial=-1)) + 1
-    some = np.empty(count, np.int64)
-    some[which] = np.arange(len(which))  # a transfer of each pair
-    pairs = zip(src[some].tolist(), dst[some].tolist(), strict=True)
-    routes = [network.route(devices[a], devices[b]) for a, b in pairs]
-    lengths = np.asarray([len(route) for route in routes], dtype=np.int32)
-    hop = np.zeros(len(src) + 1, np.int32)
-    np.cumsum(lengths[which], out=hop[1:])
-    starts = np.zeros(count + 1, np.int32)
-    np.cumsum(lengths, out=starts[1:])
-    flat = np.asarray([link for route in routes for link in route], dtype=np.int32)
-    within = np.arange(hop[-1], dtype=np.int32) - np.repeat(hop[:-1], np.diff(hop))
-    return hop, flat[np.repeat(starts[which], lengths[which]) + within]
+def _routes(src: Index, dst: Index, way: Index, ways: int, network: Network, devices: Sequence[str]) -> Routes:
+    some = np.empty(ways, np.int32)
+    some[way] = np.arange(len(way), dtype=np.int32)  # a transfer that goes each way
+    src, dst = src[some], dst[some]
+    hop, links = network.routes(devices, src, dst)
+    if hop[-1] > MOST_HOPS:
+        what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"
+        raise InputError([Diagnostic(what, "ask for fewer ranks", "ranks")])
+    return Routes(src, dst, hop.astype(np.int32), links.astype(np.int32))
 
 
 def blocking_predecessors(program: Program) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from oracle import Link, Message, Rules, random_case, simulate
 from simcoll.engines import event, fast
 from simcoll.errors import StuckError
 from simcoll.model import Params, dependencies
-from simcoll.program import Columns, Program, assemble
+from simcoll.program import Columns, Program, Routes, assemble
 from simcoll.schedule import Schedule
 from simcoll.topology import Link as TopologyLink
 
@@ -31,19 +31,16 @@ def program_of(messages: list[Message], links: list[Link], rules: Rules, arrival
     names = [f"link{i}" for i in range(len(links))]
     network = SimpleNamespace(bandwidths=bandwidths, latencies=latencies, link_names=names)
     params = Params(**{field: getattr(rules, field) for field in Rules.__dataclass_fields__})
-    index, zero = np.arange(len(rows)), np.zeros(len(rows), np.int64)
-    hop = np.cumsum([0, *(len(m.route) for m in messages)])
-    columns = Columns(
-        origin=index,
-        loop=zero,
-        step=schedule.step.astype(np.int64),
-        nbytes=np.array([m.nbytes for m in messages]),
-        number=np.array([m.channel for m in messages]),
-        **dependencies(schedule)._asdict(),
-        hop=hop,
-        links=np.array([link for m in messages for link in m.route], dtype=np.int64),
+    hop = np.cumsum([0, *(len(m.route) for m in messages)], dtype=np.int32)
+    routes = Routes(
+        schedule.src, schedule.dst, hop, np.array([link for m in messages for link in m.route], dtype=np.int32)
     )
-    return assemble(schedule, params, network, columns, {r: t for r, t in arrivals.items() if r < n})
+    sizes, kind = np.unique([m.nbytes for m in messages], return_inverse=True)
+    number = np.array([m.channel for m in messages], dtype=np.int32)
+    columns = Columns(
+        np.arange(len(rows), dtype=np.int32), sizes, kind.astype(np.int32), number, *dependencies(schedule)
+    )
+    return assemble(schedule, params, network, routes, columns, {r: t for r, t in arrivals.items() if r < n})
 
 
 def differences(case: Case, engine: str = "event") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -425,10 +426,10 @@ class Star:
         self.bandwidths = np.full(2 * n, 50 * 10**9, np.int64)
         self.latencies = np.full(2 * n, 250_000, np.int64)
 
-    def route(self, src: str, dst: str) -> tuple[int, ...]:
+    def routes(self, devices: Sequence[str], src: Any, dst: Any) -> tuple[Any, Any]:
         """Up and down; nothing within a rank."""
-        a, b = int(src[4:]), int(dst[4:])
-        return (a, self.n + b) if a != b else ()
+        hops = np.stack([src, self.n + dst], axis=1)[src != dst]
+        return np.concatenate([[0], np.cumsum(2 * (src != dst))]), hops.ravel()
 
 
 def run(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Star, Program, Timeline]:

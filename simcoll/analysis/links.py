@@ -21,9 +21,7 @@ class Binding(NamedTuple):
 
 def bytes_carried(program: Program) -> NDArray[np.int64]:
     """Payload bytes over each link, int64 (links,)."""
-    carried = np.zeros(len(program.bandwidths), np.int64)
-    np.add.at(carried, program.links, program.hop_bytes)
-    return carried
+    return program.carried
 
 
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:

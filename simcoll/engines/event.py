@@ -194,7 +194,7 @@ class _Run:
         self.started, self.sent, self.arrived, self.ended, self.completed = (
             _Milestone(self.env, count) for _ in range(5)
         )
-        self.hop_begin, self.hop_end = np.zeros((2, len(program.links)), np.int64)
+        self.hop_begin, self.hop_end = np.zeros((2, len(program.hops.links)), np.int64)
         self.links: dict[int, _Server] = {}
         self.sides: dict[int, _Server] = {}
         self.fabric = self._fabric()
@@ -273,7 +273,7 @@ class _Run:
             yield from (self.leave_fifo if self.params.sharing == "fifo" else self.leave_fair)(i, route)
 
     def leave_fair(self, i: int, route: list[int]) -> Wait:
-        hops, ready = slice(self.program.hop[i], self.program.hop[i + 1]), self.env.now
+        hops, ready = slice(*self.program.hops.first[i : i + 2]), self.env.now
         cap = [len(self.program.bandwidths) + int(self.program.channel[i])] if self.params.channel_bandwidth else []
         yield self.fabric.send(i, int(self.program.nbytes[i]), route + cap)
         self.hop_begin[hops], self.hop_end[hops] = ready, self.env.now
@@ -314,7 +314,7 @@ class _Run:
         return self.links.setdefault(link, _Server(self.env))
 
     def note(self, i: int, hop: int, begin: int, service: int) -> None:
-        at = self.program.hop[i] + hop
+        at = self.program.hops.first[i] + hop
         self.hop_begin[at], self.hop_end[at] = begin, begin + service
 
     # --- receiving ---

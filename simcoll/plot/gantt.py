@@ -81,7 +81,7 @@ def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], t
         )
     chunks = _chunks(program)
     panels = {"rank": _rank_lanes(program, timeline, devices, chunks)}
-    if len(program.links):
+    if len(program.routes.links):
         panels["link"] = _link_lanes(program, timeline, program.link_names, chunks)
     notes = [_cut(panels[what], f"{what}s") for what in panels]
     placed = {what: _place(lanes, timeline.makespan_ps // HAIR) for what, lanes in panels.items()}
@@ -126,9 +126,9 @@ def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], ch
 
 def _link_lanes(program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
     busy = utilisation(program, timeline.makespan_ps)
-    lanes = {link: Lane(names[link], busy[link]) for link in np.unique(program.links).tolist()}
-    carried = np.repeat(np.asarray(chunks), np.diff(program.hop))
-    columns = (program.links, timeline.hop_begin, timeline.hop_end, carried)
+    lanes = {link: Lane(names[link], busy[link]) for link in np.unique(program.routes.links).tolist()}
+    carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
+    columns = (program.hops.links, timeline.hop_begin, timeline.hop_end, carried)
     for link, begin, end, chunk in zip(*(column.tolist() for column in columns), strict=True):
         lanes[link].spans.append(Span(begin, end, chunk))
     return list(lanes.values())
