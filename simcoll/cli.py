@@ -22,7 +22,8 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
     "predict": ("run.predict", "Predict one collective without a scenario file."),
     "plot": ("tables.plot", "Plot a results.csv again."),
-    "compare": ("tables.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
+    "compare": ("compare.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
+    "calibrate": ("calibrate.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
     "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
     "lab": (
         "measure.lab",

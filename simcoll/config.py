@@ -334,6 +334,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def dump(value: Any) -> str:
-    """Plain values as YAML text, keys in the order given."""
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120))
+def dump(value: Any, *, inline: bool = False) -> str:
+    """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
+    flow = None if inline else False
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120, default_flow_style=flow))

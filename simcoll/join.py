@@ -6,13 +6,10 @@ anything. Pure functions: reading tables and printing are done elsewhere.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
 
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, Row, normal
@@ -20,7 +17,6 @@ from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, Row, normal
 EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has them
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
-SCHEMA: Final = "simcoll.compare/1"
 
 _OUTCOMES: Final = frozenset(
     ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps", "engine", "staged")
@@ -68,10 +64,7 @@ def join(measured: Sequence[Row], predicted: Sequence[Mapping[str, object]], whe
     """
     rows = [_record(row) for row in measured]
     predictions = _timed(predicted)
-    known = {*COLUMNS, *(column for record in (*rows, *predicted) for column in record)} - {"row"}
-    unknown = [column for column in where if column not in known]
-    if unknown:
-        raise InputError(Diagnostic(f"--where: no column {c!r}", did_you_mean(c, known)) for c in unknown)
+    _check_columns(where, (*rows, *predicted))
     chosen = _select(rows, where)
     candidates = defaultdict(list)
     for record in _select(predictions, where):
@@ -81,9 +74,36 @@ def join(measured: Sequence[Row], predicted: Sequence[Mapping[str, object]], whe
     return [_point(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
 
 
+def condition(text: str, option: str = "--where") -> tuple[str, str]:
+    """Column and value of `COL=VALUE`; raises InputError."""
+    column, equals, value = text.partition("=")
+    if not equals or not column:
+        raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
+    return column.strip(), value.strip()
+
+
 def select(measured: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
     """The rows that say exactly VALUE in column COL; where no row of the table does, those that do not say."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
+
+
+def among(measured: Sequence[Row], where: Mapping[str, Collection[str]], option: str) -> list[bool]:
+    """Of each row whether it says one of the values in every column. Raises InputError for a column that no row has."""
+    check_columns(where, measured, option)
+    records = [_record(row) for row in measured]
+    wanted = {column: {_comparable(column, text, option) for text in texts} for column, texts in where.items()}
+    return [all(_comparable(c, record.get(c)) in values for c, values in wanted.items()) for record in records]
+
+
+def check_columns(where: Iterable[str], measured: Iterable[Row], option: str = "--where") -> None:
+    """Raise InputError for a column that no row has."""
+    _check_columns(where, map(_record, measured), option)
+
+
+def _check_columns(where: Iterable[str], records: Iterable[Record], option: str = "--where") -> None:
+    known = {*COLUMNS, *(column for record in records for column in record)} - {"row"}
+    if unknown := [column for column in where if column not in known]:
+        raise InputError(Diagnostic(f"{option}: no column {c!r}", did_you_mean(c, known)) for c in unknown)
 
 
 def _record(row: Row) -> Record:
@@ -129,13 +149,13 @@ def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Rec
     return records
 
 
-def _comparable(column: str, value: object) -> float | str | None:
+def _comparable(column: str, value: object, option: str = "--where") -> float | str | None:
     """A number where the value is one, else text in small letters; None where it says nothing."""
     try:
         meant = normal(column, value)
     except ValueError as error:
         what, _, cure = str(error).partition("; ")
-        raise InputError(f"--where {column}: {what}", cure) from None
+        raise InputError(f"{option} {column}: {what}", cure) from None
     try:
         return None if meant is None else float(meant)
     except ValueError:
@@ -192,37 +212,3 @@ def _point(measured: Record, predicted: Record) -> Point:
         high_us=predicted["high_us"],
         confidence=predicted.get("confidence") or None,
     )
-
-
-def summary(points: Sequence[Point]) -> list[dict[str, object]]:
-    """Errors in percent for each collective and number of ranks, and for all points in the last row.
-
-    `mape`, `median` and `p95` are of the absolute errors, `bias` is the mean of the signed ones. Empty without points.
-    """
-    groups: dict[tuple[str, int | None], list[float]] = defaultdict(list)
-    for point in points:
-        groups[point.collective, point.ranks].append(point.error)
-    if points:
-        groups["all", None] = [point.error for point in points]
-    return [
-        {
-            "collective": collective,
-            "ranks": ranks,
-            "points": len(errors),
-            "mape": 100 * float(np.mean(np.abs(errors))),
-            "median": 100 * float(np.median(np.abs(errors))),
-            "p95": 100 * float(np.percentile(np.abs(errors), 95)),
-            "bias": 100 * float(np.mean(errors)),
-        }
-        for (collective, ranks), errors in groups.items()
-    ]
-
-
-def document(points: Sequence[Point], unmatched: int = 0) -> dict[str, object]:
-    """What `compare --json` prints; `unmatched` measured rows had no prediction."""
-    return {
-        "schema": SCHEMA,
-        "points": [dataclasses.asdict(point) for point in points],
-        "summary": summary(points),
-        "unmatched": unmatched,
-    }

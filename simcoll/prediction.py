@@ -15,9 +15,11 @@ from simcoll import registry, systems
 from simcoll.analysis import bounds, links
 from simcoll.analysis.staging import staged
 from simcoll.collectives import collective
+from simcoll.confidence import Asked, fingerprint, judge
 from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
 from simcoll.folding import Folded, fold
+from simcoll.profile import load_profile
 from simcoll.program import Program, bind
 from simcoll.recent import Recent
 from simcoll.scenario import Placement, Point, Scenario
@@ -48,8 +50,9 @@ class Prediction:
 
     @property
     def time_ps(self) -> int:
-        """From the first rank's coming to the last transfer's end and the last rank's coming."""
-        return max(self.totals.makespan_ps, *_arrivals(self.scenario, len(self.devices)).values(), 0)
+        """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
+        came = _arrivals(self.scenario, len(self.devices)).values()
+        return max(self.totals.makespan_ps, *came, 0) + load_profile(self.scenario.profile).launch
 
     @cached_property
     def program(self) -> Program:
@@ -71,7 +74,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     scenario = point.scenario if isinstance(point, Point) else point
     if scenario.algorithm == "auto":
         return _fastest(scenario, topology)
-    topology = topology or _topology(scenario.topology.model_dump_json(), scenario.seed, scenario.contents())
+    topology = load_profile(scenario.profile).serve(topology) if topology else _topology(scenario)
     places = _placed(scenario, topology)
     source, proved = source_of(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: source.agents])
@@ -170,9 +173,10 @@ def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     return min(found, key=lambda prediction: prediction.time_ps)
 
 
-def _topology(spec: str, seed: int, contents: str) -> Topology:
-    spec_ = systems.TopologySpec.model_validate_json
-    return _TOPOLOGIES.get((spec, seed, contents), lambda: systems.build(spec_(spec), seed=seed))
+def _topology(scenario: Scenario) -> Topology:
+    spec, seed, profile = scenario.topology, scenario.seed, load_profile(scenario.profile)
+    key = (spec.model_dump_json(), seed, scenario.contents())
+    return _TOPOLOGIES.get(key, lambda: profile.serve(systems.build(spec, seed=seed)))
 
 
 def _placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
@@ -242,12 +246,23 @@ def row(prediction: Prediction) -> dict[str, object]:
         "shortcut": totals.shortcut,
         "proved": prediction.proved,
         "bytes_per_rank": totals.bytes_per_rank,
-        "confidence": "uncalibrated",
+        **_trusted(prediction, n),
         "binding_link": topology.link_names[binding.link] if binding else None,
         "binding_busy": binding.busy if binding else None,
         "staged": waited.count if waited else None,
         "staged_bytes": waited.peak_bytes if waited else None,
     }
+
+
+def _trusted(prediction: Prediction, n: int) -> dict[str, object]:
+    """The columns that say how far the time may be trusted."""
+    scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
+    setting = fingerprint(prediction.topology, scenario.params()) if profile.calibration else ""
+    asked = Asked(scenario.collective, prediction.algorithm, n, scenario.nbytes, setting)
+    found = judge(profile, asked, scenario.model)
+    time_us = prediction.time_ps / 1e6
+    low, high = (None if factor is None else time_us * factor for factor in (found.low, found.high))
+    return {"confidence": found.confidence, "low_us": low, "high_us": high}
 
 
 def describe(scenario: Scenario) -> dict[str, object]:

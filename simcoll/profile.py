@@ -1,18 +1,23 @@
-"""Profiles: the parameters of the model with where they come from, and how they are written."""
+"""Profiles: the parameters of the model with where they come from, and how they are written.
+
+A calibrated profile also says what was fitted to which rows, how well, and what a prediction with it is worth.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, StrictBool, WithJsonSchema
+from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema
 
 from simcoll import config, units
 from simcoll.config import Model
 from simcoll.errors import did_you_mean
-from simcoll.model import Blocking
+from simcoll.model import Blocking, Params
+from simcoll.topology import Link, Topology
 
 
 def _size(value: object) -> int:
@@ -108,13 +113,99 @@ class ModelSpec(Model):
     blocking: Blocks | None = None
 
 
+def _share(value: object) -> float:
+    return value if isinstance(value, float) else float(units.parse_exact(value, "share"))
+
+
+Share = Annotated[float, BeforeValidator(_share), Field(ge=0)]
+
+
+class LinkScale(Model):
+    """What links of a kind have of their rated bandwidth (headers, protocol) and latency, as this harness sees them."""
+
+    efficiency: Annotated[Share, Field(gt=0)] = 1.0
+    latency: Share = 1.0
+
+    def of(self, link: Link) -> Link:
+        """The link as it serves."""
+        return Link(round(link.bandwidth * self.efficiency), round(link.latency * self.latency), link.kind)
+
+
+class Errors(Model):
+    """How far predictions were from some rows; `mape`, `median`, `p95` of |error| and `bias` in percent. `low` and
+    `high`: the range of measured / predicted in which 90 % of normal residuals of this spread lie."""
+
+    rows: int
+    mape: float
+    median: float
+    p95: float
+    bias: float
+    low: float
+    high: float
+
+
+class Series(Model):
+    """Rows that differ in size only. `setting` stands for everything else that decides a time: see `fingerprint`."""
+
+    collective: str
+    algorithm: str = "auto"
+    ranks: int
+    topology: str
+    setting: str
+    fitted: tuple[int, ...] = ()
+    held_out: tuple[int, ...] = ()
+
+
+class Source(Model):
+    """A table that rows came from."""
+
+    file: str
+    sha256: str
+    rows: int
+
+
+class Calibration(Model):
+    """How a profile was found, and on what."""
+
+    topology: str
+    date: str
+    simcoll: str
+    scipy: str
+    seed: int
+    files: tuple[Source, ...]
+    where: tuple[str, ...] = ()
+    split: str
+    left: dict[str, str] = Field(default_factory=dict)
+    intervals: dict[str, tuple[str, str]]
+    errors: dict[Literal["fitted", "held_out"], Errors]
+    covers: tuple[Series, ...]
+
+
 class Profile(Model):
-    """A set of model parameters with where it comes from."""
+    """A set of model parameters with where it comes from.
+
+    Outside of the engines' rules stand `launch`, what a call costs before and after all transfers, and `links`, what
+    becomes of the rated links of each kind. `fitted` repeats the parameters that a calibration found.
+    """
 
     name: str
     description: str = ""
     source: str = ""
-    model: ModelSpec
+    harness: str | None = None
+    model: ModelSpec = ModelSpec()
+    launch: Duration = 0
+    links: dict[str, LinkScale] = Field(default_factory=dict)
+    fitted: dict[str, str] = Field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def serve(self, topology: Topology) -> Topology:
+        """The topology with its links as they serve; the same where nothing changes them."""
+        if not self.links.keys() & {link.kind for *_, link in topology.graph.edges.data("link")}:
+            return topology
+        graph = topology.graph.copy()
+        for *_, data in graph.edges(data=True):
+            data["link"] = self.links.get(data["link"].kind, LinkScale()).of(data["link"])
+        return Topology(graph, topology.name, topology.routing, topology.explicit)
 
 
 def shipped_profiles() -> dict[str, Path]:
@@ -135,9 +226,41 @@ def find_profile(name: str) -> Path:
 def load_profile(name: str) -> Profile:
     """Read a profile; raises InputError."""
     path = find_profile(name)
-    return _parsed(config.text_of(path), str(path))
+    return parse_profile(config.text_of(path), str(path))
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str, source: str) -> Profile:
+def parse_profile(text: str, source: str) -> Profile:
+    """A profile from its text; `source` names it in errors. Raises InputError."""
     return config.validate(Profile, [config.parse(text, source)])[0]
+
+
+# --- writing ---
+
+
+def spelt(params: Params) -> dict[str, object]:
+    """Parameters as the key `model` of a profile has them, exactly; those that are as in `ideal` are left out."""
+    plain = Params()
+    given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
+    return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}
+
+
+def _exact(value: int, digits: int) -> str:
+    return f"{value // 10**digits}.{value % 10**digits:0{digits}d}".rstrip("0").rstrip(".")
+
+
+def _duration_text(ps: int) -> str:
+    return f"{_exact(ps, 6)} us"
+
+
+def _bandwidth_text(rate: int) -> str:
+    return f"{_exact(rate, 9)} GB/s"
+
+
+_SPELT: Final[dict[str, Callable[[Any], object]]] = {
+    **dict.fromkeys(("o_send", "o_recv", "g"), _duration_text),
+    **dict.fromkeys(("gamma", "channel_bandwidth"), _bandwidth_text),
+    "channels": lambda channels: channels or "per-peer",
+    "chunk": units.format_size,
+    "blocking": lambda blocking: blocking == "sends-first" or blocking,
+}

@@ -28,7 +28,8 @@ def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
     first = scenarios[0]
     shown = [{**row, "time_us": row.get("time_us"), "bound_us": row.get("lower_bound_us")} for row in rows]
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
-    columns += ["bound_us", *_settings(rows)]
+    judged = any(row.get("low_us") is not None for row in rows)
+    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
     head = [
         f"# simcoll {simcoll.__version__}: {first.name}",
         f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
@@ -170,13 +171,50 @@ def topology_text(told: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"bisection bandwidth {told['bisection_GBps']:.4g} GB/s (one direction)"])
 
 
+_ERRORS: Final = ("points", "mape", "median", "p95", "bias")
+
+
 def comparison_table(document: Mapping[str, Any]) -> str:
-    """Every point with its error, then the summary."""
+    """Every point with its error, what intervals and ranking are worth, errors by region, and the summary."""
     columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
-    points = tables.render([*columns, "error"], document["points"])
-    summary = tables.render(["collective", "ranks", "points", "mape", "median", "p95", "bias"], document["summary"])
-    note = f"# {document['unmatched']} measured rows have no prediction\n" if document.get("unmatched") else ""
-    return f"{points}\n\n{note}{summary}"
+    held = document["intervals"]
+    columns += ["low_us", "high_us"] if held else []
+    parts = [tables.render([*columns, "error"], document["points"]), ""]
+    if held:
+        where = f"{held['coverage']:.1f} % of {held['points']} measured times"
+        parts.append(f"# 90 % intervals hold {where}; mean width {held['width']:.1f} % of the prediction")
+    parts += [_ranking_line(document["ranking"])] if document["ranking"] else []
+    parts += [f"# {document['unmatched']} measured rows have no prediction"] if document.get("unmatched") else []
+    if len(document["regions"]) > 1:
+        parts += [tables.render(["region", *_ERRORS], document["regions"]), ""]
+    return "\n".join([*parts, tables.render(["collective", "ranks", *_ERRORS], document["summary"])])
+
+
+def _ranking_line(ranking: Mapping[str, Any]) -> str:
+    order = "" if ranking["in_order"] is None else f", {ranking['in_order']:.1f} % of {ranking['pairs']} clear pairs"
+    return (
+        f"# order of algorithms at {ranking['groups']} points: Kendall's tau {ranking['tau']:.2f}{order} in order; "
+        f"regret mean {ranking['regret_mean']:.1f} %, worst {ranking['regret_worst']:.1f} %"
+    )
+
+
+def calibration_table(document: Mapping[str, Any]) -> str:
+    """Parameters with their intervals, what was left as it was, and errors on fitted and on other rows."""
+    shown = [
+        {"parameter": p["name"], "value": _quantity(p["value"], p), "from": p["low"], "to": p["high"]}
+        for p in document["parameters"]
+    ]
+    parts = [f"# simcoll {simcoll.__version__}: profile {document['profile']}, harness {document['harness']}; "
+             f"fitted: {document['split']}; from … to: 90 % intervals"]  # fmt: skip
+    parts += [tables.render(["parameter", "value", "from", "to"], shown)]
+    parts += [f"# {name} is left as it is: {why}" for name, why in document["left"].items()]
+    parts += [f"# {note}" for note in document["notes"]]
+    told = [{**its, "rows": name.replace("_", " "), "points": its["rows"]} for name, its in document["errors"].items()]
+    return "\n".join([*parts, "", tables.render(["rows", *_ERRORS], told)])
+
+
+def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
+    return "none" if value is None else f"{value:.4g} {parameter['unit']}"
 
 
 # --- schema ---

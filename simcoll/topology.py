@@ -56,7 +56,7 @@ class Topology:
     ):
         if routing not in POLICIES:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
-        self.name, self.routing = name, routing
+        self.name, self.routing, self.explicit = name, routing, dict(routes or {})
         self.graph = nx.freeze(graph)
         _check(graph)
         self.links: tuple[tuple[str, str], ...] = tuple(graph.edges)

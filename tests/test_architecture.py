@@ -30,6 +30,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["workers.py"],
     "cloudpickle": ["workers.py"],
     "pandas": ["api.py"],
+    "scipy": ["fitting.py"],
 }
 SHARED = [
     "plot/style.py",

@@ -710,7 +710,7 @@ def test_compare_joins_and_sums_up(scenario: Path, measured: Path):
     found = simcoll("compare", scenario, measured, "--json").json
     assert {"points", "summary"} <= set(found)
     keys = [*("collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "dtype", "measured_us")]
-    keys += ["predicted_us", "error", "low_us", "high_us", "confidence"]
+    keys += ["predicted_us", "error", "low_us", "high_us", "confidence", "region"]
     assert [list(point) for point in found["points"]] == [keys] * 3
     for point in found["points"]:
         assert point["error"] == pytest.approx(point["predicted_us"] / point["measured_us"] - 1)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcoll.compare import document
 from simcoll.errors import InputError
 from simcoll.formats.measured import Row, parse_measured
-from simcoll.join import Point, document, join, select, summary
+from simcoll.join import Point, join, select
+from simcoll.scores import intervals, ranking, region_of, regions, summary
 from simcoll.tables import render
 
 
@@ -175,7 +177,7 @@ def test_document_is_json():
     assert (found["schema"], found["unmatched"], len(found["summary"])) == ("simcoll.compare/1", 3, 2)
     assert set(found["points"][0]) == {
         "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "dtype", "measured_us", "predicted_us",
-        "error", "low_us", "high_us", "confidence",
+        "error", "low_us", "high_us", "confidence", "region",
     }  # fmt: skip
 
 

@@ -1,0 +1,222 @@
+"""Parameters of the model found from measured tables: what `simcoll calibrate` does.
+
+Some rows are fitted, the others are scored. What the rows cannot tell is named and left as it is, or refused if it was
+asked for. The outcome is a profile that says how it was found, and how wrong it is on rows that it has not seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import simcoll
+from simcoll import config, fitting, join, parameters, samples, scores
+from simcoll.confidence import fingerprint
+from simcoll.estimate import Estimate, estimate
+from simcoll.formats.measured import Row
+from simcoll.model import Params
+from simcoll.parameters import Setting
+from simcoll.profile import Profile, load_profile, parse_profile, spelt
+from simcoll.questions import Asking
+from simcoll.samples import Samples
+
+SCHEMA: Final = "simcoll.calibrate/1"
+NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A profile as text, and what `calibrate --json` prints: parameters, errors, every row with its prediction."""
+
+    text: str
+    document: Document
+
+
+def calibrate(
+    files: Sequence[Path | str],
+    topology: str,
+    *,
+    name: str = "calibrated",
+    where: Sequence[str] = (),
+    fit: Sequence[str] = (),
+    free: Sequence[str] = (),
+    sets: Sequence[str] = (),
+    seed: int = 0,
+) -> Calibrated:
+    """Fit a profile to measured tables on a topology (a system's name, or a file).
+
+    `where` (COL=VALUE) keeps rows, `fit` (COL=V,V) says which are fitted (default: every second size), `free` which
+    parameters are (default: those that the rows tell), `sets` (PATH=VALUE) what the scenario of all rows is; the
+    profile that it names is where the fit begins. Equal input and `seed` give an equal profile, but for its date.
+
+    Raises InputError for wrong input, and where parameters that were asked for cannot be told from the rows.
+    """
+    fitting.need_scipy()
+    asking = Asking(topology, sets)
+    rows, sources, notes = samples.read(files, dict(join.condition(text) for text in where))
+    some, more = samples.samples(rows, asking)
+    chosen, how = samples.split(some, _listed(fit))
+    params, start = _begin(asking, some.rows[0])
+    found = estimate(some.of(chosen), start, params, free, seed)
+    about = {
+        "topology": topology,
+        "date": time.strftime("%Y-%m-%d"),
+        "simcoll": simcoll.__version__,
+        "scipy": fitting.version(),
+        "seed": seed,
+        "files": [source.model_dump() for source in sources],
+        "where": list(where),
+        "split": how,
+    }
+    return _written(some, chosen, found, _Beginning(name, params, start, about), [*notes, *more, *found.notes])
+
+
+def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
+    """`COL=V,V` as column and values."""
+    pairs = (join.condition(text, "--fit") for text in fit)
+    return {column: [value.strip() for value in values.split(",")] for column, values in pairs}
+
+
+def _begin(asking: Asking, row: Row) -> tuple[Params, Profile]:
+    """The parameters and the profile that the fit begins with: those of all rows, whatever a row's own columns say."""
+    (point,) = asking.points(dataclasses.replace(row, others={}))
+    return point.scenario.params(), load_profile(point.scenario.profile)
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """What a profile is made of besides what was found."""
+
+    name: str
+    params: Params
+    profile: Profile
+    about: Document
+
+
+def _written(
+    some: Samples, chosen: NDArray[np.bool_], found: Estimate, begin: _Beginning, notes: Sequence[str]
+) -> Calibrated:
+    """The profile, scored with the values as they are written."""
+    texts = {name: parameters.text(name, cost) for name, cost in found.costs.items()}
+    head = _head(some, begin, texts)
+    served = parse_profile(config.dump(head), begin.name)
+    freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
+    predicted = some.times(Setting(freed, served.launch, served.links))
+    errors = {"fitted": _errors(predicted, some.measured, chosen)}
+    if not chosen.all():
+        errors["held_out"] = _errors(predicted, some.measured, ~chosen)
+    ends = {name: _ends(name, found) for name in texts}
+    about = {
+        **begin.about,
+        "left": dict(found.left),
+        "intervals": {name: [parameters.text(name, end) for end in its] for name, its in ends.items()},
+        "errors": errors,
+        "covers": _covers(some, chosen, served),
+    }
+    text = config.dump({**head, "calibration": about}, inline=True)
+    parse_profile(text, begin.name)  # what is written can be read
+    document = {
+        "schema": SCHEMA,
+        "profile": begin.name,
+        "harness": served.harness,
+        "parameters": [parameters.told(name, found.costs[name], ends[name]) for name in texts],
+        "left": dict(found.left),
+        "split": begin.about["split"],
+        "errors": errors,
+        "notes": list(notes),
+        "points": _points(some, predicted, chosen),
+    }
+    return Calibrated(text, document)
+
+
+def _ends(name: str, found: Estimate) -> tuple[float, float]:
+    """The ends of an interval as costs, in the order of what is shown."""
+    low, high = found.low[name], found.high[name]
+    return (high, low) if parameters.falls(name) else (low, high)
+
+
+def _head(some: Samples, begin: _Beginning, texts: dict[str, str]) -> Document:
+    """All of a profile but how it was found."""
+    harness, topology = some.rows[0].harness, begin.about["topology"]
+    model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
+    links = {kind: scale.model_dump() for kind, scale in begin.profile.links.items()}
+    shares = {kind: {what: f"{100 * value:.6g} %" for what, value in its.items()} for kind, its in links.items()}
+    for name, text in texts.items():
+        what, _, kind = name.partition(".")
+        if kind:
+            shares.setdefault(kind, {})[what] = text
+    launch = texts.get("launch", parameters.text("launch", begin.profile.launch))
+    return {
+        "name": begin.name,
+        "description": f"fitted to {len(some)} rows of the harness {harness} on {Path(topology).stem}",
+        "source": f"simcoll calibrate, {begin.about['date']}; see calibration",
+        "harness": harness,
+        "model": model,
+        "launch": launch,
+        "links": shares,
+        "fitted": texts,
+    }
+
+
+# --- how good it is ---
+
+
+def _errors(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:
+    """Errors of some rows, and the range of measured/predicted in which 90 % of such rows lie; a tenth of them on
+    either side may be outliers."""
+    found = scores.errors((predicted[which] / measured[which] - 1).tolist())
+    residual = np.log(measured[which] / predicted[which])
+    tenth, middle, ninetieth = np.percentile(residual, (10, 50, 90), method="weibull")
+    low, high = middle - NINETY * (middle - tenth), middle + NINETY * (ninetieth - middle)
+    rounded = {key: round(value, 3) for key, value in found.items() if key != "points"}
+    return {
+        "rows": found["points"],
+        **rounded,
+        "low": round(float(np.exp(low)), 4),
+        "high": round(float(np.exp(high)), 4),
+    }
+
+
+def _covers(some: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
+    """The series of the rows: which sizes were fitted, and which were scored only."""
+    found: dict[tuple[str, str, int, str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    settings = {}
+    for row, which, fitted in zip(some.rows, some.which.tolist(), chosen.tolist(), strict=True):
+        scenario, topology = some.scenarios[which], some.questions[which].topology
+        if which not in settings:
+            model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
+            params = scenario.model_copy(update={"model": model}).params()
+            settings[which] = fingerprint(served.serve(topology), params)
+        key = (row.collective, scenario.algorithm, row.ranks, topology.name, settings[which])
+        found[key][0 if fitted else 1].add(row.size_bytes)
+    return [
+        {
+            **dict(zip(("collective", "algorithm", "ranks", "topology", "setting"), key, strict=True)),
+            "fitted": sorted(fitted),
+            "held_out": sorted(scored - fitted),
+        }
+        for key, (fitted, scored) in found.items()
+    ]
+
+
+def _points(some: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -> list[Document]:
+    return [
+        {
+            **{key: getattr(row, key) for key in join.KEYS},
+            "measured_us": row.time_us,
+            "predicted_us": time_ps / 1e6,
+            "error": time_ps / 1e6 / row.time_us - 1,
+            "fitted": fitted,
+        }
+        for row, time_ps, fitted in zip(some.rows, predicted.tolist(), chosen.tolist(), strict=True)
+    ]

@@ -1,0 +1,58 @@
+"""`simcoll compare`: predictions against a measured table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from simcoll.commands.options import JSON, SETS, read_text
+
+
+@click.command()
+@click.argument("predicted", metavar="SCENARIO|RESULTS.csv|system=NAME")
+@click.argument("measured", metavar="MEASURED.csv|-")
+@click.option("--where", multiple=True, metavar="COL=VALUE", help="Keep only these rows of both tables.")
+@SETS
+@click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for compare.csv and the picture.")
+@JSON
+def compare(
+    predicted: str,
+    measured: str,
+    where: tuple[str, ...],
+    sets: tuple[str, ...],
+    max_mape: float | None,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Compare predictions with a measured table, or with nccl-tests' text.
+
+    `-` reads a pipe; `system=NAME` also takes the path of a topology file. Prints the error of each point, errors by
+    region, whether intervals hold, and whether algorithms come in the right order.
+    """
+    from simcoll import pictures, report
+    from simcoll.compare import compared
+
+    document = compared(predicted, _measured_text(measured), measured, where, sets)
+    if output:
+        for path in pictures.comparison(document, output):
+            print(path, file=sys.stderr)
+    print(json.dumps(document, indent=1) if as_json else report.comparison_table(document))
+    mape = document["summary"][-1]["mape"]
+    if max_mape is not None and mape > max_mape:
+        print(f"mean error {mape:.1f} % exceeds {max_mape:g} %", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _measured_text(name: str) -> str:
+    if name == "-":
+        stream: IO[bytes] = sys.stdin.buffer
+        return stream.read().decode("utf-8-sig", errors="replace")
+    from simcoll.formats.measured import find_measured
+
+    return read_text(find_measured(name))

@@ -1,0 +1,125 @@
+"""The parameters that a calibration may fit: how they are named, what they cost, between what they lie.
+
+A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
+time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, a factor of latencies. Those of
+links are of a kind of links: `efficiency.cable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from simcoll.errors import InputError, did_you_mean
+from simcoll.fitting import Array, Bounds
+from simcoll.model import PS_PER_S, Params
+from simcoll.profile import LinkScale, Profile
+
+DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
+PER_BYTE: Final = ("gamma", "channel_bandwidth")
+OF_LINKS: Final = ("efficiency", "latency")
+OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
+MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
+LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one that ran
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a calibration changes: parameters of the model, the launch (ps), and what becomes of links by kind."""
+
+    params: Mapping[str, int] = field(default_factory=dict)
+    launch: int = 0
+    links: Mapping[str, LinkScale] = field(default_factory=dict)
+
+    def at(self, costs: Mapping[str, float]) -> Setting:
+        """With these costs of some parameters."""
+        links, params, launch = dict(self.links), dict(self.params), self.launch
+        for name, cost in costs.items():
+            what, _, kind = name.partition(".")
+            if kind:
+                value = 1 / cost if what == "efficiency" else cost
+                links[kind] = links.get(kind, LinkScale()).model_copy(update={what: value})
+            elif name == "launch":
+                launch = round(cost)
+            else:
+                params[name] = round(cost) if name in DURATIONS else _rate(cost)
+        return Setting(params, launch, links)
+
+
+def cost(name: str, profile: Profile, params: Params) -> float:
+    """What a parameter costs before anything is fitted."""
+    what, _, kind = name.partition(".")
+    if kind:
+        scale = profile.links.get(kind, LinkScale())
+        return 1 / scale.efficiency if what == "efficiency" else scale.latency
+    value = profile.launch if name == "launch" else getattr(params, name)
+    return float(value) if name in DURATIONS else PS_PER_S / value if value else 0.0
+
+
+def _rate(cost: float) -> int:
+    """B/s of so many ps/B; 0, which is no limit, where it would be beyond all links."""
+    return round(PS_PER_S / cost) if cost * 10**15 > PS_PER_S else 0
+
+
+def candidates(kinds: Iterable[str], reduces: bool) -> list[str]:
+    """What is fitted unless something else is asked for; of two that the rows cannot tell apart the first is."""
+    kinds = list(kinds)
+    of_links = [f"latency.{kind}" for kind in kinds]
+    return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
+
+
+def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """The parameters that a user names; `efficiency` and `latency` alone are of every kind. Raises InputError."""
+    known = [*DURATIONS, *PER_BYTE, *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds)]
+    found: list[str] = []
+    for name in names:
+        these = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]
+        unknown = [one for one in these if one not in known]
+        if unknown or not these:
+            raise InputError(f"--free: {name!r} is no parameter", did_you_mean(name, [*known, *OF_LINKS]))
+        found += these
+    return list(dict.fromkeys(found))
+
+
+def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
+    """Between what costs lie. No duration is longer than the longest time, no byte slower than that for one byte; a
+    change counts when it is of the order of the shortest time, of the `fastest` link's B/s, or of 1."""
+    longest, shortest = float(measured_ps.max()), float(measured_ps.min())
+    limits = {
+        **dict.fromkeys(DURATIONS, (0.0, longest, shortest)),
+        **dict.fromkeys(PER_BYTE, (0.0, longest, PS_PER_S / fastest)),
+        **{what: (LEAST_COSTLY.get(what, 0.0), MOST_COSTLY[what], 1.0) for what in OF_LINKS},
+    }
+    return Bounds(*np.array([limits[name.partition(".")[0]] for name in names]).reshape(-1, 3).T)
+
+
+def text(name: str, cost: float) -> str:
+    """A cost as a profile says it.
+
+    >>> text("o_send", 1.5e6), text("efficiency.cable", 1.25), text("gamma", 1.3), text("channel_bandwidth", 0)
+    ('1.5 us', '80 %', '1.3 ps/B', 'none')
+    """
+    what = name.partition(".")[0]
+    if what in DURATIONS:
+        return f"{cost / 1e6:.6g} us"
+    if what in OF_LINKS:
+        return f"{100 * (1 / cost if what == 'efficiency' else cost):.6g} %"
+    if not _rate(cost):
+        return "none"
+    return f"{cost:.6g} ps/B" if what == "gamma" else f"{PS_PER_S / cost / 1e9:.6g} GB/s"
+
+
+def falls(name: str) -> bool:
+    """Whether what is shown falls as the cost rises."""
+    return name.startswith(("efficiency", "channel_bandwidth"))
+
+
+def told(name: str, cost: float, ends: Sequence[float]) -> dict[str, object]:
+    """A parameter in numbers: `value`, `low` and `high` in `unit`."""
+    texts = [text(name, one) for one in (cost, *ends)]
+    unit = next((one.partition(" ")[2] for one in texts if one != "none"), "")
+    value, low, high = (None if one == "none" else float(one.partition(" ")[0]) for one in texts)
+    return {"name": name, "value": value, "low": low, "high": high, "unit": unit}

@@ -1,0 +1,57 @@
+"""Measured rows as questions: the point of a scenario that a row measured, on a topology that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simcoll import config, registry, scenario, systems
+from simcoll.collectives import collective
+from simcoll.errors import Place
+from simcoll.formats.measured import Row
+from simcoll.promises import OPERATORS
+from simcoll.scenario import Point
+
+SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
+
+
+class Asking:
+    """Makes questions of rows: `name` is a system's, or the path of a topology file."""
+
+    def __init__(self, name: str, sets: Sequence[str] = ()):
+        self.name, self.sets = name, sets
+        topology_sets = [option for option in sets if option.startswith("topology.")]
+        spec = scenario.topology_spec(name, assignments=topology_sets)
+        self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
+        built = systems.build(spec)
+        self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
+
+    def points(self, row: Row) -> list[Point]:
+        """The point of a row, or several if `sets` sweep; none for an algorithm that is not known here.
+
+        Raises InputError for rows and `sets` that make no point.
+        """
+        nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
+        if algorithm.partition("(")[0] not in ("auto", *registry.names(row.collective)):
+            return []
+        keys: dict[str, Any] = {
+            "name": f"system={self.name}",
+            "topology": self.topology if self.bare else {**self.topology, "nodes": nodes},
+            "collective": row.collective,
+            "algorithm": algorithm,
+            "ranks": row.ranks,
+            "dtype": row.dtype or "float32",
+            "size": f"{row.size_bytes} B",
+            **_said(row),
+        }
+        if not self.bare:
+            keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
+        swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith(SWEPT)]
+        return scenario.points(config.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+
+
+def _said(row: Row) -> dict[str, Any]:
+    """Operator and root, where our own tables say them."""
+    contract, op, root = collective(row.collective), row.others.get("op", ""), row.others.get("root", "")
+    found: dict[str, Any] = {"op": op} if contract.reduces and op in OPERATORS else {}
+    return {**found, "root": int(root)} if contract.rooted and root.isdecimal() else found

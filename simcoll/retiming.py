@@ -1,0 +1,114 @@
+"""Points bound once and timed again and again with other parameters: what a fit asks for.
+
+Schedule, proof, routes and dependencies do not depend on what a calibration changes, and are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll import registry
+from simcoll.engines import fast
+from simcoll.errors import RefusedError, StuckError
+from simcoll.model import Index
+from simcoll.parameters import Setting
+from simcoll.prediction import Prediction, predict
+from simcoll.profile import ModelSpec, Profile
+from simcoll.scenario import Scenario
+from simcoll.sources import STREAMED
+from simcoll.topology import Topology
+
+IDEAL: Final = "ideal"  # the profile under which links are as rated
+
+
+class Question:
+    """A point whose time is asked under many settings; `auto` is the quickest of those that NCCL has, each time."""
+
+    def __init__(self, scenario: Scenario):
+        explicit = {"profile": IDEAL, "model": ModelSpec.model_construct(**vars(scenario.params()))}
+        self.runs = [_Run(prediction) for prediction in _predicted(scenario.model_copy(update=explicit))]
+
+    @property
+    def topology(self) -> Topology:
+        """The topology, its links as rated."""
+        return self.runs[0].prediction.topology
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of links that it uses, in order of first use."""
+        return list(dict.fromkeys(kind for run in self.runs for kind in run.used))
+
+    @property
+    def fastest(self) -> int:
+        """B/s of the fastest link that it uses."""
+        return max(run.fastest for run in self.runs)
+
+    @property
+    def slowest(self) -> int:
+        """B/s of the slowest link that it uses."""
+        return min(run.slowest for run in self.runs)
+
+    def time_ps(self, setting: Setting) -> int:
+        """How long it takes in a setting."""
+        return min(run.time_ps(setting) for run in self.runs) + setting.launch
+
+
+def _predicted(scenario: Scenario) -> list[Prediction]:
+    if scenario.algorithm != "auto":
+        return [predict(scenario)]
+    found: list[Prediction] = []
+    refused: list[RefusedError] = []
+    for name in registry.library(scenario.collective):
+        try:
+            found.append(predict(scenario.model_copy(update={"algorithm": name})))
+        except RefusedError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
+
+
+class _Run:
+    """One algorithm of a question."""
+
+    def __init__(self, prediction: Prediction):
+        self.prediction = prediction
+        topology = prediction.topology
+        kinds = [link.kind for *_, link in topology.graph.edges.data("link")]
+        carried = np.flatnonzero(prediction.totals.carried).tolist()
+        self.kinds = np.array(kinds)
+        self.used = list(dict.fromkeys(kinds[link] for link in carried))
+        speeds = topology.bandwidths[carried]
+        self.fastest, self.slowest = int(speeds.max(initial=1)), int(speeds.min(initial=2**62))
+        self.held = prediction.totals.messages <= STREAMED
+
+    def time_ps(self, setting: Setting) -> int:
+        if not self.held:
+            return self._anew(setting)
+        program, changed = self.prediction.program, dict[str, Any](setting.params)
+        program = dataclasses.replace(
+            program,
+            params=dataclasses.replace(program.params, **changed),
+            bandwidths=self._scaled(program.bandwidths, setting, "efficiency"),
+            latencies=np.maximum(self._scaled(program.latencies, setting, "latency"), 1),
+        )
+        timeline = fast.run(program, hops=False).timeline
+        if timeline is None:
+            raise StuckError(f"{self.prediction.source.name}: the run cannot finish")
+        return timeline.makespan_ps
+
+    def _scaled(self, column: Index, setting: Setting, what: str) -> Index:
+        factors = np.ones(len(column))
+        for kind, scale in setting.links.items():
+            factors[self.kinds == kind] = getattr(scale, what)
+        return np.rint(column * factors).astype(np.int64)
+
+    def _anew(self, setting: Setting) -> int:
+        """A long schedule is not held, but predicted from the start."""
+        spec = self.prediction.scenario.model.model_copy(update=dict(setting.params))
+        scenario = self.prediction.scenario.model_copy(update={"model": spec})
+        served = Profile(name=IDEAL, links=dict(setting.links)).serve(self.prediction.topology)
+        return predict(scenario, served).totals.makespan_ps

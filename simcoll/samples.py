@@ -1,0 +1,184 @@
+"""What a calibration is fitted to and scored on: measured rows with the questions that they answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll import join
+from simcoll.errors import InputError, RefusedError
+from simcoll.fitting import Array, Draw
+from simcoll.formats.measured import COLUMNS, Row, find_measured, parse_measured
+from simcoll.parameters import Setting
+from simcoll.profile import Source
+from simcoll.questions import Asking
+from simcoll.retiming import Question
+from simcoll.scenario import Scenario
+
+EVERY_SECOND: Final = "every second size of each series"
+MANY_LAUNCHES: Final = 3  # from so many on, what differs between launches is drawn too
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows (n,) with their measured times in ps and the number of the question that each answers."""
+
+    rows: tuple[Row, ...]
+    measured: Array
+    which: NDArray[np.int64]
+    scenarios: tuple[Scenario, ...]
+    questions: tuple[Question, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, chosen: NDArray[np.bool_]) -> Samples:
+        """Some of the rows, with their questions only."""
+        asked, which = np.unique(self.which[chosen], return_inverse=True)
+        rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
+        scenarios, questions = (tuple(these[i] for i in asked) for these in (self.scenarios, self.questions))
+        return Samples(rows, self.measured[chosen], which, scenarios, questions)
+
+    def times(self, setting: Setting) -> Array:
+        """What each row would have measured in a setting, in ps."""
+        asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
+        found: Array = asked[self.which]
+        return found
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of links that they use."""
+        return list(dict.fromkeys(kind for question in self.questions for kind in question.kinds))
+
+    @cached_property
+    def draw(self) -> Draw:
+        """Rows drawn with replacement. Where they tell the median of each of several launches, launches are drawn as
+        well, the same ones for all rows of a start: what disturbs a launch disturbs all its rows."""
+        starts: dict[tuple[int, int], list[int]] = {}
+        launches = [_launches(row) for row in self.rows]
+        for i, row in enumerate(self.rows):
+            if len(launches[i]) >= MANY_LAUNCHES:
+                starts.setdefault((row.ranks, len(launches[i])), []).append(i)
+        tables = [(np.array(its), np.array([launches[i] for i in its])) for its in starts.values()]
+
+        def drawn(generator: np.random.Generator) -> tuple[NDArray[np.int64], Array]:
+            measured = self.measured.copy()
+            for its, table in tables:
+                again = table[:, generator.integers(0, table.shape[1], table.shape[1])]
+                measured[its] *= np.median(again, axis=1) / np.median(table, axis=1)
+            rows = generator.integers(0, len(measured), len(measured))
+            return rows, measured[rows]
+
+        return drawn
+
+
+def _launches(row: Row) -> list[float]:
+    try:
+        found = [float(text) for text in row.others.get("launch_us", "").split()]
+    except ValueError:
+        return []
+    return found if all(time > 0 for time in found) else []
+
+
+def read(files: Sequence[Path | str], where: Mapping[str, str]) -> tuple[list[Row], list[Source], list[str]]:
+    """The rows of some tables, where they came from, and remarks. Raises InputError.
+
+    Only rows of one harness are kept: those of `p2p` where there are others besides.
+    """
+    tables = []
+    for name in files:
+        path = find_measured(name)
+        data = _bytes(path)
+        text = data.decode("utf-8-sig", errors="replace")
+        defaults = {column: value for column, value in where.items() if column in COLUMNS}
+        tables.append((str(name), data, join.select(parse_measured(text, str(path), defaults), where)))
+    rows = [row for *_, its in tables for row in its]
+    join.check_columns(where, rows)
+    if not rows:
+        raise InputError("no measured row is left", "give tables with rows, or another --where")
+    kept, notes = _one_harness(rows)
+    sources = [
+        Source(file=Path(name).name, sha256=hashlib.sha256(data).hexdigest(), rows=sum(r.harness == kept for r in its))
+        for name, data, its in tables
+    ]
+    return [row for row in rows if row.harness == kept], sources, notes
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a measured table") from None
+
+
+def _one_harness(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """The harness that is kept, and what is said of the others."""
+    counts = Counter(row.harness for row in rows)
+    if len(counts) == 1:
+        return next(iter(counts)), []
+    if "p2p" not in counts:
+        some = ", ".join(sorted(counts))
+        raise InputError(f"the rows are of several harnesses ({some}), and a profile serves one",
+                         f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
+    others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
+    return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
+
+
+def samples(rows: Sequence[Row], asking: Asking) -> tuple[Samples, list[str]]:
+    """The rows that can be predicted, and a remark on each kind that cannot. Raises InputError if there is none."""
+    known: dict[str, int] = {}
+    scenarios, questions, kept, which = list[Scenario](), list[Question](), list[Row](), list[int]()
+    refused: Counter[str] = Counter()
+    for row in rows:
+        points = asking.points(row)
+        if len(points) != 1:
+            why = "--set gives several points" if points else f"{row.collective}/{row.algorithm} is not known here"
+            refused[why] += 1
+            continue
+        scenario = points[0].scenario
+        key = scenario.model_dump_json()
+        try:
+            if key not in known:
+                questions.append(Question(scenario))
+                scenarios.append(scenario)
+                known[key] = len(known)
+        except RefusedError as error:
+            refused[str(error)] += 1
+            continue
+        kept.append(row)
+        which.append(known[key])
+    notes = [f"left out: {count} rows: {why}" for why, count in refused.items()]
+    if not kept:
+        raise InputError(f"none of {len(rows)} rows can be predicted: {next(iter(refused))}", "give other rows")
+    measured = np.array([row.time_us for row in kept]) * 1e6
+    return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
+
+
+def split(some: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
+    """Which rows are fitted, and how that is said: those that `fit` (column → values) names, or every second size.
+
+    Raises InputError if nothing is fitted.
+    """
+    if fit:
+        chosen = np.array(join.among(some.rows, fit, "--fit"))
+        if not chosen.any():
+            raise InputError("--fit names no row", "see the columns and values of the tables")
+        return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
+    sizes: dict[Any, set[int]] = {}
+    for row in some.rows:
+        sizes.setdefault(_series(row), set()).add(row.size_bytes)
+    evens = {key: set(sorted(its)[::2]) for key, its in sizes.items()}
+    return np.array([row.size_bytes in evens[_series(row)] for row in some.rows]), EVERY_SECOND
+
+
+def _series(row: Row) -> tuple[object, ...]:
+    return (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, row.system,
+            *sorted((c, text) for c, text in row.others.items() if c.startswith(("topology.", "model."))))  # fmt: skip
