@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.errors import ScheduleError
-from simcoll.steps import Bools, Ints, Part, Repeat, Step, join, send
+from simcoll.steps import Bools, Ints, Part, Repeat, Step
 
 
 class Transfer(NamedTuple):
@@ -87,19 +87,19 @@ class Schedule:
         """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), unless they are
         `in_order` already: engines meet them in an order close to that of time; what one sender does keeps its order.
         """
-        found: list[Step] = []
-        numbers: list[Ints] = []
-        number = 0
-        for part in parts:
-            ordered = part if in_order else part.in_order()
-            found.append(ordered.whole() if isinstance(ordered, Repeat) else ordered)
-            steps = np.arange(number, number + part.steps, dtype=np.int32)
-            numbers.append(np.repeat(steps, part.rows))
-            number += part.steps
-        if not found:
-            found, numbers = [send([], [], [])], [np.zeros(0, np.int32)]
-        columns: dict[str, Any] = join(*found)._asdict()
-        return cls(n_chunks=n_chunks, step=np.concatenate(numbers), **columns, **what)
+        ordered = list(parts) if in_order else [part.in_order() for part in parts]
+        total = sum(part.transfers for part in ordered)
+        step, src, src_slot, dst, dst_slot = (np.empty(total, np.int32) for _ in range(5))
+        columns = Step(src, src_slot, dst, dst_slot, np.empty(total, np.bool_))
+        at = number = 0
+        for part in ordered:  # straight into place: a long schedule is in memory once
+            whole = part.whole() if isinstance(part, Repeat) else part
+            rows = slice(at, at + part.transfers)
+            for column, values in zip(columns, whole, strict=True):
+                column[rows] = values
+            step[rows] = np.repeat(np.arange(number, number + part.steps, dtype=np.int32), part.rows)
+            at, number = rows.stop, number + part.steps
+        return cls(n_chunks=n_chunks, step=step, **columns._asdict(), **what)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int]], **what: Any) -> Schedule:
