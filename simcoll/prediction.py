@@ -81,14 +81,17 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     prediction = functools.partial(Prediction, scenario, topology, devices, source)
     bound = bounds.lower_bound_ps(source, topology, devices, scenario.nbytes, scenario.itemsize, scenario.weights)
     totals = _streamed(scenario, source, topology, devices) if isinstance(source, Stream) else None
-    if totals:
-        found = prediction(totals, scenario.algorithm, proved, bound, "fast")
-    else:
+    engine, held = "fast", {}
+    if totals is None:
         program = _bound(scenario, source, topology, devices)
-        timeline, engine, shortcut = _simulated(program, scenario)
-        found = prediction(_summed(program, timeline, shortcut), scenario.algorithm, proved, bound, engine)
-        if len(program) <= STREAMED:
-            vars(found).update(program=program, timeline=timeline)  # what the cached properties would find
+        if len(program) > STREAMED and scenario.engine != "event":
+            totals = fast.totals(program, shortcuts=scenario.shortcuts == "on")
+        if totals is None:
+            timeline, engine, shortcut = _simulated(program, scenario)
+            totals = _summed(program, timeline, shortcut)
+            held = {"program": program, "timeline": timeline}  # what the cached properties would find
+    found = prediction(totals, scenario.algorithm, proved, bound, engine)
+    vars(found).update(held)
     if found.totals.makespan_ps < bound:
         took = f"{found.totals.makespan_ps} ps is below the lower bound of {bound} ps"
         raise BoundError(f"{source.name}: {took}: a bug of simcoll")
@@ -115,15 +118,13 @@ def _folded(scenario: Scenario, folded: Folded, links_in_all: int) -> Totals | N
     """What a run of the few adds up to for all; None if flows meet: their rates might be rounded otherwise."""
     params = scenario.params()
     program = bind(folded.schedule, folded, folded.devices, params, scenario.nbytes, itemsize=scenario.itemsize)
-    done = fast.run(program, hops=False)
-    if done.timeline is None or (params.sharing == "fair" and done.shortcut != "replay"):
+    few = fast.totals(program)
+    if few is None or (params.sharing == "fair" and few.shortcut != "replay"):
         return None
-    few = _summed(program, done.timeline, "fold")
     carried = np.zeros(links_in_all, np.int64)
     carried[folded.stands_for] = few.carried[:, None]
-    return dataclasses.replace(
-        few, carried=carried, messages=few.messages * folded.times, wire_bytes=few.wire_bytes * folded.times
-    )
+    messages, wire_bytes = few.messages * folded.times, few.wire_bytes * folded.times
+    return dataclasses.replace(few, carried=carried, messages=messages, wire_bytes=wire_bytes, shortcut="fold")
 
 
 def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequence[str]) -> Program:
@@ -142,7 +143,7 @@ def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequ
 def _simulated(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:
     """The timeline, the engine that made it, and the shortcut it took."""
     if scenario.engine != "event":
-        done = fast.run(program, shortcuts=scenario.shortcuts == "on", hops=len(program) <= STREAMED)
+        done = fast.run(program, shortcuts=scenario.shortcuts == "on")
         if done.timeline is not None:
             return done.timeline, "fast", done.shortcut
     return event.run(program), "event", "none"  # which also says why a run cannot finish
