@@ -29,7 +29,6 @@ from simcoll.scenario import Scenario
 from simcoll.sources import FULL_PROOF
 from simcoll.stream_parts import Parts
 from simcoll.systems import TopologySpec
-from simcoll.timeline import Totals
 from simcoll.topology import Topology
 
 Found = dict[str, Any]
@@ -67,9 +66,10 @@ def warm_up(sharing: str = "fifo") -> None:
     keys = cases.star(4)
     topology, params = build(keys), load(cases.point(keys, sharing)).params()
     made = algorithms.stream("all_reduce", "ring", 4)
-    program, sizes = bind(made.schedule(), topology, topology.ranks, params, 1024), stream.loop_sizes(made, 1024, 4, 0)
+    program = bind(made.schedule(), topology, topology.ranks, params, 1024, compiled=True)
+    sizes = stream.loop_sizes(made, 1024, 4, 0)
     for way in (True, False):
-        fast.run(program, shortcuts=way, compiled=True, hops=False)
+        fast.totals(program, shortcuts=way, compiled=True)
         stream.run(made, topology, topology.ranks, params, sizes, compiled=True, whole=way)
 
 
@@ -129,24 +129,12 @@ def _heap_phases(keys: Keys) -> list[Found]:
     schedule = phase.run("schedule made", made.schedule)
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
     phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
-    phase.run("dependencies derived", lambda: dependencies(schedule))
-    program = phase.run("bound", lambda: bind(schedule, topology, topology.ranks, asked.params(), asked.nbytes))
-    derived, whole = phase.rows[-2:]
-    whole |= {key: max(0.0, whole[key] - derived[key]) for key in ("s", "cpu s")}  # binding derives them again
-    done = phase.run("kernel", lambda: fast.run(program, shortcuts=False, compiled=True, hops=False))
-
-    def results() -> object:
-        totals = Totals(
-            makespan_ps=done.timeline.makespan_ps,
-            carried=links.bytes_carried(program),
-            bytes_per_rank=program.bytes_per_rank,
-            messages=program.schedule.messages * program.loops,
-            wire_bytes=program.wire_bytes,
-            shortcut=done.shortcut,
-        )
-        return links.binding(totals, topology.bandwidths, totals.makespan_ps)
-
-    phase.run("results", results)
+    phase.run("dependencies derived", lambda: dependencies(schedule, compiled=True))
+    network = (topology, topology.ranks, asked.params())
+    program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize, compiled=True))
+    phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again
+    totals = phase.run("kernel, bytes summed", lambda: fast.totals(program, shortcuts=False, compiled=True))
+    phase.run("busiest link", lambda: links.binding(totals, topology.bandwidths, totals.makespan_ps))
     return phase.rows
 
 
@@ -160,10 +148,14 @@ def _stream_phases(keys: Keys) -> list[Found]:
     phase.run("bound", lambda: list(Parts(made, topology, topology.ranks, asked.params()).bound()))
     sizes = stream.loop_sizes(made, asked.nbytes, asked.itemsize, 0)
     totals = phase.run("kernel", lambda: stream.run(made, topology, topology.ranks, asked.params(), sizes))
-    bind_, run_ = phase.rows[-2:]
-    run_ |= {key: max(0.0, run_[key] - bind_[key]) for key in ("s", "cpu s")}  # the engine binds for itself
-    phase.run("results", lambda: links.binding(totals, topology.bandwidths, totals.makespan_ps))
+    phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # the engine binds for itself
+    phase.run("busiest link", lambda: links.binding(totals, topology.bandwidths, totals.makespan_ps))
     return phase.rows
+
+
+def _without(row: Found, part: Found) -> Found:
+    """What is left of a phase of which a part was measured before."""
+    return {**row, **{key: max(0.0, row[key] - part[key]) for key in ("s", "cpu s")}}
 
 
 def routes(keys: Keys, pairs: int) -> Found:
