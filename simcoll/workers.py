@@ -114,7 +114,6 @@ def _on_cluster(
     what: Compute, points: Mapping[int, Point], address: str, begun: Begun
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        import cloudpickle
         from distributed import as_completed
     except ImportError:
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
@@ -137,10 +136,9 @@ def _on_cluster(
     with _client(address) as client:
         topic = f"simcoll-{uuid4().hex}"
         client.subscribe_topic(topic, lambda event: begun(event[1]))
-        _send_by_value(cloudpickle, points)
-        packed = [cloudpickle.dumps((task, what)) for task in _tasks(points)]
+        known = {"topic": topic, "version": simcoll.__version__}
         # not joblib's Dask backend: it waits for ever for a task whose worker died
-        futures = client.map(answer, packed, list(points), topic=topic, version=simcoll.__version__, pure=False)
+        futures = client.map(answer, _packed(what, points), list(points), **known, pure=False, batch_size=500)
         for future, found in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             if future.status != "finished":
                 raise _lost(address, future.status, found)
@@ -182,19 +180,26 @@ def _knock(address: str) -> None:
     where = get_address_host_port(address, strict=True)
     if address.startswith(("tcp://", "tls://")):
         with socket.create_connection(where, timeout=ANSWER_S) as connection:
-            if address.startswith("tcp://") and b"pickle" not in connection.recv(
-                4096
-            ):  # its greeting tells the protocol
+            greeting = connection.recv(4096) if address.startswith("tcp://") else b"pickle"
+            if b"pickle" not in greeting:  # the protocols that a scheduler speaks
                 raise ValueError("what answers there is no Dask scheduler")
 
 
-def _send_by_value(cloudpickle: Any, points: Mapping[int, Point]) -> None:
-    """Have what the user registered pickled with its code: its module need not be on the other machine."""
-    for name in {point.scenario.collective for point in points.values()}:
-        for entry in registry.ALGORITHMS.get(name, {}).values():
-            module = entry.steps.__module__
-            if module.partition(".")[0] not in ("simcoll", "__main__") and module in sys.modules:
-                cloudpickle.register_pickle_by_value(sys.modules[module])
+def _packed(what: Compute, points: Mapping[int, Point]) -> list[bytes]:
+    """Tasks with the code of what the user registered: its module need not be on the other machine."""
+    import cloudpickle
+
+    tasks = list(_tasks(points))
+    homes = {entry.steps.__module__ for task in tasks for entry in task.algorithms.values()}
+    own = {name for name in homes if name in sys.modules and name.partition(".")[0] not in ("simcoll", "__main__")}
+    by_value = [sys.modules[name] for name in own - set(cloudpickle.list_registry_pickle_by_value())]
+    for module in by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return [cloudpickle.dumps((task, what)) for task in tasks]
+    finally:
+        for module in by_value:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _lost(address: str, status: str, found: Any) -> BaseException:
