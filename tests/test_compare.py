@@ -12,7 +12,7 @@ from simcoll.compare import document
 from simcoll.errors import InputError
 from simcoll.formats.measured import Row, parse_measured
 from simcoll.join import Point, join, select
-from simcoll.scores import intervals, ranking, region_of, regions, summary
+from simcoll.scores import summary
 from simcoll.tables import render
 
 

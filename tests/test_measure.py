@@ -24,7 +24,7 @@ from simcoll.formats.nccl_log import choice
 from simcoll.launch import Launcher
 from simcoll.promises import OPERATORS
 from simcoll.scenario import Point
-from simcoll.schedule import send
+from simcoll.steps import send
 
 pytest.importorskip("torch", reason="torch is not installed")
 
