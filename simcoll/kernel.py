@@ -16,7 +16,7 @@ from typing import Any
 from simcoll.compiled import jit_for
 
 NEVER = 2**62
-LINKS, SIDE, ENDED, COMPLETE = 0, -1, -2, -3  # where a transfer is: from 0 on, how many links its head has passed
+SIDE, ENDED, COMPLETE = -1, -2, -3  # where a transfer is; before that, how many links its head has passed
 jit = jit_for(__name__)
 
 
@@ -299,25 +299,22 @@ def fifo(
 #
 # A channel sends one transfer at a time, so flows are numbered by channel. Flow c takes the links
 # path[c * width:c * width + length[c]]; each of these places is an entry in the list of the flows on its link. A link
-# that no other channel ever takes is not among them: it only limits the flow. The narrowest of the links that a flow
-# has to itself, of equals the lowest, is its `own`; of those that nobody else ever takes, its `base`.
+# that no other channel ever takes is not among them. It only limits the flow, as every link does that has one flow on
+# it: what counts is the `narrowest` link of each flow, the lowest of equals. Of links that are shared that may be the
+# one as well: they give each of their flows less, and the last one no more.
 
 
 @jit
 def narrower(link: Any, other: Any, capacity: Any) -> Any:
-    """Whether `link` limits more than `other`, which may be none: then it does."""
-    if other < 0 or capacity[link] < capacity[other]:
-        return True
-    return capacity[link] == capacity[other] and link < other
+    """Whether `link` limits more than `other`."""
+    return capacity[link] < capacity[other] or (capacity[link] == capacity[other] and link < other)
 
 
 @jit
-def join(c: Any, paths: Any, rows: Any, capacity: Any, flow: Any) -> None:
+def join(c: Any, paths: Any, rows: Any) -> None:
     """Flow `c` enters the lists of its links."""
-    path, length, width, owner = paths
+    path, length, width, _ = paths
     head, after, before, count = rows
-    own, base = flow[10], flow[11]
-    own[c] = base[c]
     for e in range(c * width, c * width + length[c]):
         link = path[e]
         first = head[link]
@@ -326,23 +323,13 @@ def join(c: Any, paths: Any, rows: Any, capacity: Any, flow: Any) -> None:
             before[first] = e
         head[link] = e
         count[link] += 1
-        if count[link] == 1:
-            if narrower(link, own[c], capacity):
-                own[c] = link
-        elif count[link] == 2 and own[owner[first]] == link:  # who had it alone has another own link
-            other = owner[first]
-            own[other] = base[other]
-            for at in range(other * width, other * width + length[other]):
-                if count[path[at]] == 1 and narrower(path[at], own[other], capacity):
-                    own[other] = path[at]
 
 
 @jit
-def leave(c: Any, paths: Any, rows: Any, capacity: Any, flow: Any) -> None:
+def leave(c: Any, paths: Any, rows: Any) -> None:
     """Flow `c` leaves the lists of its links."""
-    path, length, width, owner = paths
+    path, length, width, _ = paths
     head, after, before, count = rows
-    own = flow[10]
     for e in range(c * width, c * width + length[c]):
         link = path[e]
         if before[e] >= 0:
@@ -352,8 +339,6 @@ def leave(c: Any, paths: Any, rows: Any, capacity: Any, flow: Any) -> None:
         if after[e] >= 0:
             before[after[e]] = before[e]
         count[link] -= 1
-        if count[link] == 1 and narrower(link, own[owner[head[link]]], capacity):
-            own[owner[head[link]]] = link
 
 
 @jit
@@ -415,13 +400,12 @@ def fix(c: Any, rate: Any, paths: Any, count: Any, levels: Any, solved: Any) -> 
 
 
 @jit
-def most_limited(n_flows: Any, flows: Any, capacity: Any, flow: Any) -> Any:
-    """Of the flows without a rate the one whose own link is the narrowest; −1 if none has one."""
-    solved, own = flow[9], flow[10]
+def most_limited(n_flows: Any, flows: Any, capacity: Any, narrowest: Any, solved: Any) -> Any:
+    """Of the flows without a rate the one that one of its links limits most."""
     least = -1
     for a in range(n_flows):
         c = flows[a]
-        if solved[c] < 0.0 and own[c] >= 0 and (least < 0 or narrower(own[c], own[least], capacity)):
+        if solved[c] < 0.0 and (least < 0 or narrower(narrowest[c], narrowest[least], capacity)):
             least = c
     return least
 
@@ -432,7 +416,7 @@ def fill(n_links: Any, n_flows: Any, paths: Any, rows: Any, found: Any, levels: 
     the next. No link is narrower than `bound`."""
     owner, (head, after, _, count), links, flows = paths[3], rows, found[0], found[1]
     capacity, _, share, _ = levels
-    solved, own = flow[9], flow[10]
+    solved, narrowest = flow[9], flow[10]
     left, first = n_flows, -1
     while left:
         rate, tightest, a = math.inf, -1, 0
@@ -445,11 +429,11 @@ def fill(n_links: Any, n_flows: Any, paths: Any, rows: Any, found: Any, levels: 
                 links[a] = links[n_links]
                 continue
             a += 1
-        if rate >= bound:  # a flow's own link may be the tightest
+        if rate >= bound:  # a link that one flow has to itself may be the tightest
             if first < 0 or solved[first] >= 0.0:
-                first = most_limited(n_flows, flows, capacity, flow)
-            if first >= 0 and (capacity[own[first]], own[first]) < (rate, tightest):
-                fix(first, capacity[own[first]], paths, count, levels, solved)
+                first = most_limited(n_flows, flows, capacity, narrowest, solved)
+            if (capacity[narrowest[first]], narrowest[first]) < (rate, tightest):
+                fix(first, capacity[narrowest[first]], paths, count, levels, solved)
                 left -= 1
                 continue
         e = head[tightest]
@@ -464,7 +448,7 @@ def fill(n_links: Any, n_flows: Any, paths: Any, rows: Any, found: Any, levels: 
 def replan(c: Any, t: Any, flow: Any) -> None:
     """Take up the new rate of flow `c` at time `t`: `due` is when its bytes are gone, NEVER if they do not move, or not
     within the range of the clock."""
-    _, _, rest, since, rate, whole, most, full, due, solved, _, _ = flow
+    _, _, rest, since, rate, whole, most, full, due, solved, _ = flow
     if rate[c] >= 0.0:
         rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)
         whole[c] = 0
@@ -518,10 +502,10 @@ def fair(
     way, kind, side, after, channel, size_of = plan
     g, cap, receive, came = costs
     hop, links = routes
-    slowest, most_of, away, base_of, caps = limits
+    slowest, most_of, away, narrowest_of, caps = limits
     times, rates = service
     path, length, width, _ = paths
-    on, began, rest, since, rate, whole, most, full, due, _, _, base = flow
+    on, began, rest, since, rate, whole, most, full, due, _, narrowest = flow
     (_, sent, arrive, _, _), lead, (mark, touched), capacity = out, go[3], touches, levels[0]
     ended, latest, now, flowing, size = 0, 0, 0, 0, begin(go, heap)
     while size or flowing:
@@ -534,7 +518,7 @@ def fair(
             if flowing and ends[0][0] == t:
                 c = ends[1][0]
                 flowing = pop(ends, flowing)
-                leave(c, paths, rows, capacity, flow)
+                leave(c, paths, rows)
                 n_touched = touch(c, now, paths, touched, mark, n_touched)
                 i, gone, begun = on[c], t, began[c]
             else:
@@ -544,14 +528,9 @@ def fair(
                     tail = max(t, free_side[side[i]]) + receive[i]
                     free_side[side[i]] = tail
                 else:
-                    c, first, far, begun = (
-                        channel[i],
-                        hop[way[i]],
-                        hop[way[i] + 1] - hop[way[i]],
-                        t - value(lead, way[i]),
-                    )
-                    limit = base_of[way[i]]
-                    if caps >= 0 and (far or limit >= 0) and narrower(caps + c, limit, capacity):
+                    c, limit, begun = channel[i], narrowest_of[way[i]], t - value(lead, way[i])
+                    first, far = hop[way[i]], hop[way[i] + 1] - hop[way[i]]
+                    if caps >= 0 and limit >= 0 and narrower(caps + c, limit, capacity):
                         limit = caps + c  # the channel's cap is a link of its own, behind the real ones
                     takes = max(times[kind[i] * rates + slowest[way[i]]], value(cap, kind[i]))
                     if len(ready):
@@ -559,10 +538,10 @@ def fair(
                     if far:
                         for e in range(far):
                             path[c * width + e] = links[first + e]
-                        on[c], began[c], length[c], base[c] = i, begun, far, limit
+                        on[c], began[c], length[c], narrowest[c] = i, begun, far, limit
                         rest[c], since[c], rate[c], whole[c] = size_of[kind[i]], t, -1.0, 1
                         most[c], full[c], due[c] = most_of[way[i]], takes, NEVER
-                        join(c, paths, rows, capacity, flow)
+                        join(c, paths, rows)
                         n_touched = touch(c, now, paths, touched, mark, n_touched)
                     elif limit < 0:  # a local copy without a memory link
                         gone = t + 1

@@ -328,11 +328,12 @@ def max_min(flows: dict[int, tuple[int, ...]], capacity: Callable[[int], int]) -
 def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message], list[Link], Rules, dict[int, int]]:
     """A random schedule of 2 to 6 ranks and up to about 60 transfers, with links, rules and arrivals.
 
-    The size of a transfer is that of its `src_slot`, `side` is the channel. With `contention`, routes are 1 to 6 links
-    drawn from a few; without, every transfer has links of its own of which the first is the slowest, so `fifo` and
-    `fair` agree. Half of the cases have times of a few ps, so that ties abound; the others have realistic ones.
+    The size of a transfer is that of its `src_slot`, `side` is the channel. With `contention`, routes are 1 to 6 links:
+    drawn from a few, or up a chain of links and down another as in a tree; without, every transfer has links of its
+    own of which the first is the slowest, so `fifo` and `fair` agree. Half of the cases have times of a few ps, so that
+    ties abound; the others have realistic ones.
     """
-    tiny, equal, by_peer = (rng.random() < 0.5 for _ in range(3))
+    tiny, equal, by_peer, wired = (rng.random() < 0.5 for _ in range(4))
     n, n_slots, channels = rng.randint(2, 6), rng.randint(1, 5), rng.randint(1, 2)
     sizes = [_size(rng, tiny) for _ in range(n_slots)]
     only = _link(rng, tiny)
@@ -340,6 +341,9 @@ def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message],
     links = [only if equal else _link(rng, tiny) for _ in range(shared)]
     memory = {rank: shared + rank for rank in range(n) if rng.random() < 0.5}
     links += [_link(rng, tiny) for _ in range(n)]
+
+    chains = _chains(rng, shared)
+    ups, downs = ([rng.choice(chains) for _ in range(n)] for _ in range(2))
 
     def own(hops: int) -> tuple[int, ...]:
         new = [only if equal else _link(rng, tiny) for _ in range(hops)]
@@ -353,7 +357,11 @@ def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message],
             return ()
         if not contention:
             return own(1 if src == dst else rng.randint(1, 6))
-        return (memory[src],) if src == dst else tuple(rng.sample(range(shared), rng.randint(1, min(6, shared))))
+        if src == dst:
+            return (memory[src],)
+        if wired:
+            return tuple(dict.fromkeys((*ups[src], *downs[dst])))
+        return tuple(rng.sample(range(shared), rng.randint(1, min(6, shared))))
 
     messages: list[Message] = []
     target, step = rng.randint(1, 55), 0
@@ -369,6 +377,14 @@ def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message],
             )
         step += 1
     return messages, links, _rules(rng, tiny), _arrivals(rng, n, tiny)
+
+
+def _chains(rng: random.Random, shared: int) -> list[list[int]]:
+    """Links in chains of up to three, each of which is always taken whole."""
+    links = rng.sample(range(shared), shared)
+    cuts = sorted(rng.sample(range(1, shared), rng.randint(0, shared - 1)))
+    chains = [links[a:b] for a, b in itertools.pairwise([0, *cuts, shared])]
+    return [chain[:3] for chain in chains]
 
 
 def _rows(rng: random.Random, n: int, n_slots: int) -> list[tuple[int, int, int, int, bool]]:
@@ -394,7 +410,8 @@ def _rows(rng: random.Random, n: int, n_slots: int) -> list[tuple[int, int, int,
 def _size(rng: random.Random, tiny: bool) -> int:
     if tiny:
         return rng.randint(0, 6)
-    return rng.choice([0, 1, rng.randint(2, 5000), 4096, 10**6, 1 << 20, (16 << 20) + rng.randint(1, 10**6), 100 << 20])
+    large = rng.choice([100 << 20, (16 << 20) + rng.randint(1, 10**6), 1 << 40, 49_000_147])  # floats round the last up
+    return rng.choice([0, 1, rng.randint(2, 5000), 4096, 10**6, 1 << 20, large])
 
 
 def _link(rng: random.Random, tiny: bool) -> Link:

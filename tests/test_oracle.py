@@ -481,6 +481,30 @@ def test_fair_is_the_fluid_limit() -> None:
             assert -1 < mine - exact < 10 * n, seed
 
 
+Case = tuple[list[Message], list[Link], Rules, dict[int, int]]
+
+
+def follows(case: Case) -> bool:
+    """Whether some link is only ever taken directly behind one other."""
+    behind: dict[int, set[int | None]] = {}
+    for m in case[0]:
+        for before, link in itertools.pairwise((None, *m.route)):
+            behind.setdefault(link or 0, set()).add(before)
+    return any(len(before) == 1 and None not in before for before in behind.values())
+
+
+def queues(case: Case) -> bool:
+    """Whether some transfer takes longer to arrive than if it were alone."""
+    messages, links, rules, _ = case
+    for m, times in zip(messages, simulate(*case), strict=True):
+        rates = [links[link][0] for link in m.route] + [rules.channel_bandwidth] * bool(rules.channel_bandwidth)
+        overhead = sum(links[link][1] for link in m.route) + (0 if m.local else rules.o_send)
+        alone = overhead + max(service_ps(m.nbytes, rate) for rate in rates) if m.route else 1
+        if times.arrive is not None and times.start is not None and times.arrive - times.start > alone:
+            return True
+    return False
+
+
 def test_random_cases_cover() -> None:
     """The random cases hold every kind of transfer and rule that the rules tell apart, and all of them finish."""
     cases = [random_case(random.Random(seed), contention=True) for seed in range(200)]
@@ -496,7 +520,10 @@ def test_random_cases_cover() -> None:
         [rules.slots == 1 for _, _, rules, _ in cases],
         [rules.barrier for _, _, rules, _ in cases],
         [arrivals != {} for *_, arrivals in cases],
+        [m.nbytes == 1 << 40 for m in rows],
     ):
         assert sum(kind) >= len(kind) / 100
+    assert sum(map(follows, cases)) > len(cases) / 3
+    assert sum(map(queues, cases)) > len(cases) / 2
     assert max(len(messages) for messages, *_ in cases) < 90
     assert all(None not in times for case in cases for times in simulate(*case))

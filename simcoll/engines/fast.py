@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from simcoll import kernel
 from simcoll.compiled import Loops
 from simcoll.errors import InputError
-from simcoll.model import NEVER, NONE, service_ps, too_late
+from simcoll.model import NEVER, NONE, too_late
 from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline, Totals
+from simcoll.ways import Ways
 
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 
 Array = NDArray[Any]
 Keep = Literal["hops", "times", "nothing"]
-NOTHING: Final[Array] = np.zeros(0, np.int64)  # a column of zeros, or one that nobody asked for, for the kernel
+# Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
+NO_TIMES: Final[Array] = np.zeros(0, np.int64)
+NO_INDICES: Final[Array] = np.zeros(0, np.int32)
 
 
 class Done(NamedTuple):
@@ -98,7 +101,7 @@ class _Run:
         self.program, self.params, self.loops, self.keep = program, program.params, loops, keep
         self.count = len(program)
         self.give, self.fill = loops.give, loops.fill
-        self.tables = _Tables(program)
+        self.ways = Ways(program)
 
     # --- what the kernel is given ---
 
@@ -116,26 +119,26 @@ class _Run:
         """The gap; service times at the channel's cap, by size; those at the receive side, and before which time no
         version can be complete, by transfer."""
         cap = self.params.channel_bandwidth
-        return (self.params.g, *self.gives(self.tables.at_rate(cap) if cap else NOTHING, self.receive(), self.came()))
+        return (self.params.g, *self.gives(self.ways.at_rate(cap) if cap else NO_TIMES, self.receive(), self.came()))
 
     def receive(self) -> Array:
         program, (o_recv, gamma) = self.program, (self.params.o_recv, self.params.gamma)
         if not o_recv and not gamma:
-            return NOTHING
+            return NO_TIMES
         costs: Array = np.where(program.routes.src == program.routes.dst, 0, o_recv).astype(np.int64)[program.way]
-        return costs + self.tables.at_rate(gamma)[program.kind] * program.reduce if gamma else costs
+        return costs + self.ways.at_rate(gamma)[program.kind] * program.reduce if gamma else costs
 
     def came(self) -> Array:
         """What was there from the start came with its rank; only a reduction into it waits for that."""
         program = self.program
         if not program.arrivals.any():
-            return NOTHING
+            return NO_TIMES
         return np.where(program.reduce & (program.chain == NONE), program.arrivals[program.dst], 0)
 
     def here(self) -> Any:
         """When the sender of each transfer comes."""
         arrivals, routes = self.program.arrivals, self.program.routes
-        return self.give(arrivals[routes.src][self.program.way] if arrivals.any() else NOTHING)
+        return self.give(arrivals[routes.src][self.program.way] if arrivals.any() else NO_TIMES)
 
     def routes(self) -> tuple[Any, ...]:
         return self.gives(*self.program.routes[2:])
@@ -144,13 +147,13 @@ class _Run:
         """From start to ready, by route."""
         src, dst, *_ = self.program.routes
         return self.give(
-            np.where(src == dst, 0, self.params.o_send).astype(np.int64) if self.params.o_send else NOTHING
+            np.where(src == dst, 0, self.params.o_send).astype(np.int64) if self.params.o_send else NO_TIMES
         )
 
     def net(self) -> tuple[Any, ...]:
         """Rate and latency of each link; service times by size and rate, how many rates."""
-        tables = self.tables
-        return *self.gives(tables.rate_of, self.program.latencies, tables.service), len(tables.rates)
+        ways = self.ways
+        return *self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)
 
     def out(self, *needed: str) -> tuple[Any, ...]:
         """The columns of the timeline, to be filled: all of them where they are kept, else those that are `needed`."""
@@ -161,7 +164,7 @@ class _Run:
     def hops(self) -> tuple[Any, ...]:
         """The interval of each hop, to be filled, and where those of each transfer begin."""
         if self.keep != "hops":
-            return self.gives(NOTHING, NOTHING, NOTHING)
+            return self.gives(NO_TIMES, NO_TIMES, NO_TIMES)
         first, links = self.program.hops
         return *self.zeros(len(links), len(links)), self.give(first)
 
@@ -169,7 +172,7 @@ class _Run:
         """Who waits for whom, turned round: from each transfer to those that wait for it; the next one of each
         channel; how many things each transfer waits for."""
         program, count, slots = self.program, self.count, self.params.slots
-        reads, chain, credit = self.gives(program.reads, program.chain, program.credit if slots else NOTHING)
+        reads, chain, credit = self.gives(program.reads, program.chain, program.credit if slots else NO_INDICES)
         chain_after, first_reader, next_reader, after = (self.fill(count, NONE) for _ in range(4))
         credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
         self.loops.run.turn_round(
@@ -177,7 +180,7 @@ class _Run:
             (first_reader, next_reader, chain_after, credit_after, after),
             pending,
         )
-        turn = NOTHING
+        turn = NO_INDICES
         if self.params.blocking != "no":
             before = np.asarray(blocking_predecessors(program), np.int32).reshape(count, 2)
             turn = _turns(before)
@@ -193,16 +196,16 @@ class _Run:
         things each waits for, its way and what the ways add, the times to be noted."""
         here = self.here()
         when = here if len(here) else self.fill(self.count, 0, np.int64)
-        return self.fill(self.count, 0, np.int16), (when, pending, self.give(self.program.way), self.lead(), out[0])
+        return self.fill(self.count, 0), (when, pending, self.give(self.program.way), self.lead(), out[0])
 
     def steps(self) -> tuple[Any, ...]:
         """For barriers: the step of each transfer, where each begins, how many are left; what has passed, and when."""
-        columns: tuple[Array, ...] = (NOTHING, NOTHING, NOTHING)
+        columns: tuple[Array, ...] = (NO_INDICES, NO_INDICES, NO_INDICES)
         if self.params.barrier:
             _, step = np.unique(self.program.step, return_inverse=True)
             left = np.bincount(step)
             columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
-        return *self.gives(*columns), *self.zeros(2)
+        return *self.gives(*(column.astype(np.int32) for column in columns)), *self.zeros(2)
 
     def heap(self, count: int, tracked: bool = False) -> tuple[Any, Any, Any]:
         room = self.loops.room
@@ -214,14 +217,14 @@ class _Run:
     # --- the three ways ---
 
     def replay(self) -> _Outcome:
-        program, params, tables = self.program, self.params, self.tables
+        program, params, ways = self.program, self.params, self.ways
         fair = params.sharing == "fair"
         out = self.out("sent", "complete", "start" if params.g else "", "end" if params.slots else "")
         hops, links, sides = self.hops(), len(program.bandwidths), self.sides()
-        credit, step = program.credit if params.slots else NOTHING, program.step if params.barrier else NOTHING
+        credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
         ended, latest = self.loops.run.replay(
             self.plan(), self.costs(), self.routes(), self.lead(), self.here(), self.net(),
-            self.gives(tables.slowest(), tables.away()) if fair else self.gives(NOTHING, NOTHING),
+            self.gives(ways.slowest(), ways.away()) if fair else self.gives(NO_INDICES, NO_TIMES),
             self.gives(program.reads, program.chain, credit, program.channel_before, step),
             self.zeros(links, sides), self.zeros(links, sides), out, hops,
         )  # fmt: skip
@@ -231,19 +234,19 @@ class _Run:
         out, hops, (graph, after, pending) = self.out(), self.hops(), self.graph()
         state, go = self.start(pending, out)
         ended, latest = self.loops.run.fifo(
-            (*self.plan(), after), self.costs(), self.routes(), self.give(self.tables.follows()), self.net(),
+            (*self.plan(), after), self.costs(), self.routes(), self.give(self.ways.follows()), self.net(),
             graph, self.steps(), go, state, self.zeros(len(self.program.bandwidths), self.sides()), out, hops,
             self.heap(self.count),
         )  # fmt: skip
         return _Outcome(ended, latest, (*out, *hops[:2]))
 
     def fair(self) -> _Outcome:
-        program, give, fill, tables = self.program, self.give, self.fill, self.tables
+        program, give, fill, ways = self.program, self.give, self.fill, self.ways
         out, (graph, after, pending), service = self.out(), self.graph(), self.net()[2:]
         state, go = self.start(pending, out)
         ready = fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
         capacity, cap = program.bandwidths.astype(np.float64), self.params.channel_bandwidth
-        hop, shared, base = tables.shared()
+        hop, shared = ways.shared()
         flows, links, width = int(program.channel.max(initial=-1)) + 1, len(capacity), int(np.diff(hop).max(initial=0))
 
         def each(count: int, *values: float) -> tuple[Any, ...]:
@@ -255,100 +258,21 @@ class _Run:
         found = (fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0))
         levels = (give(np.append(capacity, np.full(flows if cap else 0, float(cap)))), *each(links, 0.0, 0.0, 0.0))
         bound = min([*capacity.tolist(), cap or np.inf])
-        flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE), fill(flows, NONE))
+        flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE))
         ended, latest = self.loops.run.fair(
             (*self.plan(), after, give(program.channel), give(program.sizes.astype(np.float64))),
             self.costs(), self.gives(hop, shared),
-            (*self.gives(tables.slowest(), tables.most(), tables.away(), base), links if cap else NONE), service,
+            (*self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()), links if cap else NONE),
+            service,
             graph, self.steps(), go, state, self.zeros(self.sides())[0], out, ready,
             paths, rows, found, levels, bound, flow, (*each(links, 0), fill(links, 0)),
             self.heap(self.count), self.heap(flows, tracked=True),
         )  # fmt: skip
         if self.keep != "hops":
-            return _Outcome(ended, latest, (*out, NOTHING, NOTHING))
+            return _Outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))
         lengths = np.diff(program.hops.first)
         begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, out[1]))
         return _Outcome(ended, latest, (*out, begin, gone))
-
-
-class _Tables:
-    """Service times by (distinct size, distinct bandwidth), each computed once, in exact integers; and what follows
-    from the routes."""
-
-    def __init__(self, program: Program):
-        self.routes, self.latencies, self.cap = program.routes, program.latencies, program.params.channel_bandwidth
-        self.way, self.channel, self.links = program.way, program.channel, len(program.bandwidths)
-        self.sizes = program.sizes.tolist()
-        self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
-        self.rates, rate_of = np.unique(program.bandwidths, return_inverse=True)
-        self.rate_of = rate_of.astype(np.int32)
-        crossed = set(np.unique(self.rate_of[program.routes.links]).tolist())
-        columns = [self.at_rate(rate) if r in crossed else self.never() for r, rate in enumerate(self.rates.tolist())]
-        self.service = np.stack(columns, axis=1).ravel() if columns else NOTHING
-
-    def never(self) -> Array:
-        return np.full(len(self.sizes), NEVER)
-
-    def at_rate(self, rate: int) -> Array:
-        """Service time of each size that is sent, at one rate."""
-        times = [service_ps(size, rate) if used else NEVER for size, used in zip(self.sizes, self.used, strict=True)]
-        return np.asarray(times, np.int64)
-
-    def slowest(self) -> Array:
-        """The number of the least rate on each route, 0 for none."""
-        return self._along(np.minimum, self.rate_of)
-
-    def most(self) -> Array:
-        """The least capacity of each route and of the channel's cap, in B/s."""
-        least = self.rates[self.slowest()].astype(np.float64)
-        return np.minimum(least, float(self.cap)) if self.cap else least
-
-    def away(self) -> Array:
-        """The latencies of each route together."""
-        return self._along(np.add, self.latencies)
-
-    def _along(self, combine: np.ufunc, column: Array) -> Array:
-        _, _, hop, links = self.routes
-        found, some = np.zeros(len(hop) - 1, column.dtype), np.flatnonzero(np.diff(hop))
-        if len(some):
-            found[some] = combine.reduceat(column[links], hop[some])
-        return found
-
-    def follows(self) -> Array:
-        """Whether a link comes directly behind one and the same other link on every route that takes it."""
-        _, _, hop, links = self.routes
-        before = np.append(np.int32(NONE), links)[: len(links)]
-        before[hop[:-1][np.diff(hop) > 0]] = NONE
-        lowest, highest = _least(self.links, links, before), -_least(self.links, links, -before)
-        follows: Array = (lowest == highest) & (highest >= 0)
-        return follows
-
-    def shared(self) -> tuple[Array, Array, Array]:
-        """The routes without the links that only one channel ever takes: where each begins, and the links; and the
-        narrowest of the links left out, the lowest of equals, or NONE."""
-        _, _, hop, links = self.routes
-        ways, lengths = len(hop) - 1, np.diff(hop)
-        first, last = (sign * _least(ways, self.way, sign * self.channel) for sign in (1, -1))
-        first, last = (
-            sign * _least(self.links, links, np.repeat(sign * channel, lengths))
-            for sign, channel in ((1, first), (-1, last))
-        )
-        alone = (first == last)[links]
-        order = np.lexsort((np.arange(self.links), self.rate_of))  # the narrowest first
-        rank = np.empty(self.links, np.int32)
-        rank[order] = np.arange(self.links)
-        least = _least(ways, np.repeat(np.arange(ways), lengths)[alone], rank[links[alone]])
-        base, some = np.full(ways, NONE, np.int32), least < self.links
-        base[some] = order[least[some]]
-        behind = np.append(0, np.cumsum(~alone))[hop]
-        return behind.astype(np.int32), links[~alone], base
-
-
-def _least(count: int, where: Array, what: Array) -> Array:
-    """The least of `what` for each of `count` places, a large number for none."""
-    found = np.full(count, np.iinfo(np.int32).max, np.int32)
-    np.minimum.at(found, where, what)
-    return found
 
 
 def _turns(before: Array) -> Array:

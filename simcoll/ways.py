@@ -1,0 +1,91 @@
+"""What the routes of a program mean for its transfers: how long links take, which limit whom, which need no event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.model import NEVER, NONE, service_ps
+from simcoll.program import Program
+
+Array = NDArray[Any]
+
+
+class Ways:
+    """What follows from routes and sizes, by route, by link or by size.
+
+    `rates` are the distinct bandwidths, `rate_of` tells which each link has, `service[size * len(rates) + rate]` is how
+    long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent.
+    """
+
+    def __init__(self, program: Program):
+        self.routes, self.latencies, self.cap = program.routes, program.latencies, program.params.channel_bandwidth
+        self.way, self.channel, self.links = program.way, program.channel, len(program.bandwidths)
+        self.sizes = program.sizes.tolist()
+        self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
+        self.rates, rate_of = np.unique(program.bandwidths, return_inverse=True)
+        self.rate_of = rate_of.astype(np.int32)
+        service = np.full((len(self.sizes), len(self.rates)), NEVER)
+        for rate in np.unique(self.rate_of[program.routes.links]).tolist():
+            service[:, rate] = self.at_rate(int(self.rates[rate]))
+        self.service = service.ravel()
+
+    def at_rate(self, rate: int) -> Array:
+        """Service time of each size that is sent, at one rate."""
+        times = [service_ps(size, rate) if used else NEVER for size, used in zip(self.sizes, self.used, strict=True)]
+        return np.asarray(times, np.int64)
+
+    def slowest(self) -> Array:
+        """The number of the least rate on each route, 0 for none."""
+        return self._along(np.minimum, self.rate_of)
+
+    def most(self) -> Array:
+        """The least capacity of each route and of the channel's cap, in B/s."""
+        least = self.rates[self.slowest()].astype(np.float64)
+        return np.minimum(least, float(self.cap)) if self.cap else least
+
+    def away(self) -> Array:
+        """The latencies of each route together."""
+        return self._along(np.add, self.latencies)
+
+    def _along(self, combine: np.ufunc, column: Array, none: int = 0) -> Array:
+        _, _, hop, links = self.routes
+        found, some = np.full(len(hop) - 1, none, column.dtype), np.flatnonzero(np.diff(hop))
+        if len(some):
+            found[some] = combine.reduceat(column[links], hop[some])
+        return found
+
+    def follows(self) -> Array:
+        """Whether a link comes directly behind one and the same other link on every route that takes it."""
+        _, _, hop, links = self.routes
+        before = np.append(np.int32(NONE), links)[: len(links)]
+        before[hop[:-1][np.diff(hop) > 0]] = NONE
+        lowest, highest = _least(self.links, links, before), -_least(self.links, links, -before)
+        follows: Array = (lowest == highest) & (highest >= 0)
+        return follows
+
+    def narrowest(self) -> Array:
+        """The narrowest link of each route, the lowest of equals, or NONE."""
+        order = np.lexsort((np.arange(self.links), self.rate_of)).astype(np.int32)
+        rank = np.empty(self.links, np.int32)
+        rank[order] = np.arange(self.links)
+        found: Array = np.append(order, np.int32(NONE))[self._along(np.minimum, rank, self.links)]
+        return found
+
+    def shared(self) -> tuple[Array, Array]:
+        """The routes without the links that only one channel ever takes: where each begins, and the links."""
+        _, _, hop, links = self.routes
+        first, last = (sign * _least(len(hop) - 1, self.way, sign * self.channel) for sign in (1, -1))
+        first, last = (np.repeat(channel, np.diff(hop)) for channel in (first, last))
+        first, last = (sign * _least(self.links, links, sign * channel) for sign, channel in ((1, first), (-1, last)))
+        several = (first < last)[links]
+        return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
+
+
+def _least(count: int, where: Array, what: Array) -> Array:
+    """The least of `what` for each of `count` places, a large number for none."""
+    found = np.full(count, np.iinfo(np.int32).max, np.int32)
+    np.minimum.at(found, where, what)
+    return found

@@ -1,0 +1,139 @@
+"""Rules broken on purpose: the comparison with the oracle notices each."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import Times, random_case, simulate
+from test_engine import Case, program_of
+
+from simcoll.model import Dependencies
+from simcoll.timeline import Timeline
+
+CASES = 150  # random cases in which a broken rule must show
+
+KERNEL, BINDING, WAYS = "simcoll.kernel", "simcoll.binding_kernel", "simcoll.ways"
+
+BEGIN = "free_link[link] = r + s\n"
+LEAD = "value(lead, way[i])"
+TOUCH = "                n_touched = touch(c, now, paths, touched, mark, n_touched)\n                i,"
+SERVE = "                state[i] = SIDE\n                size = push(heap, size, tail, i)\n                continue\n"
+AT_ONCE = "                tail = free_side[side[i]] = max(tail, free_side[side[i]]) + receive[i]\n"
+READERS = "next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i"
+CHAIN = "before if reduce[i] or before >= first else -1"
+
+# By module and rule: the text as it stands, and what breaks it.
+BROKEN: dict[str, dict[str, tuple[str, str]]] = {
+    KERNEL: {
+        "ties go to the higher index": ("items[other] < items[below]", "items[other] > items[below]"),
+        "a slow link upstream is forgotten": ("tail = max(r + s, tail)", "tail = r + s"),
+        "a link is held until the tail has passed": (BEGIN, "free_link[link] = max(r + s, tail)\n"),
+        "a channel's cap holds the link": (BEGIN, "free_link[link] = r + max(s, value(cap, kind[i]))\n"),
+        "a channel's cap is forgotten": ("r + max(s, value(cap, kind[i]))", "r + s"),
+        "g is forgotten under fifo": (f"max(tail, t - {LEAD} + g)", "tail"),
+        "g is forgotten under fair": ("max(gone, begun + g)", "gone"),
+        "g counts from the head's coming": (f"t - {LEAD} + g", "t + g"),
+        "o_send counts twice": (f"push(heap, size, t + {LEAD}, i)", f"push(heap, size, t + 2 * {LEAD}, i)"),
+        "a flow is brought forward at an equal rate": ("if solved[c] != rate[c]:", "if True:"),
+        "the end of a flow is rounded down": ("math.ceil(wait)", "math.floor(wait)"),
+        "a whole flow at full rate is rounded twice": ("if whole[c] and rate[c] == most[c]:", "if False:"),
+        "narrow links of one flow do not limit it": ("if rate >= bound:", "if tightest < 0:"),
+        "rates do not rise when a flow has ended": (TOUCH, "                i,"),
+        "receive sides do not queue": ("max(t, free_side[side[i]]) + receive[i]", "t + receive[i]"),
+        "receive sides serve in order of sending": (SERVE, AT_ONCE),
+        "a version does not wait for the one before": ("if before >= 0 and state[before] != COMPLETE:", "if False:"),
+        "a version that waited is complete at its end": ("t = max(t, when[i])\n\n", "t = when[i]\n\n"),
+        "what a late rank holds is there at the start": ("value(came, i)", "0"),
+        "one transfer reads a version": (READERS, "first_reader[reads[i]] = i"),
+        "a barrier opens at the end that comes last": ("passed[1] = max(passed[1], t)", "passed[1] = t"),
+        "replay does not check links": ("if t < last_link[link]:", "if False:"),
+        "replay does not check receive sides": ("if tail < last_side[side[i]]:", "if False:"),
+        "replay does not check whether flows meet": ("if t < free_link[link]:", "if False:"),
+    },
+    BINDING: {
+        "one credit too many": ("if flying[g] < slots:", "if flying[g] <= slots:"),
+        "a reduction does not wait for what it adds to": (CHAIN, "before if before >= first else -1"),
+        "writes of one step do not wait for each other": (CHAIN, "before if reduce[i] else -1"),
+        "reads see what their own step wrote": ("step[behind] == step[first]", "behind == first"),
+    },
+    WAYS: {
+        "links are merged that have two before them": ("(lowest == highest) & (highest >= 0)", "highest >= 0"),
+        "links of two channels are shared with nobody": ("(first < last)[links]", "(first > last)[links]"),
+        "the widest link limits a flow": ("np.minimum, rank, self.links", "np.maximum, rank, self.links"),
+    },
+}
+
+
+@cache
+def expected(seed: int) -> tuple[Case, list[Times]]:
+    """A random case and what the oracle says of it."""
+    case = random_case(random.Random(seed), contention=seed % 4 != 0)
+    return case, simulate(*case)
+
+
+def load(name: str, old: str = "", new: str = "", **others: ModuleType | Any) -> ModuleType:
+    """A copy of a module with one text replaced, and with other things under some of its names."""
+    original = importlib.import_module(name)
+    source = Path(str(original.__file__)).read_text(encoding="utf-8")
+    assert old in source, f"{name} has changed: {old!r} is not in it"
+    copy = ModuleType(name)
+    copy.__file__ = original.__file__
+    exec(compile(source.replace(old, new) if old else source, name, "exec"), vars(copy))
+    vars(copy).update(others)
+    return copy
+
+
+Engine = Callable[[Case, bool], Timeline | None]
+
+
+def engine(module: str, old: str, new: str) -> Engine:
+    """The fast engine with a text of a module replaced: runs a case, with shortcuts or without."""
+    kernel = load(KERNEL, *(old, new) if module == KERNEL else ())
+    ways = load(WAYS, *(old, new) if module == WAYS else ())
+    fast = load("simcoll.engines.fast", kernel=kernel, Ways=ways.Ways)
+    binding = load("simcoll.binding", binding_kernel=load(BINDING, *(old, new) if module == BINDING else ()))
+    names = ("credits", "inherited", "numbered", "predecessors")
+    program = load("simcoll.program", **{name: getattr(binding, name) for name in names})
+
+    def run(case: Case, shortcuts: bool) -> Timeline | None:
+        played = program_of(*case, lambda schedule: Dependencies(*binding.versions(schedule, False)), program.assemble)
+        return fast.run(played, shortcuts, compiled=False).timeline  # type: ignore[no-any-return]
+
+    return run
+
+
+def agrees(run: Engine, seed: int) -> bool:
+    """Whether an engine says what the oracle says."""
+    case, times = expected(seed)
+    for shortcuts in (False, True):
+        try:
+            found = run(case, shortcuts)
+        except (IndexError, AssertionError):
+            return False
+        if found is None:
+            return False
+        for name in Times._fields:
+            if not np.array_equal(getattr(found, name), [getattr(row, name) for row in times]):
+                return False
+    return True
+
+
+def test_unbroken_they_agree() -> None:
+    """Copies of the modules with nothing replaced say what the oracle says."""
+    run = engine(KERNEL, "", "")
+    assert all(agrees(run, seed) for seed in range(CASES))
+
+
+@pytest.mark.parametrize(("module", "rule"), [(module, rule) for module in BROKEN for rule in BROKEN[module]])
+def test_a_broken_rule_is_noticed(module: str, rule: str) -> None:
+    """Some case differs from the oracle's."""
+    run = engine(module, *BROKEN[module][rule])
+    assert not all(agrees(run, seed) for seed in range(CASES))
