@@ -53,23 +53,23 @@ class _Estimating:
         self.left: dict[str, str] = {}
         reduces = any(collective(row.collective).reduces for row in some.rows)
         self.names = parameters.named(free, some.kinds) if free else parameters.candidates(some.kinds, reduces)
-        self.null = {name: parameters.cost(name, start, params) for name in self.names}
         self._check_given()
+        self.null = {name: parameters.cost(name, start, params) for name in self.names}
 
     def _check_given(self) -> None:
         """A parameter that rows of the table give themselves is not to be fitted."""
         given = {key.removeprefix("model.") for row in self.some.rows for key in row.others if key.startswith("model.")}
         if clash := [name for name in self.names if name in given and self.asked]:
             raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
-        for name in given & set(self.names):
-            self.names.remove(name)
-            self.left[name] = "the table gives it"
+        self.names = [name for name in self.names if name not in given]
 
     def run(self) -> Estimate:
-        self._drop_untold(self._line())
+        line = self._second_look(self._fitted(self._first()))
         while True:
-            line = self._fitted()
-            if not self._drop_untold(line) and not self._drop_unneeded(line):
+            line = self._fitted(line)
+            left = len(self.left)
+            line = self._drop_unneeded(self._drop_untold(line))
+            if len(self.left) == left:
                 return self._estimate(line, self._draws(line))
 
     # --- fitting ---
@@ -89,13 +89,24 @@ class _Estimating:
         begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.some.measured.min())}
         return np.array([self.null[name] or begins.get(name, 0.0) for name in self.names])
 
-    def _line(self) -> Line:
+    def _first(self) -> Line:
+        """Near where the fit begins: of what the rows tell there, by plain least squares."""
+        line = fitting.line(self._model, self._start, self._bounds)
+        line = line if self.asked else self._drop_untold(line)
         self._check_enough()
-        return fitting.line(self._model, self._start, self._bounds)
+        values = fitting.begin(line, self.some.measured, self._bounds)
+        return Line(values, line.at(values), line.slopes)
 
-    def _fitted(self) -> Line:
-        self._check_enough()
-        return fitting.fit(self._model, self.some.measured, self._start, self._bounds)
+    def _fitted(self, start: Line) -> Line:
+        return fitting.fit(self._model, self.some.measured, start.values, self._bounds)
+
+    def _second_look(self, line: Line) -> Line:
+        """With the parameters that had no effect of their own where the fit began, but have one where it led."""
+        if self.asked:
+            return line
+        values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
+        self.names, self.left = list(self.null), {}
+        return self._drop_untold(fitting.line(self._model, np.array(list(values.values())), self._bounds))
 
     def _check_enough(self) -> None:
         if len(self.some) <= len(self.names):
@@ -108,11 +119,14 @@ class _Estimating:
 
     # --- leaving out ---
 
-    def _leave(self, name: str, why: str) -> None:
+    def _leave(self, line: Line, name: str, why: str) -> Line:
+        """The line where a parameter has the value that it began with for good."""
+        line = line.without(self.names.index(name), self.null[name])
         self.names.remove(name)
         self.left[name] = why
+        return line
 
-    def _drop_untold(self, line: Line) -> bool:
+    def _drop_untold(self, line: Line) -> Line:
         """Leave out what the rows do not tell, or refuse it if it was asked for."""
         reasons = {}
         for untold in fitting.untold(line, self._bounds):
@@ -122,15 +136,15 @@ class _Estimating:
             cure = "free less, or add rows of other rank counts, algorithms or sizes"
             raise InputError(Diagnostic(f"--free: {name}: {why}", cure) for name, why in reasons.items())
         for name, why in reasons.items():
-            self._leave(name, why)
+            line = self._leave(line, name, why)
         if not self.names:
             raise InputError("no parameter has an effect on these rows", "name some with --free")
-        return bool(reasons)
+        return line
 
-    def _drop_unneeded(self, line: Line) -> bool:
+    def _drop_unneeded(self, line: Line) -> Line:
         """Leave out, unless it was asked for, what fits as well where it began (by the Bayesian information criterion:
         a parameter has to gain the logarithm of the number of rows). An efficiency stays."""
-        width, dropped = fitting.width(line, self.some.measured), False
+        width = fitting.width(line, self.some.measured)
         while not self.asked and len(self.names) > 1:
             bounds = self._bounds
             loss = {
@@ -141,10 +155,8 @@ class _Estimating:
             least = min(loss, key=loss.__getitem__, default=None)
             if least is None or loss[least] > np.log(len(self.some)):
                 break
-            line = line.without(self.names.index(least), self.null[least])
-            self._leave(least, NO_SIGN)
-            dropped = True
-        return dropped
+            line = self._leave(line, least, NO_SIGN)
+        return line
 
     # --- telling ---
 
@@ -153,11 +165,12 @@ class _Estimating:
         costs, lows, highs = (
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
         )
-        return Estimate(costs, lows, highs, dict(self.left), [*self._linked(draws), *self._limited(line)])
+        return Estimate(costs, lows, highs, dict(self.left), [*self._linked(draws), *self._limited(line, high)])
 
     def _linked(self, draws: Array) -> list[str]:
         """Parameters that the rows tell apart only just."""
-        together = np.atleast_2d(np.corrcoef(draws, rowvar=False))
+        with np.errstate(invalid="ignore"):  # of a parameter that does not move there is no correlation
+            together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
         return [
             f"{a} and {b} hang together (correlation {together[i, j]:.2f}): their sum is surer than either"
             for i, a in enumerate(self.names)
@@ -165,12 +178,12 @@ class _Estimating:
             if abs(together[i, j]) > LINKED
         ]
 
-    def _limited(self, line: Line) -> list[str]:
+    def _limited(self, line: Line, high: Array) -> list[str]:
         """Links that carry more than they are said to, and values that stand at what is allowed."""
         notes = []
-        for name, value, upper in zip(self.names, line.values.tolist(), self._bounds.upper.tolist(), strict=True):
-            if name.startswith("efficiency") and value < AT_LIMIT:
+        for j, name in enumerate(self.names):
+            if name.startswith("efficiency") and high[j] < 1:
                 notes.append(f"{name} is above 100 %: the topology understates its links, or another schedule ran")
-            elif value > AT_LIMIT * upper:
+            elif line.values[j] > AT_LIMIT * self._bounds.upper[j]:
                 notes.append(f"{name} stands at the most that is allowed: the model lacks what these rows show")
         return notes

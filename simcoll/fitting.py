@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simcoll.errors import InputError
 
-ROUNDS: Final = 25  # linearisations at most
+ROUNDS: Final = 20  # linearisations at most
 SETTLED: Final = 1e-4  # of each value: a smaller move ends the fit
 LEAST_WIDTH: Final = 0.02  # log residuals below are noise, whatever the others are
 SINE: Final = 0.01  # of the angle between a column and those before it, below which they are one
@@ -79,23 +79,23 @@ def line(model: Model, values: Array, bounds: Bounds) -> Line:
 
 
 def fit(model: Model, measured: Array, start: Array, bounds: Bounds) -> Line:
-    """The line of the model at the values that fit best. Raises InputError without scipy."""
-    here = line(model, start, bounds)
-    values, wide = _begin(here, measured, bounds), 0.0
+    """The line of the model at the values that fit best, found from `start` on; `begin` makes a good one."""
+    values, wide = start, 0.0
     for turn in range(ROUNDS):
         here = line(model, values, bounds)
-        wide = width(here, measured) if turn < 3 else wide
+        wide = width(here, measured) if turn < ROUNDS // 2 else wide  # then fixed, so that it comes to an end
         wanted = refit(here, measured, bounds, wide)
-        moved = _damped(model, here, measured, wanted, wide)
-        settled = np.abs(moved - values) <= SETTLED * np.maximum(values, SETTLED * bounds.scale)
-        values = moved
-        if settled.all() and turn >= 3:
+        if (np.abs(wanted - values) <= SETTLED * np.maximum(values, 0.01 * bounds.scale)).all():
             break
-    return line(model, values, bounds)
+        moved = _damped(model, here, measured, wanted, wide)
+        if np.array_equal(moved, values):
+            break
+        values = moved
+    return here
 
 
-def _begin(here: Line, measured: Array, bounds: Bounds) -> Array:
-    """Where to begin: plain least squares on relative residuals of the line."""
+def begin(here: Line, measured: Array, bounds: Bounds) -> Array:
+    """Values to begin with: plain least squares on the relative residuals of a line."""
     from scipy.optimize import lsq_linear
 
     base = here.times - here.slopes @ here.values

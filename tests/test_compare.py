@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from simcoll.compare import document
 from simcoll.errors import InputError
 from simcoll.formats.measured import Row, parse_measured
 from simcoll.join import Point, join, select
-from simcoll.scores import summary
+from simcoll.scores import intervals, ranking, region_of, regions, summary
 from simcoll.tables import render
 
 
@@ -169,6 +170,89 @@ def test_bounds_of_the_summary(errors: list[float]):
     row = summary(points(errors))[-1]
     assert abs(row["bias"]) <= row["mape"] + 1e-9
     assert row["median"] <= row["p95"] + 1e-9
+
+
+# --- regions, intervals, ranking ---
+
+
+def pairs(*found: tuple[float, float], **columns: Any) -> list[Point]:
+    """Points of measured and predicted times, at sizes 1, 2, 4, … KiB unless `columns` say otherwise; a list has one
+    value for each. `low_us` and `high_us` are the prediction's."""
+    rows, predictions = [], []
+    for i, (time, guess) in enumerate(found):
+        its = {name: value[i] if isinstance(value, list) else value for name, value in columns.items()}
+        its = {"size_bytes": 1024 * 2**i, **its}
+        rows.append(measured(**{name: v for name, v in its.items() if not name.endswith("_us")}, time_us=time))
+        predictions.append(predicted(**its, time_us=guess))
+    return join(rows, predictions, {})
+
+
+def test_regions_follow_what_was_measured():
+    """Below twice the shortest time: latency; from half the best bandwidth on: bandwidth; neither or both: middle."""
+    found = pairs((10, 10), (15, 15), (25, 20), (30, 15), (60, 60), size_bytes=[1000, 2000, 4000, 40000, 90000])
+    region = region_of(found)
+    assert [region(p) for p in found] == [*["latency-bound"] * 2, "middle", *["bandwidth-bound"] * 2]
+    assert [(row["region"], row["points"]) for row in regions(found)] == [
+        ("latency-bound", 2), ("middle", 1), ("bandwidth-bound", 2)
+    ]  # fmt: skip
+    assert regions(found)[1]["mape"] == pytest.approx(20)
+    alone = pairs((10, 10))
+    assert region_of(alone)(alone[0]) == "middle"
+
+
+def test_regions_are_of_each_series():
+    """What is short for one rank count may be long for another."""
+    few, many = pairs((10, 10), (100, 100), ranks=2), pairs((100, 100), (101, 101), ranks=8, size_bytes=[1, 4])
+    region = region_of([*few, *many])
+    assert [region(p) for p in many] == ["latency-bound", "middle"]
+
+
+def test_intervals_are_counted():
+    """The share of measured times in their interval, and the mean width of it; points without one do not count."""
+    found = pairs((10, 10), (10, 10), (30, 20), low_us=[9, 11, None], high_us=[11, 12, None])
+    assert intervals(found) == {"points": 2, "coverage": 50, "width": pytest.approx(15)}
+    assert intervals(points([0.1])) is None
+
+
+def rivals(times: dict[str, tuple[float, float]], size: int = 1024) -> list[Point]:
+    """Algorithms at one point: measured and predicted times."""
+    found = [((time, guess), name) for name, (time, guess) in times.items()]
+    return pairs(*(its for its, _ in found), algorithm=[name for _, name in found], size_bytes=size)
+
+
+def test_ranking():
+    """Kendall's tau and the share of clear pairs in order; regret is what the advised algorithm takes longer."""
+    right = rivals({"ring": (10, 1), "tree": (20, 2), "naive": (30, 3)})
+    assert ranking(right) == {
+        "groups": 1, "tau": 1, "pairs": 3, "in_order": 100, "regret_mean": 0, "regret_worst": 0
+    }  # fmt: skip
+    wrong = rivals({"ring": (10, 3), "tree": (20, 2), "naive": (30, 1)}, size=2048)
+    found = ranking([*right, *wrong])
+    assert found is not None
+    assert (found["groups"], found["tau"], found["in_order"]) == (2, 0, 50)
+    assert (found["regret_mean"], found["regret_worst"]) == (pytest.approx(100), pytest.approx(200))
+
+
+def test_ranking_ignores_what_is_level():
+    """Measured times within 5 % of each other are in no order; one algorithm alone, or none named, is not ranked."""
+    found = ranking(rivals({"ring": (10, 2), "tree": (10.4, 1)}))
+    assert found is not None
+    assert (found["pairs"], found["in_order"], found["tau"]) == (0, None, -1)
+    assert found["regret_worst"] == pytest.approx(4)
+    assert ranking(points([0.1, 0.2])) is None
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e6), st.floats(1, 1e6)), min_size=2, max_size=8))
+def test_bounds_of_the_ranking(times: list[tuple[float, float]]):
+    """Tau lies between −1 and 1, regret is never below 0, and predictions that are the measured times have none."""
+    names = [f"algorithm{i}" for i in range(len(times))]
+    found = ranking(rivals(dict(zip(names, times, strict=True))))
+    perfect = ranking(rivals({name: (time, time) for name, (time, _) in zip(names, times, strict=True)}))
+    assert found is not None and perfect is not None
+    assert -1 <= found["tau"] <= 1
+    assert 0 <= found["regret_mean"] <= found["regret_worst"]
+    assert perfect["regret_worst"] == 0
+    assert perfect["in_order"] in (100, None)
 
 
 def test_document_is_json():

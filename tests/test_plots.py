@@ -23,6 +23,7 @@ from simcoll.plot import save
 from simcoll.plot.curves import compare_figure, scaling_figure, size_figure
 from simcoll.plot.gantt import gantt_figure
 from simcoll.plot.maps import crossover_figure
+from simcoll.plot.residuals import residual_figure
 from simcoll.plot.style import look
 from simcoll.program import Program, bind
 from simcoll.registry import ALGORITHMS
@@ -327,6 +328,28 @@ def test_comparison_tells_the_mean_error() -> None:
         compare_figure([])
 
 
+def left_over() -> list[dict[str, Any]]:
+    """What a fit leaves; the smallest size was fitted, and one row is far out."""
+    found = [{**point, "fitted": point["size_bytes"] == points()[0]["size_bytes"]} for point in points()]
+    return [*found, *({**row, "error": 0.1} for row in found * 20), {**found[0], "error": 9.0}]
+
+
+def test_residuals_tell_fitted_rows_from_others() -> None:
+    """Errors in percent over the size, hollow where the row was fitted; what is far out is counted instead of drawn."""
+    figure = residual_figure(left_over())
+    (axes,) = figure.axes
+    assert entries(figure) == ["ring", "tree", "fitted", "held out"]
+    for text, fitted in (("ring, fitted", True), ("ring, held out", False)):
+        (line,) = (line for line in axes.lines if line.get_label() == text)
+        assert (line.get_markerfacecolor() == "none") is fitted
+        wanted = [row for row in left_over() if row["algorithm"] == "ring" and row["fitted"] is fitted]
+        assert lines(axes)[text] == [(row["size_bytes"], 100 * row["error"]) for row in wanted]
+    assert axes.get_ylim()[1] < 100
+    assert f"1 of {len(left_over())} points lie beyond the axis" in words(figure)
+    with pytest.raises(ValueError, match="no row has a size"):
+        residual_figure([{**left_over()[0], "size_bytes": 0}])
+
+
 # --- looks ---
 
 
@@ -514,6 +537,7 @@ FIGURES = {
     "crowded": lambda: size_figure(sweep(*specs("all_reduce")), "latency"),
     "scaling": lambda: scaling_figure(sweep("ring", "tree", ranks=(2, 3, 100))),
     "comparison": lambda: compare_figure(points()),
+    "residuals": lambda: residual_figure(left_over()),
     "one row": lambda: crossover_figure(sweep("ring", "tree")),
     "crossover": lambda: crossover_figure(sweep("ring", "tree", ranks=(2, 4, 8, 16))),
     "timeline": lambda: picture("all_reduce", "ring", 12, o_recv=10**6)[0],

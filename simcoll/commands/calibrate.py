@@ -51,9 +51,13 @@ def calibrate(
         measured, topology, name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed
     )  # fmt: skip
     results.write_atomically(output, found.text)
+    print(output, file=sys.stderr)
     picture = output.with_name(f"{output.stem}-residuals.png")
-    save(residual_figure(found.document["points"]), picture)
-    for path in (output, picture):
-        print(path, file=sys.stderr)
+    try:
+        save(residual_figure(found.document["points"]), picture)
+    except ValueError as reason:
+        print(f"{picture}: not drawn: {reason}", file=sys.stderr)
+    else:
+        print(picture, file=sys.stderr)
     print(json.dumps(found.document, indent=1) if as_json else report.calibration_table(found.document))
     return 0

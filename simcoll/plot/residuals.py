@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from simcoll.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.plot.style import GREY, INK, Row, look, size_axis
 
-ROOM: Final = 1.5  # times the 95th percentile of all errors: what lies beyond is counted and not drawn
+ROOM: Final = 2.5  # times the ninetieth percentile of all errors: what lies beyond is counted and not drawn
 LEAST: Final = 5.0  # percent that the axis goes to either side at least
 AUTO: Final = "auto"  # rows that do not say which algorithm it was
 
@@ -29,7 +29,7 @@ def residual_figure(points: Iterable[Row]) -> Figure:
         raise ValueError("no row has a size (a barrier has none): there is nothing to draw errors over")
     panels = by_columns(found, (), ("collective", "ranks"), lambda row: f"{row['collective']}, {row['ranks']} ranks")
     figure, grid = grid_of(panels)
-    limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in found], 95)))
+    limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in found], 90)))
     entries: dict[str, Line2D] = {}
     for axes, panel in zip(grid, panels, strict=False):
         _draw(axes, panel, entries)
