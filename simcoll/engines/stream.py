@@ -52,7 +52,8 @@ def run(
         return None
     parts = Parts(stream, network, devices, params)
     if compiled is None:
-        compiled = have_numba() and parts.work(whole, PEELED + 1) * len(sizes) >= WORTH_COMPILING
+        even = all(loop.min() == loop.max() for loop in sizes)  # else no step is run as columns
+        compiled = have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= WORTH_COMPILING
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
             found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
