@@ -22,8 +22,9 @@ from typing import Final
 from simcoll import measure, systems
 from simcoll.cases import Row, Tell
 from simcoll.launch import Launcher
-from simcoll.namespaces import INTERFACE, Network
+from simcoll.namespaces import Network
 from simcoll.scenario import Point
+from simcoll.wiring import INTERFACE
 
 PRIORITY: Final = ("chrt", "--rr", "10")
 

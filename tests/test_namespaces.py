@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 from command import environment
 
 from simcoll import lab, namespaces, systems
 from simcoll.errors import InputError, SimcollError
-from simcoll.namespaces import Network, Plan
+from simcoll.namespaces import Network
 from simcoll.systems import TopologySpec
-from simcoll.topology import Topology
+from simcoll.topology import Link, Topology
+from simcoll.wiring import Plan
 
 CABLE = {"bandwidth": "40 Mb/s", "latency": "50 us"}
 needs_root = pytest.mark.skipif(bool(namespaces.why_not()), reason=str(namespaces.why_not()))
@@ -111,6 +113,15 @@ def test_what_cannot_be_built_is_refused(spec: dict[str, Any], what: str):
     given = {key: value for key, value in {"link": CABLE, **spec}.items() if value is not None}
     with pytest.raises(InputError, match=what):
         Plan(systems.build(TopologySpec.model_validate(given)))
+
+
+def test_names_that_are_no_names_are_refused():
+    """A device whose name cannot be that of a namespace is refused."""
+    graph = nx.Graph()
+    graph.add_nodes_from(["a/b", "c"], kind="host")
+    graph.add_edge("a/b", "c", link=Link(10**6, 1))
+    with pytest.raises(InputError, match="'a/b'"):
+        Plan(Topology.from_graph(graph))
 
 
 def test_who_may_not_is_told(monkeypatch: pytest.MonkeyPatch):
@@ -213,6 +224,15 @@ def hold() -> Iterator[Hold]:
 
 def _of(pid: int) -> list[Path]:
     return list(namespaces.NAMES.glob(f"{namespaces.PREFIX}{pid}-*"))
+
+
+@needs_root
+def test_what_was_killed_while_it_was_made_is_removed():
+    """A name without a namespace behind it, as a kill at the wrong moment leaves, is no obstacle."""
+    nobody = namespaces.NAMES / f"{namespaces.PREFIX}4194305-host0"  # beyond the largest process id
+    nobody.touch()
+    with Network(_star(2)):
+        assert not nobody.exists()
 
 
 @needs_root
