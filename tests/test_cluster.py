@@ -113,10 +113,10 @@ def test_a_cluster_changes_nothing(cluster: Cluster, folder: Path):
 def test_mistakes_in_files_are_placed_as_here(cluster: Cluster, folder: Path):
     """What is wrong in a topology's file is told with its place there, wherever that was found out."""
     (folder / "star.yaml").write_text(STAR.replace("hosts", "hots"), encoding="utf-8")
-    here = process("run", "s.yaml", cwd=folder)
+    here = process("run", "s.yaml", "--quiet", cwd=folder)
     assert here.status == 2
     assert here.err.startswith("star.yaml:1:")
-    assert process("run", "s.yaml", "--cluster", cluster.address, cwd=folder) == here
+    assert process("run", "s.yaml", "--quiet", "--cluster", cluster.address, cwd=folder) == here
 
 
 def test_own_algorithms_come_along(cluster: Cluster, folder: Path):
@@ -151,7 +151,7 @@ def test_a_point_that_kills_its_workers(cluster: Cluster, folder: Path):
 def test_a_scheduler_that_dies(folder: Path, tmp_path_factory: pytest.TempPathFactory):
     """Exit 1 with a line that says so; what was finished is kept, and the same command without a cluster goes on."""
     with running(tmp_path_factory.mktemp("dying"), 1) as cluster:
-        words = ["run", "s.yaml", "-o", "out", "--set", "algorithm=[ring, own]"]
+        words = ["run", "s.yaml", "-o", "out", "--quiet", "--set", "algorithm=[ring, own]"]
         kill = f"os.kill({cluster.scheduler.pid}, signal.SIGKILL)"
         found = _own(folder, kill, *words, "--cluster", cluster.address)
     assert (found.returncode, found.stdout) == (1, "")
@@ -195,7 +195,7 @@ def test_addresses_where_nobody_answers(what: str, folder: Path):
             "no scheme": "",
             "nonsense": "http://a b",
         }[what]
-        found = process("run", "s.yaml", "-o", "out", "--cluster", address, cwd=folder)
+        found = process("run", "s.yaml", "-o", "out", "--quiet", "--cluster", address, cwd=folder)
     assert (found.status, found.out) == (2, "")
     (line,) = found.err.splitlines()
     assert line.startswith(f"--cluster {address}: ")

@@ -211,7 +211,7 @@ def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], b
     """Where no more can be written the run ends with a line that names the log; what was written is used again."""
     _, lines, whole = logged
     folder = tmp_path / "full"
-    done = python(FULL_DISK + SCRIPT, [room, "run", scenario, "-o", folder])
+    done = python(FULL_DISK + SCRIPT, [room, "run", scenario, "-o", folder, "--quiet"])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{folder / LOG}: cannot be written: File too large; ")
     assert len(done.stderr.splitlines()) == 1
