@@ -66,6 +66,8 @@ def calibrate(
     rows, sources, notes = samples.read(files, dict(join.condition(text) for text in where))
     some, more = samples.samples(rows, asking)
     chosen, how = samples.split(some, _listed(fit))
+    if chosen.all():
+        notes.append("no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit")
     params, start = _begin(asking, some.rows[0])
     found = estimate(some.of(chosen), start, params, free, seed)
     about = {
@@ -172,12 +174,13 @@ def _head(some: Samples, begin: _Beginning, texts: dict[str, str]) -> Document:
 
 
 def _errors(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:
-    """Errors of some rows, and the range of measured/predicted in which 90 % of such rows lie; a tenth of them on
-    either side may be outliers."""
+    """Errors of some rows, and the range of measured/predicted, 1 among it, in which 90 % of such rows lie; a tenth of
+    them on either side may be outliers."""
     found = scores.errors((predicted[which] / measured[which] - 1).tolist())
     residual = np.log(measured[which] / predicted[which])
     tenth, middle, ninetieth = np.percentile(residual, (10, 50, 90), method="weibull")
-    low, high = middle - NINETY * (middle - tenth), middle + NINETY * (ninetieth - middle)
+    low = min(0.0, middle - NINETY * (middle - tenth))
+    high = max(0.0, middle + NINETY * (ninetieth - middle))
     rounded = {key: round(value, 3) for key, value in found.items() if key != "points"}
     return {
         "rows": found["points"],

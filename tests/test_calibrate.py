@@ -133,6 +133,22 @@ def test_every_second_size_is_held_out(lab: Path):
     assert set(written.errors) == {"fitted", "held_out"}
 
 
+def test_nothing_held_out(lab: Path):
+    """Where every row is fitted, that is told, and there is no error on others."""
+    measured = table("t.csv", noisy(rows("size=1 MiB", "ranks=[2, 3, 4, 5, 6, 7]")))
+    found = calibrate([measured], "star.yaml", free=["efficiency"])
+    assert set(found.document["errors"]) == {"fitted"}
+    assert any("no row is held out" in note for note in found.document["notes"])
+
+
+def test_a_prediction_lies_in_its_interval(lab: Path):
+    """Also where held-out rows took longer than all that was fitted."""
+    found = [{**row, "time_us": row["time_us"] * (2 if row["ranks"] == 4 else 1)} for row in rows(SIZES)]
+    error = calibrate([table("t.csv", found)], "star.yaml", fit=["ranks=2"]).document["errors"]["held_out"]
+    assert error["low"] == 1
+    assert error["high"] > 1.5
+
+
 def test_caps_and_gaps_when_asked_for(lab: Path):
     """What binds only sometimes is found if it is named: a cap of each channel, a gap between messages."""
     Path("law.yaml").write_text("name: l\nmodel: {channel_bandwidth: 3 GB/s, g: 30 us}\n", encoding="utf-8")
@@ -398,7 +414,7 @@ def test_columns_of_a_sweep_are_heeded(lab: Path):
     tree = "fabric: fat-tree\nlevels: 2\nhosts: 8\noversubscription: {}\nlink: {{bandwidth: 10 GB/s, latency: 2 us}}\n"
     Path("law.yaml").write_text("name: l\nlinks: {cable: {efficiency: 80 %}}\n", encoding="utf-8")
     found = []
-    for narrow in (4, 1):
+    for narrow in (16, 1):
         Path("star.yaml").write_text(tree.format(narrow), encoding="utf-8")
         found += [{**row, "topology.oversubscription": narrow} for row in rows("algorithm=naive", "ranks=8", SIZES)]
     measured = table("t.csv", found, **{"topology.oversubscription": None})
