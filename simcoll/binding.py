@@ -67,7 +67,7 @@ def credits(group: Ints, groups: int, slots: int, compiled: bool) -> Ints:
 
 
 def _loops(compiled: bool) -> Loops:
-    return Loops(binding_kernel, 0, compiled)
+    return Loops(binding_kernel, compiled)
 
 
 def _keys(a: Ints, b: Ints, width: int) -> tuple[NDArray[Any], int]:

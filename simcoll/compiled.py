@@ -22,9 +22,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.errors import SimcollError
+from simcoll.errors import InputError, SimcollError
 
 WORTH_COMPILING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
+MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 ROOM: Final = 4 * 2**20  # bytes that compiled kernels take, with some to spare
 _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
 
@@ -48,6 +49,17 @@ def pays(transfers: int) -> bool:
     return False
 
 
+def choose(transfers: int, compiled: bool | None = None) -> bool:
+    """Whether to run so many transfers compiled: as told, else if it pays. Raises InputError if they are too many to go
+    uncompiled."""
+    if compiled is None:
+        compiled = pays(transfers)
+    if not compiled and transfers > MOST_PLAIN:
+        what = f"{transfers} transfers are too many to run uncompiled"
+        raise InputError(what, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
+    return compiled
+
+
 def is_compiled(name: str) -> bool:
     """Whether the kernel called `name` is being loaded to be compiled."""
     return name.endswith(_MARK)
@@ -62,7 +74,7 @@ def jit_for(name: str) -> Any:
 
 def _compiled(function: Any) -> Any:
     """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
-    function by another, for each column, and that took four fifths of the time. Kernels make no columns."""
+    function by another, for each column, and that takes most of the time. Kernels make no columns."""
     import numba
 
     options: dict[str, Any] = {"nogil": True, "_nrt": False}
@@ -94,11 +106,11 @@ def compile_kernel(kernel: ModuleType) -> ModuleType:
 
 class Loops:
     """The loops of a kernel, and columns as they take them: arrays if compiled, lists (quicker to index in Python) if
-    not. Unless told, `count` transfers decide which."""
+    not."""
 
-    def __init__(self, kernel: ModuleType, count: int, compiled: bool | None = None):
-        self.compiled = pays(count) if compiled is None else compiled
-        self.run: Any = compile_kernel(kernel) if self.compiled else kernel
+    def __init__(self, kernel: ModuleType, compiled: bool):
+        self.compiled = compiled
+        self.run: Any = compile_kernel(kernel) if compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
         """A column to read, or to work on."""

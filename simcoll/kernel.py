@@ -373,12 +373,15 @@ def connected(seed: Any, now: Any, paths: Any, rows: Any, found: Any, levels: An
                     link = path[other]
                     if link_mark[link] != now:
                         link_mark[link] = now
+                        avail[link], unfixed[link] = capacity[link], 0.0
                         if count[link] > 1:
-                            avail[link], unfixed[link] = capacity[link], count[link]
                             share[link] = capacity[link] / count[link]
                             links[n_links] = link
                             n_links += 1
+                    unfixed[link] += 1.0
             e = after[e]
+        while at < n_links and unfixed[links[at]] == count[links[at]]:  # all its flows are found
+            at += 1
         if at == n_links:
             return n_links, n_flows
         e = head[links[at]]

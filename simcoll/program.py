@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simcoll.binding import credits, inherited, numbered, predecessors
 from simcoll.collectives import collective
-from simcoll.compiled import pays
+from simcoll.compiled import choose
 from simcoll.errors import Diagnostic, InputError
 from simcoll.model import NONE, Dependencies, Index, Network, Params, dependencies, service_ps
 from simcoll.schedule import Schedule
@@ -182,11 +182,10 @@ def bind(
     piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else int(held.max(initial=0))
     loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
     if loops * len(schedule) > MOST_TRANSFERS:
-        key = "model" if loops > 1 else "ranks"
         what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
-        raise InputError([Diagnostic(what, "write a larger chunk" if loops > 1 else "ask for fewer ranks", key)])
-    if compiled is None:
-        compiled = pays(loops * len(schedule))
+        cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
+        raise InputError([Diagnostic(what, *cure)])
+    compiled = choose(loops * len(schedule), compiled)
     waits = dependencies(schedule, compiled)
     sizes, kind = _kinds(schedule, held, waits.reads)
     kind = inherited(waits.reads, kind, compiled)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import ENTRIES, GB_PER_S, full_mesh, makespan, program, star, timeline
+from networks import ENTRIES, GB_PER_S, full_mesh, makespan, program, schedule, star, timeline
 
 from simcoll.compiled import have_numba
 from simcoll.engines import event, fast
 from simcoll.errors import InputError, StuckError
+from simcoll.model import Params
+from simcoll.program import bind
 from simcoll.topology import Link
 
 LINK = Link(50 * GB_PER_S, 1000)
@@ -84,6 +88,16 @@ def test_the_clock_has_an_end(name: str, compiled: bool, sharing: str) -> None:
             fast.run(played, compiled=compiled).timeline or event.run(
                 played
             )  # the fast one leaves reasons to the other
+
+
+def test_what_is_too_large_to_bind() -> None:
+    """More transfers than a machine holds, or links of routes than 32 bits count, are told before they are made."""
+    with pytest.raises(InputError, match="16777216 loops of 24 transfers are more than 50000000"):
+        program("all_reduce/ring", star(4, LINK), 64 << 20, chunk=1)
+    plan = schedule("all_reduce", "ring", 4)
+    far = SimpleNamespace(routes=lambda devices, src, dst: (np.array([0, 0, 0, 0, 2**31]), np.zeros(0, np.int64)))
+    with pytest.raises(InputError, match="4 routes of 2147483648 links in all are more than 2147483647"):
+        bind(plan, far, ["h0", "h1", "h2", "h3"], Params(), 4)
 
 
 # --- blocking sends ---

@@ -13,14 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll import kernel
-from simcoll.compiled import Loops
-from simcoll.errors import InputError
+from simcoll.compiled import Loops, choose
 from simcoll.model import NEVER, NONE, too_late
 from simcoll.program import Program, blocking_predecessors
 from simcoll.timeline import Timeline, Totals
 from simcoll.ways import Ways
-
-MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 
 Array = NDArray[Any]
 Keep = Literal["hops", "times", "nothing"]
@@ -51,7 +48,7 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
     `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
     timeline has no intervals of links, which take the most room.
     """
-    loops = _loops(program, compiled)
+    loops = Loops(kernel, choose(len(program), compiled))
     outcome, shortcut = _play(program, loops, shortcuts, "hops" if hops else "times")
     timeline = outcome and Timeline(*(np.asarray(column, np.int64) for column in outcome.columns))
     return Done(timeline, shortcut, loops.compiled)
@@ -60,7 +57,7 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
 def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
     """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
     the memory. None if it could not finish."""
-    outcome, shortcut = _play(program, _loops(program, compiled), shortcuts, "nothing")
+    outcome, shortcut = _play(program, Loops(kernel, choose(len(program), compiled)), shortcuts, "nothing")
     return outcome and Totals(
         makespan_ps=outcome.latest,
         carried=program.carried,
@@ -69,14 +66,6 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
         wire_bytes=program.wire_bytes,
         shortcut=shortcut,
     )
-
-
-def _loops(program: Program, compiled: bool | None) -> Loops:
-    loops = Loops(kernel, len(program), compiled)
-    if not loops.compiled and len(program) > MOST_PLAIN:
-        what = f"{len(program)} transfers are too many to run uncompiled"
-        raise InputError(what, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
-    return loops
 
 
 def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[_Outcome | None, str]:
