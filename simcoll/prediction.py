@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from simcoll import registry, systems
+from simcoll.accuracy.confidence import Asked, fingerprint, judge
 from simcoll.analysis import bounds, links
 from simcoll.analysis.staging import staged
 from simcoll.collectives import collective
-from simcoll.confidence import Asked, fingerprint, judge
 from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
 from simcoll.folding import Folded, fold

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 pytest.importorskip("scipy")
 
 from simcoll import config
-from simcoll.calibrate import Calibrated, calibrate
+from simcoll.accuracy.calibrate import Calibrated, calibrate
+from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.retiming import Question
 from simcoll.errors import InputError
 from simcoll.model import Params
-from simcoll.parameters import Setting
 from simcoll.prediction import predict
 from simcoll.profile import ModelSpec, load_profile, parse_profile, spelt
-from simcoll.retiming import Question
 from simcoll.scenario import load
 from simcoll.sweep import run_point
 
@@ -276,7 +276,7 @@ def test_json_holds_numbers(lab: Path):
     """`--json` prints one document: parameters with units, errors, every row with its prediction."""
     measured = table("t.csv", rows(SIZES))
     found = simcoll("calibrate", measured, "--topology", "star.yaml", "-o", "p.yaml", "--json").json
-    assert found["schema"] == "simcoll.calibrate/1"
+    assert found["schema"] == "simcoll.accuracy.calibrate/1"
     assert {"name", "value", "low", "high", "unit"} == set(found["parameters"][0])
     assert len(found["points"]) == 18
     assert {"measured_us", "predicted_us", "error", "fitted"} < set(found["points"][0])

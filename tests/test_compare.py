@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.compare import document
+from simcoll.accuracy.compare import document
+from simcoll.accuracy.join import Point, join, select
+from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.errors import InputError
 from simcoll.formats.measured import Row, parse_measured
-from simcoll.join import Point, join, select
-from simcoll.scores import intervals, ranking, region_of, regions, summary
 from simcoll.tables import render
 
 
@@ -258,7 +258,7 @@ def test_bounds_of_the_ranking(times: list[tuple[float, float]]):
 def test_document_is_json():
     """`compare --json` holds the schema's name, all points, the summary and how many rows had no prediction."""
     found = json.loads(json.dumps(document(points([0.1]), unmatched=3)))
-    assert (found["schema"], found["unmatched"], len(found["summary"])) == ("simcoll.compare/1", 3, 2)
+    assert (found["schema"], found["unmatched"], len(found["summary"])) == ("simcoll.accuracy.compare/1", 3, 2)
     assert set(found["points"][0]) == {
         "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "dtype", "measured_us", "predicted_us",
         "error", "low_us", "high_us", "confidence", "region",

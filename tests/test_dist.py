@@ -21,17 +21,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.check import complaint, sample
 from simcoll.engines import event
 from simcoll.errors import RefusedError, StuckError
 from simcoll.executors import data
 from simcoll.executors.dist.support import refusal
 from simcoll.model import Params
-from simcoll.part import part_of
 from simcoll.program import Program, bind
 from simcoll.promises import OPERATORS, cut_slots, promised
+from simcoll.real.check import complaint, sample
+from simcoll.real.part import part_of
+from simcoll.real.tasks import Task
 from simcoll.schedule import Schedule
-from simcoll.tasks import Task
 from simcoll.topology import Link
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

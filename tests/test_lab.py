@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from command import SCRIPT, environment, simcoll
 
-from simcoll import lab, measure, namespaces, systems
+from simcoll import systems
 from simcoll.formats.measured import read_measured
-from simcoll.namespaces import Network
+from simcoll.real import lab, measure, namespaces
+from simcoll.real.namespaces import Network
 from simcoll.scenario import load
 
 pytest.importorskip("torch")

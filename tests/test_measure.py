@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from command import ROOT, SCRIPT, environment, simcoll
 
-from simcoll import config, measure, namespaces, registry, scenario
+from simcoll import config, registry, scenario
 from simcoll.errors import InputError, MeasureError, Place, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.formats.nccl_log import choice
-from simcoll.launch import Launcher
 from simcoll.promises import OPERATORS
+from simcoll.real import measure, namespaces
+from simcoll.real.launch import Launcher
 from simcoll.scenario import Point
 from simcoll.steps import send
 

@@ -13,12 +13,13 @@ import networkx as nx
 import pytest
 from command import environment
 
-from simcoll import lab, namespaces, systems
+from simcoll import systems
 from simcoll.errors import InputError, SimcollError
-from simcoll.namespaces import Network
+from simcoll.real import lab, namespaces
+from simcoll.real.namespaces import Network
+from simcoll.real.wiring import Plan
 from simcoll.systems import TopologySpec
 from simcoll.topology import Link, Topology
-from simcoll.wiring import Plan
 
 CABLE = {"bandwidth": "40 Mb/s", "latency": "50 us"}
 needs_root = pytest.mark.skipif(bool(namespaces.why_not()), reason=str(namespaces.why_not()))

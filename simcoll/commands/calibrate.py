@@ -39,8 +39,8 @@ def calibrate(
 
     Rows that are not fitted are scored. The residuals are drawn into a picture beside the profile.
     """
-    from simcoll import calibrate as fits
     from simcoll import report, results
+    from simcoll.accuracy import calibrate as fits
     from simcoll.plot import save
     from simcoll.plot.residuals import residual_figure
 

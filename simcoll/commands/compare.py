@@ -35,7 +35,7 @@ def compare(
     region, whether intervals hold, and whether algorithms come in the right order.
     """
     from simcoll import pictures, report
-    from simcoll.compare import compared
+    from simcoll.accuracy.compare import compared
 
     document = compared(predicted, _measured_text(measured), measured, where, sets)
     if output:

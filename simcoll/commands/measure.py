@@ -54,9 +54,9 @@ def measure(
     With torch.distributed, on this machine or as a rank that torchrun or Slurm has started. Prints a table; `-o` also
     writes it as a measured table for `simcoll compare`.
     """
-    from simcoll import measure as real
-    from simcoll.cases import dry_run as rehearsed
-    from simcoll.launch import Launcher
+    from simcoll.real import measure as real
+    from simcoll.real.cases import dry_run as rehearsed
+    from simcoll.real.launch import Launcher
     from simcoll.scenario import load
 
     _check(timeout, output)
@@ -91,7 +91,7 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
     single-switch, fat-tree with one spine, ring, torus, full-mesh. Prints a table; `-o` also writes it as a measured
     table for `simcoll compare`.
     """
-    from simcoll import lab as laboratory
+    from simcoll.real import lab as laboratory
     from simcoll.scenario import load
 
     _check(timeout, output)
@@ -102,8 +102,8 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
 
 def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backend) -> None:
     """Print measured rows, and write them where asked to."""
-    from simcoll import measure as real
     from simcoll import tables
+    from simcoll.real import measure as real
 
     if output:
         real.write(output, rows, real.remarks(backend))

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from simcoll.executors.dist.tensors import TYPES, to_numpy, to_tensor
-from simcoll.part import Move, Part, Place, Span, Stage
+from simcoll.real.part import Move, Part, Place, Span, Stage
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]

@@ -11,11 +11,11 @@ from simcoll import registry
 from simcoll.collectives import collective
 from simcoll.errors import InputError, RefusedError
 from simcoll.executors.dist.support import Backend, refusal
-from simcoll.part import part_of
 from simcoll.prediction import Prediction, predict, row
+from simcoll.real.part import part_of
+from simcoll.real.tasks import Task
 from simcoll.scenario import Point, Scenario
 from simcoll.schedule import Schedule
-from simcoll.tasks import Task
 
 Row = dict[str, object]
 Tell = Callable[[str], None]

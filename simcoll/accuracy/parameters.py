@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from simcoll.accuracy.fitting import Array, Bounds
 from simcoll.errors import InputError, did_you_mean
-from simcoll.fitting import Array, Bounds
 from simcoll.model import PS_PER_S, Params
 from simcoll.profile import LinkScale, Profile
 

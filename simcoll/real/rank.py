@@ -19,17 +19,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.check import complaint, sample
 from simcoll.collectives import collective
 from simcoll.errors import MeasureError, SimcollError
 from simcoll.executors.dist.library import Call, Setting
 from simcoll.executors.dist.p2p import Exchange, Post, TransferError
 from simcoll.executors.dist.session import Session, Timing
 from simcoll.formats import nccl_log
-from simcoll.part import part_of
 from simcoll.program import Program
 from simcoll.promises import cut_slots, promised
-from simcoll.tasks import CHECKING, IDLE, WARMING, Job, Outcome, Report, Task
+from simcoll.real.check import complaint, sample
+from simcoll.real.part import part_of
+from simcoll.real.tasks import CHECKING, IDLE, WARMING, Job, Outcome, Report, Task
 
 PASSES: Final = 4  # over all tasks, so that what changes on the machine meets all of them alike
 KEEP_BYTES: Final = 1 << 30  # of all buffers together, up to which they are made once and not once a pass

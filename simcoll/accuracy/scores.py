@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.join import Point
+from simcoll.accuracy.join import Point
 
 Document = dict[str, Any]
 

@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import InputError, MeasureError
-from simcoll.tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
+from simcoll.real.tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 
 BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
 GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed
 POLL_S: Final = 0.02
-CODE: Final = "from simcoll.launch import begin; begin()"
+CODE: Final = "from simcoll.real.launch import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 
@@ -118,7 +118,7 @@ def begin() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    from simcoll.rank import main  # imports torch, which takes its time
+    from simcoll.real.rank import main  # imports torch, which takes its time
 
     main()
 

@@ -35,14 +35,14 @@ from typing import Any, Final
 import numpy as np
 
 import simcoll
-from simcoll.cases import Case, Row, Tell, cases
 from simcoll.errors import InputError
 from simcoll.executors.dist.support import Backend
 from simcoll.formats.measured import COLUMNS
-from simcoll.launch import LOCAL, Launcher, launch
+from simcoll.real.cases import Case, Row, Tell, cases
+from simcoll.real.launch import LOCAL, Launcher, launch
+from simcoll.real.tasks import NOT_BEGUN, Job, Outcome, Report
 from simcoll.results import write_atomically
 from simcoll.scenario import Point
-from simcoll.tasks import NOT_BEGUN, Job, Outcome, Report
 
 OWN: Final = (  # columns behind those that every measured table has
     *("op", "root", "buckets", "async_op", "launches", "launch_us", "spread", "late_us", "overhead_us", "clock_ns"),
@@ -125,7 +125,7 @@ def join(
     """
     _check_torch()
     from simcoll.executors.dist.session import Session
-    from simcoll.rank import Rank
+    from simcoll.real.rank import Rank
 
     rank, world, local = membership()
     found = cases(points, backend, tell if not rank else lambda line: None)

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll import registry
+from simcoll.accuracy.parameters import Setting
 from simcoll.engines import fast
 from simcoll.errors import RefusedError, StuckError
 from simcoll.model import Index
-from simcoll.parameters import Setting
 from simcoll.prediction import Prediction, predict
 from simcoll.profile import ModelSpec, Profile
 from simcoll.scenario import Scenario

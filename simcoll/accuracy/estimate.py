@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from simcoll import fitting, parameters
+from simcoll.accuracy import fitting, parameters
+from simcoll.accuracy.fitting import Array, Bounds, Line
+from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.samples import Samples
 from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError
-from simcoll.fitting import Array, Bounds, Line
 from simcoll.model import PS_PER_S, Params
-from simcoll.parameters import Setting
 from simcoll.profile import Profile
-from simcoll.samples import Samples
 
 INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
 LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are told to hang together

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.promises import BITWISE, expected, promised
-from simcoll.tasks import Task
+from simcoll.real.tasks import Task
 
 _LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # whole numbers up to here are exact
 

@@ -18,17 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simcoll
-from simcoll import config, fitting, join, parameters, samples, scores
-from simcoll.confidence import fingerprint
-from simcoll.estimate import Estimate, estimate
+from simcoll import config
+from simcoll.accuracy import fitting, join, parameters, samples, scores
+from simcoll.accuracy.confidence import fingerprint
+from simcoll.accuracy.estimate import Estimate, estimate
+from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.questions import Asking
+from simcoll.accuracy.samples import Samples
 from simcoll.formats.measured import Row
 from simcoll.model import Params
-from simcoll.parameters import Setting
 from simcoll.profile import Profile, load_profile, parse_profile, spelt
-from simcoll.questions import Asking
-from simcoll.samples import Samples
 
-SCHEMA: Final = "simcoll.calibrate/1"
+SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
 
 Document = dict[str, Any]

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll import join, results, scores, sweep
+from simcoll import results, sweep
+from simcoll.accuracy import join, scores
+from simcoll.accuracy.questions import Asking
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import COLUMNS, Row, parse_measured
 from simcoll.profile import load_profile
-from simcoll.questions import Asking
 from simcoll.scenario import Point, load
 
 Document = dict[str, Any]
 
-SCHEMA: Final = "simcoll.compare/1"
+SCHEMA: Final = "simcoll.accuracy.compare/1"
 
 
 def compared(predicted: str, text: str, source: str, where: Sequence[str], sets: Sequence[str]) -> Document:

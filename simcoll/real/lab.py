@@ -19,12 +19,13 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final
 
-from simcoll import measure, systems
-from simcoll.cases import Row, Tell
-from simcoll.launch import Launcher
-from simcoll.namespaces import Network
+from simcoll import systems
+from simcoll.real import measure
+from simcoll.real.cases import Row, Tell
+from simcoll.real.launch import Launcher
+from simcoll.real.namespaces import Network
+from simcoll.real.wiring import INTERFACE
 from simcoll.scenario import Point
-from simcoll.wiring import INTERFACE
 
 PRIORITY: Final = ("chrt", "--rr", "10")
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll import join
+from simcoll.accuracy import join
+from simcoll.accuracy.fitting import Array, Draw
+from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.questions import Asking
+from simcoll.accuracy.retiming import Question
 from simcoll.errors import InputError, RefusedError
-from simcoll.fitting import Array, Draw
 from simcoll.formats.measured import COLUMNS, Row, find_measured, parse_measured
-from simcoll.parameters import Setting
 from simcoll.profile import Source
-from simcoll.questions import Asking
-from simcoll.retiming import Question
 from simcoll.scenario import Scenario
 
 EVERY_SECOND: Final = "every second size of each series"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from simcoll.errors import InputError, SimcollError
+from simcoll.real.wiring import Plan
 from simcoll.topology import Topology
-from simcoll.wiring import Plan
 
 PREFIX: Final = "simcoll-"
 NAMES: Final = Path("/run/netns")

@@ -1,0 +1,1 @@
+"""Predictions against measured times: joined, scored, and parameters fitted to them."""
