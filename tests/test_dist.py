@@ -202,7 +202,7 @@ def exchanges_of(program: Program, elements: int, post: Any, op: str = "sum") ->
 
 def task_of(schedule: Schedule, elements: int, op: str = "sum", dtype: str = "int64", itemsize: int = 8) -> Task:
     """What a check has to know."""
-    return Task("it", schedule, None, itemsize * elements, dtype, itemsize, op, None, 1, False, 0, 1, True)
+    return Task("it", schedule, None, itemsize * elements, dtype, itemsize, op, None, False, 1, False, 0, 1, True)
 
 
 @st.composite

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.commands.options import SETS
-from simcoll.errors import InputError
+from simcoll.commands.options import QUIET, SETS, TIMEOUT
+from simcoll.commands.progress import Lines
+from simcoll.errors import InputError, MeasureError
 
 if TYPE_CHECKING:
     from simcoll.executors.dist.support import Backend
 
-TIMEOUT: Final = click.option(
-    "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take."
-)
 OUTPUT: Final = click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
-QUIET: Final = click.option("--quiet", is_flag=True, help="No progress.")
 SHOWN: Final = (
     *("size_bytes", "collective", "harness", "algorithm", "protocol", "ranks", "dtype", "op", "buckets", "async_op"),
     *("time_us", "spread", "runs", "of_library"),
@@ -61,13 +58,20 @@ def measure(
 
     _check(timeout, output)
     points = load(scenario, (*sets, *_ranks(ranks)))
+    member = real.is_member()
     if dry_run:
+        if member and real.membership()[0]:
+            return 0  # one of them tells it for all
         for line in rehearsed(points, backend, _told):
             print(line)
         return 0
-    tell = (lambda line: None) if quiet else _Progress()
-    if real.is_member():
-        rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell)
+    tell = (lambda line: None) if quiet else Lines()
+    if member:
+        try:
+            rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell)
+        except MeasureError as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(error.exit_status)  # leaving in order would wait for ranks that are gone
         if rows is None:
             return 0
     else:
@@ -95,7 +99,7 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
     from simcoll.scenario import load
 
     _check(timeout, output)
-    tell = (lambda line: None) if quiet else _Progress()
+    tell = (lambda line: None) if quiet else Lines()
     _show(laboratory.run(load(scenario, sets), timeout_s=timeout, tell=tell), output, "gloo")
     return 0
 
@@ -135,15 +139,3 @@ def _check(timeout: float, output: Path | None) -> None:
 
 def _told(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-class _Progress:
-    """A line now and then: at once on a terminal, every ten seconds elsewhere."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + (0 if sys.stderr.isatty() else 10)
-
-    def __call__(self, line: str) -> None:
-        if line.startswith("left out") or time.monotonic() >= self._next:
-            self._next = time.monotonic() + (1 if sys.stderr.isatty() else 10)
-            _told(line)

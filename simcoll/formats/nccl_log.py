@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+from pathlib import Path
 from typing import Final
 
 _CHOICE: Final = re.compile(r"\bBytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
 _ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")  # by NCCL's number
 _PROTOCOLS: Final = ("LL", "LL128", "Simple")
+
+
+def file(name: str) -> Path:
+    """The file of this process that NCCL_DEBUG_FILE names: NCCL puts host and process for `%h` and `%p`."""
+    host = socket.gethostname().partition(".")[0]
+    return Path(name.replace("%h", host).replace("%p", str(os.getpid())))
 
 
 def choice(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from simcoll import registry
 from simcoll.collectives import collective
 from simcoll.errors import InputError, RefusedError
-from simcoll.executors.dist.support import Backend, refusal
+from simcoll.executors.dist.support import Backend, done_in_place, refusal
 from simcoll.prediction import Prediction, predict, row
 from simcoll.real.part import part_of
 from simcoll.real.tasks import Task
@@ -59,7 +59,7 @@ def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: N
 def _case(point: Point, backend: Backend) -> Case:
     scenario, how = point.scenario, point.scenario.measure
     library = how.harness == "library"
-    prediction = predict(_any_algorithm(scenario) if library else scenario)
+    prediction = predict(_whole(_any_algorithm(scenario)) if library else scenario)
     program = prediction.program
     schedule = _contract_only(program.schedule) if library else program.schedule
     members = len(schedule.groups[0])
@@ -73,12 +73,15 @@ def _case(point: Point, backend: Backend) -> Case:
         equal=scenario.nbytes // scenario.itemsize % members == 0,
         ordered=all(list(group) == sorted(group) for group in schedule.groups),
         buckets=how.buckets,
+        in_place=scenario.in_place,
+        barriers=scenario.params().barrier,
     )
     if why_not:
         raise RefusedError(f"{scenario.collective} on {backend}: {why_not}")
     if not library:
         part_of(program, 0, scenario.nbytes, scenario.itemsize, scenario.weights)  # refuses what cannot be sent
     says = {**_says(prediction, how.harness), "launches": how.launches, "backend": backend, **point.swept}
+    says["in_place"] = done_in_place(how.harness, scenario.collective, scenario.in_place)
     if library:
         says |= {"algorithm": None, "steps": None, "messages": None, "bytes_per_rank": None}
         says |= {"buckets": how.buckets, "async_op": how.async_op}
@@ -91,6 +94,7 @@ def _case(point: Point, backend: Backend) -> Case:
         itemsize=scenario.itemsize,
         op=scenario.op,
         weights=scenario.weights,
+        in_place=scenario.in_place,
         buckets=how.buckets,
         async_op=how.async_op,
         warmup=how.warmup,
@@ -101,13 +105,22 @@ def _case(point: Point, backend: Backend) -> Case:
 
 
 def _asked(scenario: Scenario) -> str:
-    """What tells points apart: the library's collective is the same whatever the algorithm."""
-    return (_any_algorithm(scenario) if scenario.measure.harness == "library" else scenario).model_dump_json()
+    """What tells points apart: the library's collective is the same whatever the algorithm, and most are in place or
+    out of place whatever is asked for."""
+    harness = scenario.measure.harness
+    done = done_in_place(harness, scenario.collective, scenario.in_place)
+    one = scenario.model_copy(update={"in_place": done})
+    return (_any_algorithm(one) if harness == "library" else one).model_dump_json()
 
 
 def _any_algorithm(scenario: Scenario) -> Scenario:
     """The point with the first algorithm of its collective, which serves every number of ranks."""
     return scenario.model_copy(update={"algorithm": registry.names(scenario.collective)[0]})
+
+
+def _whole(scenario: Scenario) -> Scenario:
+    """The point in one bucket: ranks, groups and root are the same."""
+    return scenario.model_copy(update={"measure": scenario.measure.model_copy(update={"buckets": 1})})
 
 
 def _contract_only(schedule: Schedule) -> Schedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -30,11 +31,21 @@ def sample(task: Task, rank: int) -> NDArray[Any]:
     return found
 
 
-def complaint(task: Task, rank: int, found: NDArray[Any]) -> str | None:
-    """What is wrong with what a rank's promised slots hold in the end; None if they hold what the contract says."""
+def complaint(
+    task: Task, rank: int, found: NDArray[Any], alive: Callable[[int], None] = lambda rank: None
+) -> str | None:
+    """What is wrong with what a rank's promised slots hold in the end; None if they hold what the contract says.
+
+    With large buffers this takes its time: `alive` is called for each rank whose buffer is looked at.
+    """
+
+    def buffer_of(one: int) -> NDArray[Any]:
+        alive(one)
+        return sample(task, one)
+
     if not promised(task.schedule, rank):
         return None
-    wanted = expected(task.schedule, rank, lambda one: sample(task, one), task.op, task.weights)
+    wanted = expected(task.schedule, rank, buffer_of, task.op, task.weights)
     if wanted.shape != found.shape:
         return f"the result has {len(found)} elements, the contract says {len(wanted)}"
     wrong = np.flatnonzero(~np.isclose(wanted, found, rtol=_tolerance(task, wanted), atol=0))

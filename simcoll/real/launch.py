@@ -143,6 +143,7 @@ def _watch(
 ) -> None:
     """Return when all ranks have ended well. Raises MeasureError as soon as one has not, or when nothing moves."""
     before, moved, told = marks.copy(), time.monotonic(), -1
+    latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
         if any(process.poll() for process in ranks):
             _wait_for_the_others(ranks)
@@ -154,6 +155,8 @@ def _watch(
         if begun and now[0, 0] != told:
             told = int(now[0, 0])
             tell(job.tasks[told].title)
+        if time.monotonic() > latest:
+            raise MeasureError(f"not over after {job.limit_s:g} s\n{_complaint(ranks, job, marks, folder, 'was')}")
         if time.monotonic() - moved > (job.timeout_s + GRACE_S if begun else BEGIN_S):
             raise MeasureError(_complaint(ranks, job, marks, folder))
         time.sleep(POLL_S)
@@ -167,9 +170,12 @@ def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(POLL_S)
 
 
-def _complaint(ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path) -> str:
-    """What went wrong, a line a rank: those that died, those that are silent, then those that say something, the first
-    to do so first: the others may have failed because of it."""
+def _complaint(
+    ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path, did: str = ""
+) -> str:
+    """What went wrong, a line a rank: those that died, those that are silent (or what they `did`), then those that say
+    something, the first to do so first: the others may have failed because of it."""
+    did = did or f"gave no answer for {job.timeout_s:g} s"
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):
         error, status = folder / f"error-{rank}", process.poll()
@@ -180,7 +186,7 @@ def _complaint(ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArra
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             died.append(f"rank {rank} died ({how}) {where}{_last_words(folder / f'out-{rank}')}")
         elif status is None:
-            silent.append(f"rank {rank} gave no answer for {job.timeout_s:g} s {where}")
+            silent.append(f"rank {rank} {did} {where}")
     return "\n".join([*died, *silent, *(text for _, text in sorted(said))])
 
 

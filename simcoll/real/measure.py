@@ -8,7 +8,7 @@
   command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` what is added to the environment
   (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if that
   environment holds MASTER_ADDR and MASTER_PORT they meet there.
-* `backend`: `gloo` or `nccl`. `timeout_s`: how long any one transfer may take.
+* `backend`: `gloo` or `nccl`. `timeout_s`: how long any one transfer may take; `limit_s`: how long any one launch may.
 * `tell`: called with a line of progress now and then.
 
 Each row is a mapping with the columns of measured tables; `write` makes a file of them.
@@ -19,15 +19,16 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
+import itertools
+import math
 import os
 import platform
 import re
-import shutil
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,21 +36,23 @@ from typing import Any, Final
 import numpy as np
 
 import simcoll
-from simcoll.errors import InputError
+from simcoll.errors import InputError, MeasureError
 from simcoll.executors.dist.support import Backend
 from simcoll.formats.measured import COLUMNS
 from simcoll.real.cases import Case, Row, Tell, cases
 from simcoll.real.launch import LOCAL, Launcher, launch
-from simcoll.real.tasks import NOT_BEGUN, Job, Outcome, Report
+from simcoll.real.tasks import NOT_BEGUN, Job, Outcome, Report, Task
 from simcoll.results import write_atomically
 from simcoll.scenario import Point
 
 OWN: Final = (  # columns behind those that every measured table has
-    *("op", "root", "buckets", "async_op", "launches", "launch_us", "spread", "late_us", "overhead_us", "clock_ns"),
+    *("op", "root", "in_place", "buckets", "async_op", "launches", "launch_us"),
+    *("spread", "late_us", "overhead_us", "clock_ns"),
     *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
     *("simcoll", "date"),
 )
 _TOLD_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
+_OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change what both harnesses do
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
 _MANY_TIMING: Final = "median over runs of the slowest rank, from its way out of a barrier (monotonic clock)"
 _GPU_TIMING: Final = "median over runs of the slowest rank (CUDA events)"
@@ -61,6 +64,7 @@ def run(
     *,
     backend: Backend = "gloo",
     timeout_s: float = 60.0,
+    limit_s: float = math.inf,
     tell: Tell = lambda line: None,
 ) -> list[Row]:
     """Measure points on processes of this machine; see above.
@@ -75,35 +79,41 @@ def run(
     rows: dict[int, Row] = {}
     for ranks in dict.fromkeys(case.ranks for case in found):
         which = [index for index, case in enumerate(found) if case.ranks == ranks]
+        alike = [found[index] for index in which]
+
+        def start(tasks: tuple[Task, ...], ranks: int = ranks) -> Report:
+            return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, tell)
+
+        made = _launched(alike, backend, start)
+        chosen = _chosen(alike, ranks, launcher, timeout_s, tell) if backend == "nccl" else [{} for _ in alike]
         said = _environment(launcher.variables(0, backend), launcher.prefix(0))
-        for index, made in zip(which, _launched([found[i] for i in which], ranks, launcher, backend, timeout_s, tell),
-                               strict=True):  # fmt: skip
-            rows[index] = made | said
+        rows |= {index: row | choice | said for index, row, choice in zip(which, made, chosen, strict=True)}
     return [rows[index] for index in range(len(found))]
 
 
-def _launched(
-    which: Sequence[Case], ranks: int, launcher: Launcher, backend: Backend, timeout_s: float, tell: Tell
-) -> list[Row]:
-    """The rows of cases with one rank count, over as many launches as any of them asks for."""
+def _launched(which: Sequence[Case], backend: Backend, start: Callable[[tuple[Task, ...]], Report]) -> list[Row]:
+    """The rows of cases with one rank count, over as many launches as any of them asks for; `start` is one."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]
         tasks = tuple(replace(which[i].task, verify=which[i].task.verify and not turn) for i in todo)
-        reports.append((todo, launch(Job(tasks, backend, "env://", timeout_s), ranks, launcher, tell)))
-    chosen = _chosen(which, ranks, launcher, timeout_s) if backend == "nccl" else {}
+        reports.append((todo, start(tasks)))
     made = []
     for i, case in enumerate(which):
         mine = [(report, report.outcomes[todo.index(i)]) for todo, report in reports if i in todo]
-        made.append(_row(case, mine, backend) | chosen.get(i, {}))
+        made.append(_row(case, mine, backend))
     return made
 
 
-def _chosen(which: Sequence[Case], ranks: int, launcher: Launcher, timeout_s: float) -> dict[int, dict[str, str]]:
-    """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time."""
+def _chosen(
+    which: Sequence[Case], ranks: int, launcher: Launcher, timeout_s: float, tell: Tell
+) -> list[dict[str, str]]:
+    """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time. What
+    has been measured counts without it as well."""
     library = [i for i, case in enumerate(which) if case.task.program is None]
+    found: list[dict[str, str]] = [{} for _ in which]
     if not library:
-        return {}
+        return found
     tasks = tuple(replace(which[i].task, verify=False, warmup=1, repeats=0) for i in library)
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
 
@@ -112,8 +122,14 @@ def _chosen(which: Sequence[Case], ranks: int, launcher: Launcher, timeout_s: fl
             how = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
             return {**launcher.environment(rank), **how}
 
-        report = launch(Job(tasks, "nccl", "env://", timeout_s), ranks, replace(launcher, environment=environment))
-    return {i: outcome.choice for i, outcome in zip(library, report.outcomes, strict=True)}
+        try:
+            report = launch(Job(tasks, "nccl", "env://", timeout_s), ranks, replace(launcher, environment=environment))
+        except MeasureError as error:
+            tell(f"left out: what NCCL chose: {str(error).splitlines()[0]}")
+            return found
+    for i, outcome in zip(library, report.outcomes, strict=True):
+        found[i] = outcome.choice
+    return found
 
 
 def join(
@@ -121,11 +137,12 @@ def join(
 ) -> list[Row] | None:
     """Measure as one of the ranks that torchrun or Slurm has started; the rows on rank 0, None on the others.
 
-    Raises like `run`; InputError also where a point needs another number of ranks.
+    The processes stay; each launch connects them anew. Raises like `run`; InputError also where a point needs another
+    number of ranks. After a MeasureError others may be gone: end with `os._exit`, as leaving in order waits for them.
     """
     _check_torch()
-    from simcoll.executors.dist.session import Session
-    from simcoll.real.rank import Rank
+    from simcoll.executors.dist.session import Session, meeting
+    from simcoll.real.rank import Rank, said
 
     rank, world, local = membership()
     found = cases(points, backend, tell if not rank else lambda line: None)
@@ -134,15 +151,22 @@ def join(
         raise InputError(
             f"{unfit.task.title}: there are {world} ranks", f"start {unfit.ranks} of them, or give --ranks {world}"
         )
-    marks = np.full(3, NOT_BEGUN, np.int64)
-    once = [replace(case, launches=1) for case in found]
-    with Session(backend, rank, world, local, "env://", timeout_s) as session:
-        report = Rank(session, marks).work([case.task for case in once])
+    marks, turns = np.full(3, NOT_BEGUN, np.int64), itertools.count()
+
+    def start(tasks: tuple[Task, ...]) -> Report:
+        with Session(backend, rank, world, local, store, timeout_s, next(turns)) as session:
+            return Rank(session, marks).work(tasks)
+
+    try:
+        store = meeting("env://", rank, world)
+        rows = _launched(found, backend, start)
+    except RuntimeError as error:  # what torch.distributed raises for everything
+        raise MeasureError(f"rank {rank}: {said(str(error))}") from None
     if rank:
         return None
-    said = _environment(dict(os.environ), ())
-    pairs = zip(once, report.outcomes, strict=True)
-    return [_row(case, [(report, outcome)], backend) | said for case, outcome in pairs]
+    about = _environment(dict(os.environ), ())
+    again = {"timing": f"{rows[0]['timing']}; each launch connects the same processes anew"}
+    return [row | about | (again if row["launches"] != 1 else {}) for row in rows]
 
 
 def membership() -> tuple[int, int, int]:
@@ -236,12 +260,17 @@ def machine() -> str:
 
 def write(path: Path, rows: Sequence[Row], remarks: Iterable[str] = ()) -> None:
     """Write a measured table, whole or not at all; `remarks` come first, as comments. Raises InputError."""
+    swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
+    known = [column for column in COLUMNS if any(column in made for made in rows)]
+    write_table(path, [*known, *OWN, *dict.fromkeys(swept)], rows, remarks)
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Sequence[Row], remarks: Iterable[str] = ()) -> None:
+    """Write rows as CSV, whole or not at all; `remarks` come first, as comments. Raises InputError."""
     text = io.StringIO()
     for line in remarks:
         text.write(f"# {line}".rstrip() + "\n")
-    swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
-    known = [column for column in COLUMNS if any(column in made for made in rows)]
-    writer = csv.DictWriter(text, [*known, *OWN, *dict.fromkeys(swept)], restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({column: _cell(value) for column, value in made.items()} for made in rows)
     write_atomically(path, text.getvalue())
@@ -259,23 +288,32 @@ def remarks(backend: Backend) -> Iterator[str]:
     """What is written over a table: with GPUs how they are connected."""
     yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, launch_us that of each launch,"
     yield "spread the quartiles' distance over the median, overhead_us what the harness takes with nothing to do"
-    if backend == "nccl" and shutil.which("nvidia-smi"):
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
+    if backend == "nccl":
+        yield from gpus_here()
+
+
+def gpus_here() -> Iterator[str]:
+    """GPUs, driver and how they are connected, as `nvidia-smi` tells; nothing where it cannot."""
+    for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
+        try:
+            done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return
         yield from (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in done.stdout.splitlines())
 
 
 def beside_library(rows: Sequence[Row]) -> list[Row]:
     """The rows with `of_library`: their time over that of the library's collective for the same data, where it was
     measured as one call."""
-    keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system")
+    keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH)
     yardstick = {
-        tuple(made[key] for key in keys): made["time_us"]
+        tuple(made.get(key) for key in keys): made["time_us"]
         for made in rows
         if made["harness"] == "library" and made["buckets"] == 1 and not made["async_op"]
     }
     found = []
     for made in rows:
-        library: Any = yardstick.get(tuple(made[key] for key in keys))
+        library: Any = yardstick.get(tuple(made.get(key) for key in keys))
         mine: Any = made["time_us"]
         found.append({**made, "of_library": mine / library if library else None})
     return found

@@ -23,7 +23,7 @@ from simcoll.collectives import collective
 from simcoll.errors import MeasureError, SimcollError
 from simcoll.executors.dist.library import Call, Setting
 from simcoll.executors.dist.p2p import Exchange, Post, TransferError
-from simcoll.executors.dist.session import Session, Timing
+from simcoll.executors.dist.session import Session, Timing, meeting
 from simcoll.formats import nccl_log
 from simcoll.program import Program
 from simcoll.promises import cut_slots, promised
@@ -34,6 +34,8 @@ from simcoll.real.tasks import CHECKING, IDLE, WARMING, Job, Outcome, Report, Ta
 PASSES: Final = 4  # over all tasks, so that what changes on the machine meets all of them alike
 KEEP_BYTES: Final = 1 << 30  # of all buffers together, up to which they are made once and not once a pass
 TARDY_NS: Final = 20_000_000  # how late a rank comes to a barrier, to see the others wait
+INEXACT: Final = 10  # times as late where ranks do not begin at the same instant
+LOOKING: Final = -2  # in place of a transfer: the result is looked at, from here down
 
 
 class Runner(Protocol):
@@ -111,9 +113,9 @@ class Rank:
         try:
             yield
         except TransferError as error:
-            raise MeasureError(f"{who}: {task.transfer(error.index) or 'a call'}: {_said(error.said)}") from None
+            raise MeasureError(f"{who}: {task.transfer(error.index) or 'a call'}: {said(error.said)}") from None
         except RuntimeError as error:  # what torch.distributed raises for everything
-            raise MeasureError(f"{who}: {_said(str(error))}") from None
+            raise MeasureError(f"{who}: {said(str(error))}") from None
 
     # --- the check ---
 
@@ -125,22 +127,28 @@ class Rank:
             return
         runner.fill(sample(task, rank))
         self._timed(runner)
-        if wrong := complaint(task, rank, runner.result()):
+
+        def alive(one: int) -> None:
+            self._marks[2] = LOOKING - one
+
+        if wrong := complaint(task, rank, runner.result(), alive):
             raise MeasureError(f"{task.title}: rank {rank}: {wrong}")
 
     def _verify_barrier(self, task: Task, runner: Runner) -> None:
         """The last rank of every group comes late: nobody of it may leave before."""
-        groups = task.schedule.groups
+        groups, exact = task.schedule.groups, self._session.exact
+        tardy = TARDY_NS if exact else INEXACT * TARDY_NS
         late = self._session.rank in {group[-1] for group in groups}
 
         def run() -> None:
             if late:
-                time.sleep(TARDY_NS / 1e9)
+                time.sleep(tardy / 1e9)
             runner.run()
 
         left = [took for (took,) in self._session.gather([self._session.timed(run).duration])]
-        early = [rank for group in groups for rank in group if left[rank] < TARDY_NS]
-        if early and self._session.one_host:
+        least = tardy if exact else tardy // 2  # half of it for what ranks began at different instants
+        early = [rank for group in groups for rank in group if left[rank] < least]
+        if early:
             raise MeasureError(f"{task.title}: rank {early[0]} left the barrier before the last rank had come")
 
     # --- a task made ready ---
@@ -178,7 +186,7 @@ class Rank:
         turned = task.schedule.collective == "all_to_all"
         column = [lengths[rank][place] for rank in members] if turned else row
         root = members[task.schedule.root]
-        setting = Setting(group, members, self._session.rank, root, task.op, row, column, task.buckets)
+        setting = Setting(group, members, self._session.rank, root, task.op, row, column, task.buckets, task.in_place)
         return Call(task.schedule.collective, setting, task.dtype, self._session.device, task.async_op)
 
 
@@ -216,14 +224,14 @@ def _no_collector() -> Iterator[None]:
 @contextlib.contextmanager
 def _chosen(outcome: Outcome) -> Iterator[None]:
     """What NCCL meanwhile writes to its log of its choice, where it writes one."""
-    log = Path(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
+    log = nccl_log.file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
     seen = log.stat().st_size if log.is_file() else 0
     yield
     if log.is_file():
         outcome.choice |= nccl_log.choice(log.read_bytes()[seen:].decode(errors="replace"))
 
 
-def _said(text: str) -> str:
+def said(text: str) -> str:
     """What a backend says of an error, without its source file, its C++ stack and its advice."""
     first = text.strip().splitlines()[0] if text.strip() else "failed"
     return (first.partition("] ")[2] if first.startswith("[/") else first).partition(". ")[0]
@@ -235,12 +243,13 @@ def main() -> None:
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:
         job: Job = pickle.loads((folder / "job").read_bytes())
-        with Session(job.backend, rank, world, int(os.environ["LOCAL_RANK"]), job.meet, job.timeout_s) as session:
+        store = meeting(job.meet, rank, world)
+        with Session(job.backend, rank, world, int(os.environ["LOCAL_RANK"]), store, job.timeout_s) as session:
             report = Rank(session, marks).work(job.tasks)
         if not rank:
             (folder / "report").write_bytes(pickle.dumps(report))
     except (SimcollError, RuntimeError) as error:
-        text = str(error) if isinstance(error, SimcollError) else f"rank {rank}: {_said(str(error))}"
+        text = str(error) if isinstance(error, SimcollError) else f"rank {rank}: {said(str(error))}"
         (folder / f"error-{rank}").write_text(text, encoding="utf-8")
         sys.stderr.flush()
         os._exit(1)  # leaving in order would wait for ranks that are gone

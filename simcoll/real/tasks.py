@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ class Task:
     itemsize: int
     op: str
     weights: tuple[Any, ...] | None
+    in_place: bool
     buckets: int
     async_op: bool
     warmup: int
@@ -45,12 +47,13 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, the URL at which the ranks meet, and how long any one transfer may take."""
+    """A launch: its tasks, the URL at which the ranks meet, how long any one transfer may take, and the whole of it."""
 
     tasks: tuple[Task, ...]
     backend: str
     meet: str
     timeout_s: float
+    limit_s: float = math.inf
 
 
 @dataclass

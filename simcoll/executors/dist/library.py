@@ -34,7 +34,8 @@ _REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or 
 class Setting:
     """A collective on one rank: the ranks of its `group`, the `root` among all ranks, the operator, in how many
     `buckets`; `row` the elements of each block that it sends, `column` of each that it receives (they differ only where
-    all_to_all is weighted)."""
+    all_to_all is weighted); `in_place`: a rank's own block lies where it belongs in the whole (all_gather,
+    reduce_scatter)."""
 
     group: Any
     members: Sequence[int]
@@ -44,6 +45,7 @@ class Setting:
     row: Sequence[int]
     column: Sequence[int]
     buckets: int = 1
+    in_place: bool = False
 
     @property
     def place(self) -> int:
@@ -108,12 +110,12 @@ def _broadcast(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
 
 
 def _all_gather(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
-    mine = torch.split(buffer, list(s.row))[s.place]
-    return [partial(dist.all_gather_into_tensor, other, mine, group=s.group)], other
+    mine, whole = torch.split(buffer, list(s.row))[s.place], buffer if s.in_place else other
+    return [partial(dist.all_gather_into_tensor, whole, mine, group=s.group)], whole
 
 
 def _reduce_scatter(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
-    out = other[: s.row[s.place]]
+    out = torch.split(buffer, list(s.row))[s.place] if s.in_place else other[: s.row[s.place]]
     return [partial(_REDUCE_SCATTER, out, buffer, op=OPERATORS[s.op], group=s.group)], out
 
 
@@ -133,7 +135,8 @@ def _all_to_all(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
 
 
 def _barrier(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
-    return [partial(dist.barrier, group=s.group)], buffer
+    where = [buffer.device.index] if buffer.is_cuda else None  # else it would be gloo's, among the processors
+    return [partial(dist.barrier, group=s.group, device_ids=where)], buffer
 
 
 def _send_recv(s: Setting, buffer: Tensor, other: Tensor) -> Shape:

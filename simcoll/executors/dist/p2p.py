@@ -83,7 +83,9 @@ class Exchange:
         self._promised = [part.left[slot] for slot in promised]
         self._divisor, self._cuts = divisor, cuts
         self._groups: list[tuple[int, Any]] = []
-        self._nothing = torch.zeros(2, dtype=TYPES[dtype], device=device)  # what an empty message carries: sent, received
+        self._nothing = torch.zeros(
+            2, dtype=TYPES[dtype], device=device
+        )  # what an empty message carries: sent, received
         self._staged = {
             move.index: self._staging(move)
             for stage in part.stages
@@ -160,11 +162,13 @@ class Exchange:
             self._groups.append((moves[0].index, works[0]))
         return works if len(works) == len(ops) else [works[0]] * len(ops)
 
-    def _blocking(self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]) -> list[tuple[Place, _Write]]:
+    def _blocking(
+        self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]
+    ) -> list[tuple[Place, _Write]]:
         """One thing at a time: the sends, then the receives; with `even-odd` the other way round on odd ranks."""
         fresh: list[tuple[Place, _Write]] = []
         turned = self._post == "even-odd" and self.part.rank % 2 == 1
-        for going in ((False, True) if turned else (True, False)):
+        for going in (False, True) if turned else (True, False):
             for move, op in zip(*((stage.sends, sends) if going else (stage.receives, receives)), strict=True):
                 self._settle(move.place) if going else self._vacate_for(move)
                 self._waits(move.index)

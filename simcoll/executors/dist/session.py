@@ -20,11 +20,14 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
+from simcoll.executors.dist.clock import clock_of, resolution
+
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one a running kernel: who shares it shares the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes later than it wished by less than this
 MARGIN_NS: Final = (100_000, 10_000_000)  # the least and most that an appointment lies ahead
 TRIALS: Final = 30
 COMING: Final = timedelta(seconds=180)
+WATCHDOG_S: Final = 30.0  # later than us torch ends a rank whose GPU is stuck: it could not tell the transfer
 
 
 class Timing(NamedTuple):
@@ -37,28 +40,36 @@ class Timing(NamedTuple):
 class Session:
     """A rank's membership in a run; a context manager, as the process group must be left in the end.
 
-    `backend` is gloo or nccl, `meet` the URL of `torch.distributed.init_process_group` at which the ranks meet.
+    `backend` is gloo or nccl, `store` what `meeting` gives, `turn` the number of the launch: ranks that stay for several
+    connect anew for each.
     """
 
-    def __init__(self, backend: str, rank: int, world: int, local: int, meet: str, timeout_s: float):
+    def __init__(self, backend: str, rank: int, world: int, local: int, store: Any, timeout_s: float, turn: int = 0):
         self.backend, self.rank, self.world, self.timeout_s = backend, rank, world, timeout_s
         torch.set_num_threads(1)
         on_gpu = backend == "nccl"
         self.device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+        self._clock = clock_of(self.device)
         if on_gpu:
             torch.cuda.set_device(self.device)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else backend,
-            store=_together(meet, rank, world),
+            store=dist.PrefixStore(f"launch-{turn}", store),
             rank=rank,
             world_size=world,
-            timeout=timedelta(seconds=timeout_s),
+            timeout=timedelta(seconds=timeout_s + (WATCHDOG_S if on_gpu else 0)),
         )
+        self._connect()
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
         boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
         self.one_host = len(set(self.gather([int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")]))) == 1
         self._margin = MARGIN_NS[0]
         self._margin = self._needed_margin()
+
+    @property
+    def exact(self) -> bool:
+        """Whether a run is counted from an instant that all ranks have agreed on, and not from each rank's own start."""
+        return self.one_host and self.device.type == "cpu"
 
     def __enter__(self) -> Session:
         return self
@@ -84,20 +95,28 @@ class Session:
     def timed(self, run: Callable[[], None], stuck: Callable[[], None] = lambda: None) -> Timing:
         """Run once, all ranks beginning together. `stuck` is called when a GPU does not finish in time, and raises."""
         appointed = self._meet()
-        if self.device.type == "cuda":
-            return self._timed_on_gpu(run, stuck)
-        began = time.monotonic_ns()
+        self._clock.settle()
+        began = self._clock.read()
         run()
-        ended = time.monotonic_ns()
-        if not self.one_host:
-            return Timing(ended - began, 0)
-        return Timing(ended - appointed, began - appointed)
+        ended = self._clock.read()
+        deadline = time.monotonic() + self.timeout_s
+        while not self._clock.over(ended):
+            if time.monotonic() > deadline:
+                stuck()
+        if self.exact:
+            return Timing(ended - appointed, began - appointed)
+        return Timing(self._clock.between(began, ended), 0)
 
     def overhead(self) -> tuple[int, int]:
         """What is measured when nothing is run (median over some runs, slowest rank), and the clock's resolution; ns."""
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
-        ticks = [time.monotonic_ns() for _ in range(1000)]
-        return statistics.median_high(empty), min((b - a for a, b in zip(ticks, ticks[1:], strict=False) if b > a), default=0)
+        return statistics.median_high(empty), resolution(self._clock)
+
+    def _connect(self) -> None:
+        """NCCL connects at its first call, in which all ranks must take part; in the first step of a schedule not all do."""
+        if self.device.type == "cuda":
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            self._clock.settle()
 
     def _meet(self) -> int:
         """Wait for everyone; return the instant at which all begin (where there is no common clock: none)."""
@@ -124,18 +143,6 @@ class Session:
         agreed = max(t for (t,) in self.gather([3 * statistics.median_high(heard)]))
         return min(max(agreed, MARGIN_NS[0]), MARGIN_NS[1])
 
-    def _timed_on_gpu(self, run: Callable[[], None], stuck: Callable[[], None]) -> Timing:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize(self.device)
-        start.record()
-        run()
-        end.record()
-        deadline = time.monotonic() + self.timeout_s
-        while not end.query():
-            if time.monotonic() > deadline:
-                stuck()
-        return Timing(round(start.elapsed_time(end) * 1e6), 0)
-
     def software(self) -> dict[str, str]:
         """Library and versions: columns of a measured table."""
         said = {"library": self.backend, "library_version": f"torch {torch.__version__}", "torch": torch.__version__}
@@ -145,8 +152,9 @@ class Session:
         return said
 
 
-def _together(meet: str, rank: int, world: int) -> Any:
-    """torch's store, once all ranks have come: some are slow to import torch, which no transfer is to be blamed for."""
+def meeting(meet: str, rank: int, world: int) -> Any:
+    """torch's store at a URL of `torch.distributed`, once all ranks have come there: some are slow to import torch,
+    which no transfer is to be blamed for."""
     store, _, _ = next(dist.rendezvous(meet, rank, world, timeout=COMING))
     if store.add("come", 1) == world:
         store.set("all", "here")
