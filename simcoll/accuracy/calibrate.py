@@ -27,7 +27,7 @@ from simcoll.accuracy.questions import Asking
 from simcoll.accuracy.samples import Samples
 from simcoll.formats.measured import Row
 from simcoll.model import Params
-from simcoll.profile import Profile, load_profile, parse_profile, spelt
+from simcoll.profile import Profile, Source, load_profile, parse_profile, spelt
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
@@ -62,26 +62,57 @@ def calibrate(
 
     Raises InputError for wrong input, and where parameters that were asked for cannot be told from the rows.
     """
-    fitting.need_scipy()
     asking = Asking(topology, sets)
     rows, sources, notes = samples.read(files, dict(join.condition(text) for text in where))
     some, more = samples.samples(rows, asking)
     chosen, how = samples.split(some, _listed(fit))
-    if chosen.all():
-        notes.append("no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit")
     params, start = _begin(asking, some.rows[0])
-    found = estimate(some.of(chosen), start, params, free, seed)
-    about = {
-        "topology": topology,
-        "date": time.strftime("%Y-%m-%d"),
-        "simcoll": simcoll.__version__,
-        "scipy": fitting.version(),
-        "seed": seed,
-        "files": [source.model_dump() for source in sources],
-        "where": list(where),
-        "split": how,
-    }
-    return _written(some, chosen, found, _Beginning(name, params, start, about), [*notes, *more, *found.notes])
+    began = Beginning(name, params, start, topology, sources, how, where)
+    return fitted(some, chosen, began, free=free, seed=seed, notes=[*notes, *more])
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a profile is made of besides what is found: what the fit begins with, and where rows came from."""
+
+    name: str
+    params: Params
+    profile: Profile
+    topology: str
+    sources: Sequence[Source]
+    split: str
+    where: Sequence[str] = ()
+
+    def about(self, seed: int) -> Document:
+        """What the profile says of how it was found."""
+        return {
+            "topology": self.topology,
+            "date": time.strftime("%Y-%m-%d"),
+            "simcoll": simcoll.__version__,
+            "scipy": fitting.version(),
+            "seed": seed,
+            "files": [source.model_dump() for source in self.sources],
+            "where": list(self.where),
+            "split": self.split,
+        }
+
+
+def fitted(
+    some: Samples,
+    chosen: NDArray[np.bool_],
+    begin: Beginning,
+    *,
+    free: Sequence[str] = (),
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> Calibrated:
+    """Fit the chosen rows and score the others; raises like `calibrate`."""
+    fitting.need_scipy()
+    found = estimate(some.of(chosen), begin.profile, begin.params, free, seed)
+    lone = ["no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit"] * bool(
+        chosen.all()
+    )
+    return _written(some, chosen, found, begin, begin.about(seed), [*notes, *lone, *found.notes])
 
 
 def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
@@ -96,18 +127,13 @@ def _begin(asking: Asking, row: Row) -> tuple[Params, Profile]:
     return point.scenario.params(), load_profile(point.scenario.profile)
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """What a profile is made of besides what was found."""
-
-    name: str
-    params: Params
-    profile: Profile
-    about: Document
-
-
 def _written(
-    some: Samples, chosen: NDArray[np.bool_], found: Estimate, begin: _Beginning, notes: Sequence[str]
+    some: Samples,
+    chosen: NDArray[np.bool_],
+    found: Estimate,
+    begin: Beginning,
+    about: Document,
+    notes: Sequence[str],
 ) -> Calibrated:
     """The profile, scored with the values as they are written."""
     texts = {name: parameters.text(name, cost) for name, cost in found.costs.items()}
@@ -120,7 +146,7 @@ def _written(
         errors["held_out"] = _errors(predicted, some.measured, ~chosen)
     ends = {name: _ends(name, found) for name in texts}
     about = {
-        **begin.about,
+        **about,
         "left": dict(found.left),
         "intervals": {name: [parameters.text(name, end) for end in its] for name, its in ends.items()},
         "errors": errors,
@@ -134,7 +160,7 @@ def _written(
         "harness": served.harness,
         "parameters": [parameters.told(name, found.costs[name], ends[name]) for name in texts],
         "left": dict(found.left),
-        "split": begin.about["split"],
+        "split": begin.split,
         "errors": errors,
         "notes": list(notes),
         "points": _points(some, predicted, chosen),
@@ -148,9 +174,9 @@ def _ends(name: str, found: Estimate) -> tuple[float, float]:
     return (high, low) if parameters.falls(name) else (low, high)
 
 
-def _head(some: Samples, begin: _Beginning, texts: dict[str, str]) -> Document:
+def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     """All of a profile but how it was found."""
-    harness, topology = some.rows[0].harness, begin.about["topology"]
+    harness, topology = some.rows[0].harness, begin.topology
     model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
     links = {kind: scale.model_dump() for kind, scale in begin.profile.links.items()}
     shares = {kind: {what: f"{100 * value:.6g} %" for what, value in its.items()} for kind, its in links.items()}
@@ -162,7 +188,7 @@ def _head(some: Samples, begin: _Beginning, texts: dict[str, str]) -> Document:
     return {
         "name": begin.name,
         "description": f"fitted to {len(some)} rows of the harness {harness} on {Path(topology).stem}",
-        "source": f"simcoll calibrate, {begin.about['date']}; see calibration",
+        "source": f"simcoll calibrate, {time.strftime('%Y-%m-%d')}; see calibration",
         "harness": harness,
         "model": model,
         "launch": launch,

@@ -56,7 +56,14 @@ class Point:
 
 
 def join(measured: Sequence[Row], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]) -> list[Point]:
-    """A point for every measured row that has a prediction, in the order of the measured table.
+    """A point for every measured row that has a prediction, in the order of the measured table; see `pairs`."""
+    return [_point(row, partner) for row, partner in pairs(measured, predicted, where)]
+
+
+def pairs(
+    measured: Sequence[Row], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
+) -> list[tuple[Record, Record]]:
+    """Every measured row (`record["row"]`) that has a prediction, with it, in the order of the measured table.
 
     `where` keeps the rows with COL=VALUE of both tables, as `select` does. Predicted rows without a `time_us` (refused)
     do not count; measured rows without a partner are left out: `len(select(measured, where))` says of how many.
@@ -71,7 +78,7 @@ def join(measured: Sequence[Row], predicted: Sequence[Mapping[str, object]], whe
         candidates[tuple(record[key] for key in EXACT)].append(record)
     partners = [[c for c in candidates[tuple(row[key] for key in EXACT)] if _match(row, c)] for row in chosen]
     _check_single(chosen, partners)
-    return [_point(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
+    return [(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:

@@ -23,7 +23,8 @@ from simcoll.formats.measured import COLUMNS, Row, find_measured, parse_measured
 from simcoll.profile import Source
 from simcoll.scenario import Scenario
 
-EVERY_SECOND: Final = "every second size of each series"
+EVERY_SECOND_SIZE: Final = "every second size"
+EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
 MANY_LAUNCHES: Final = 3  # from so many on, what differs between launches is drawn too
 
 
@@ -105,11 +106,13 @@ def read(files: Sequence[Path | str], where: Mapping[str, str]) -> tuple[list[Ro
     if not rows:
         raise InputError("no measured row is left", "give tables with rows, or another --where")
     kept, notes = _one_harness(rows)
-    sources = [
-        Source(file=Path(name).name, sha256=hashlib.sha256(data).hexdigest(), rows=sum(r.harness == kept for r in its))
-        for name, data, its in tables
-    ]
+    sources = [source(Path(name).name, data, sum(r.harness == kept for r in its)) for name, data, its in tables]
     return [row for row in rows if row.harness == kept], sources, notes
+
+
+def source(name: str, data: bytes, rows: int) -> Source:
+    """What a profile says of a table of which it has so many rows."""
+    return Source(file=name, sha256=hashlib.sha256(data).hexdigest(), rows=rows)
 
 
 def _bytes(path: Path) -> bytes:
@@ -134,16 +137,25 @@ def _one_harness(rows: Sequence[Row]) -> tuple[str, list[str]]:
 
 def samples(rows: Sequence[Row], asking: Asking) -> tuple[Samples, list[str]]:
     """The rows that can be predicted, and a remark on each kind that cannot. Raises InputError if there is none."""
-    known: dict[str, int] = {}
-    scenarios, questions, kept, which = list[Scenario](), list[Question](), list[Row](), list[int]()
+    pairs = list[tuple[Row, Scenario]]()
     refused: Counter[str] = Counter()
     for row in rows:
         points = asking.points(row)
-        if len(points) != 1:
-            why = "--set gives several points" if points else f"{row.collective}/{row.algorithm} is not known here"
-            refused[why] += 1
-            continue
-        scenario = points[0].scenario
+        if len(points) == 1:
+            pairs.append((row, points[0].scenario))
+        else:
+            refused[
+                "--set gives several points" if points else f"{row.collective}/{row.algorithm} is not known here"
+            ] += 1
+    return of_pairs(pairs, refused)
+
+
+def of_pairs(pairs: Sequence[tuple[Row, Scenario]], refused: Counter[str] | None = None) -> tuple[Samples, list[str]]:
+    """Rows with what they measured; `refused` counts those that were left out before. Like `samples` else."""
+    refused = Counter() if refused is None else refused
+    known: dict[str, int] = {}
+    scenarios, questions, kept, which = list[Scenario](), list[Question](), list[Row](), list[int]()
+    for row, scenario in pairs:
         key = scenario.model_dump_json()
         try:
             if key not in known:
@@ -157,7 +169,7 @@ def samples(rows: Sequence[Row], asking: Asking) -> tuple[Samples, list[str]]:
         which.append(known[key])
     notes = [f"left out: {count} rows: {why}" for why, count in refused.items()]
     if not kept:
-        raise InputError(f"none of {len(rows)} rows can be predicted: {next(iter(refused))}", "give other rows")
+        raise InputError(f"none of {refused.total()} rows can be predicted: {next(iter(refused))}", "give other rows")
     measured = np.array([row.time_us for row in kept]) * 1e6
     return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
 
@@ -172,11 +184,16 @@ def split(some: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.b
         if not chosen.any():
             raise InputError("--fit names no row", "see the columns and values of the tables")
         return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
+    return np.array(every_second(some.rows)), EVERY_SECOND
+
+
+def every_second(rows: Sequence[Row]) -> list[bool]:
+    """Whether the size of each row is the first, third, … of those of its series."""
     sizes: dict[Any, set[int]] = {}
-    for row in some.rows:
+    for row in rows:
         sizes.setdefault(_series(row), set()).add(row.size_bytes)
-    evens = {key: set(sorted(its)[::2]) for key, its in sizes.items()}
-    return np.array([row.size_bytes in evens[_series(row)] for row in some.rows]), EVERY_SECOND
+    odd = {key: set(sorted(its)[::2]) for key, its in sizes.items()}
+    return [row.size_bytes in odd[_series(row)] for row in rows]
 
 
 def _series(row: Row) -> tuple[object, ...]:

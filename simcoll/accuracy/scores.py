@@ -54,9 +54,12 @@ def _grouped(points: Iterable[Point], key: Callable[[Point], Any]) -> dict[Any, 
 # --- regions ---
 
 
-def regions(points: Sequence[Point]) -> list[Document]:
-    """Errors by region; those that have no point are left out."""
-    groups = _grouped(points, region_of(points))
+def regions(*tables: Sequence[Point]) -> list[Document]:
+    """Errors by region, each table's by itself; regions that have no point are left out."""
+    groups: dict[str, list[Point]] = defaultdict(list)
+    for points in tables:
+        for name, its in _grouped(points, region_of(points)).items():
+            groups[name] += its
     return [{"region": name, **errors(p.error for p in groups[name])} for name in REGIONS if name in groups]
 
 
@@ -101,8 +104,8 @@ def intervals(points: Sequence[Point]) -> Document | None:
 # --- ranking ---
 
 
-def ranking(points: Sequence[Point]) -> Document | None:
-    """Whether algorithms come in the order that was measured; None where no two were measured at a point.
+def ranking(*tables: Sequence[Point]) -> Document | None:
+    """Whether algorithms come in the order that was measured; None where no two were measured at a point of a table.
 
     `tau`: Kendall's, the mean over points of (pairs in order − pairs in reverse) / pairs. `pairs`, `in_order`: pairs
     whose measured times differ by more than APART, and the percentage of them in order. `regret_mean`,
@@ -110,6 +113,7 @@ def ranking(points: Sequence[Point]) -> Document | None:
     """
     rivals = [
         its
+        for points in tables
         for its in _grouped((p for p in points if p.algorithm is not None), _without_algorithm).values()
         if len({p.algorithm for p in its}) > 1
     ]

@@ -19,3 +19,9 @@ def read_text(path: Path) -> str:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None
+
+
+TIMEOUT = click.option(
+    "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take."
+)
+QUIET = click.option("--quiet", is_flag=True, help="No progress.")

@@ -68,3 +68,16 @@ def _bar(watch: Watch, over: threading.Event) -> None:
         task = bar.add_task("", total=watch.total)
         while not over.wait(0.2):
             bar.update(task, completed=len(watch.done), description=str(watch), refresh=True)
+
+
+class Lines:
+    """A line now and then: at once on a terminal, every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + (0 if sys.stderr.isatty() else 10)
+
+    def __call__(self, line: str) -> None:
+        """Print it, if it is time to."""
+        if line.startswith("left out") or time.monotonic() >= self._next:
+            self._next = time.monotonic() + (1 if sys.stderr.isatty() else 10)
+            print(line, file=sys.stderr)

@@ -18,16 +18,16 @@ LEAST: Final = 5.0  # percent that the axis goes to either side at least
 AUTO: Final = "auto"  # rows that do not say which algorithm it was
 
 
-def residual_figure(points: Iterable[Row]) -> Figure:
-    """Errors in percent over the size, a panel for each collective and number of ranks, a colour an algorithm.
+def residual_figure(points: Iterable[Row], by: Sequence[str] = ("collective", "ranks")) -> Figure:
+    """Errors in percent over the size, a panel for each value of the columns `by`, a colour an algorithm.
 
-    `points` have `collective, algorithm, ranks, size_bytes, error, fitted`; error = predicted/measured − 1. Filled
+    `points` have `algorithm, size_bytes, error, fitted` and the columns `by`; error = predicted/measured − 1. Filled
     markers are rows that were not fitted. Raises ValueError if no row has a size.
     """
     found = [row for row in points if row["size_bytes"] > 0]
     if not found:
         raise ValueError("no row has a size (a barrier has none): there is nothing to draw errors over")
-    panels = by_columns(found, (), ("collective", "ranks"), lambda row: f"{row['collective']}, {row['ranks']} ranks")
+    panels = by_columns(found, (), by, lambda row: ", ".join(_said(column, row[column]) for column in by))
     figure, grid = grid_of(panels)
     limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in found], 90)))
     entries: dict[str, Line2D] = {}
@@ -41,6 +41,10 @@ def residual_figure(points: Iterable[Row]) -> Figure:
     note = f"{beyond} of {len(found)} points lie beyond the axis" if beyond else ""
     finish_panels(figure, grid, panels, "Predicted against measured time", entries, note)
     return figure
+
+
+def _said(column: str, value: object) -> str:
+    return f"{value} ranks" if column == "ranks" else str(value)
 
 
 def _draw(axes: Axes, panel: Panel, entries: dict[str, Line2D]) -> None:

@@ -1,0 +1,249 @@
+"""Studies carried out: measured where this machine can, fitted, and the rest predicted. What `simcoll validate` does.
+
+Each study leaves its measured tables (`measured/`), the profile that was fitted (`profiles/`) and a `Finding`, of which
+`findings` makes the report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll import scenario, sweep
+from simcoll.accuracy import calibrate, fitting, join, samples, studies
+from simcoll.accuracy.calibrate import Beginning, Calibrated
+from simcoll.accuracy.questions import Asking
+from simcoll.accuracy.studies import Study, Used
+from simcoll.errors import InputError
+from simcoll.executors.dist.support import Backend
+from simcoll.formats.measured import Row, find_measured, parse_measured
+from simcoll.profile import Source, load_profile
+from simcoll.real import lab, measure, namespaces
+from simcoll.results import write_atomically
+from simcoll.scenario import Point
+
+MEASURED, PROFILES = "measured", "profiles"  # folders
+OURS: Final = "p2p"  # the harness whose rows are fitted and scored where there are several
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """The rows of a case (n,) that its points (n,) predict; `table` are all that were measured."""
+
+    used: Used
+    table: tuple[Row, ...]
+    rows: tuple[Row, ...]
+    points: tuple[Point, ...]
+    source: Source
+
+    def of(self, keep: Sequence[bool]) -> Material:
+        """Some of the rows."""
+        rows, points = tuple(itertools.compress(self.rows, keep)), tuple(itertools.compress(self.points, keep))
+        return dataclasses.replace(self, rows=rows, points=points)
+
+    def chosen(self) -> list[bool]:
+        """Which rows are fitted."""
+        fit = self.used.fit
+        if isinstance(fit, dict):
+            return join.among(self.rows, fit, f"{self.used.name}: fit")
+        if fit == samples.EVERY_SECOND_SIZE:
+            return samples.every_second(self.rows)
+        return [fit == "all"] * len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A row with its prediction by the fitted profile."""
+
+    case: str
+    point: join.Point
+    fitted: bool
+    spread: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What came of a study. `why_not`: why it could not be carried out; then there is nothing else."""
+
+    study: Study
+    why_not: str | None = None
+    materials: tuple[Material, ...] = ()
+    fits: tuple[tuple[str, Calibrated], ...] = ()
+    scored: tuple[Scored, ...] = ()
+
+
+@dataclass(frozen=True)
+class Way:
+    """How studies are carried out: their folder, where results go, and how long a transfer may take.
+
+    With `reuse` tables that were measured before are taken as they are.
+    """
+
+    folder: Path
+    output: Path
+    reuse: bool = False
+    timeout_s: float = 60.0
+    tell: Tell = lambda line: None
+
+
+def carry_out(study: Study, way: Way) -> Finding:
+    """Run, fit and score a study. Raises what `measure.run` and `calibrate` raise, and InputError for its files."""
+    fitting.need_scipy()
+    for used in study.cases:  # mistakes are told before long runs
+        _ = studies.case_file(way.folder, used.case) if used.case else find_measured(str(used.table))
+    if why_not := _why_not(study, way):
+        return Finding(study, why_not)
+    materials = tuple(_material(study, used, way) for used in study.cases)
+    fits: list[tuple[str, Calibrated]] = []
+    scored: list[Scored] = []
+    with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
+        for label, its in _groups(study, materials):
+            profile, found = study.profile, _fitted(study, its)
+            if found:
+                fits.append((label, found))
+                profile = str(Path(folder) / f"{study.name}-{len(fits)}.yaml")
+                write_atomically(Path(profile), found.text)
+            scored += _scored(its, profile)
+    if len(fits) == 1:
+        write_atomically(way.output / PROFILES / f"{study.name}.yaml", fits[0][1].text)
+    return Finding(study, None, materials, tuple(fits), tuple(scored))
+
+
+def _why_not(study: Study, way: Way) -> str | None:
+    """Why a study cannot be carried out here."""
+    if way.reuse and all(_table(way, used).exists() for used in study.cases if used.case):
+        return None
+    if study.place == "lab":
+        return namespaces.why_not()
+    if study.place == "nccl":
+        from simcoll.executors.dist.session import gpus
+
+        return None if gpus() else "torch sees no GPU"
+    return None
+
+
+# --- rows ---
+
+
+def _table(way: Way, used: Used) -> Path:
+    return way.output / MEASURED / f"{used.case}.csv"
+
+
+def _material(study: Study, used: Used, way: Way) -> Material:
+    if used.table:
+        return _of_table(used)
+    points = scenario.load(str(studies.case_file(way.folder, str(used.case))))
+    path = _table(way, used)
+    if not (way.reuse and path.exists()):
+        _measure(study, points, path, way)
+    data = path.read_bytes()
+    table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
+    ours = [row for row in table if row.harness == OURS] or table
+    predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, ours)]
+    pairs = join.pairs(join.select(ours, used.where), predicted, {})
+    rows = tuple(record["row"] for record, _ in pairs)
+    return Material(used, tuple(table), rows, tuple(p["point"] for _, p in pairs), _source(path, data, rows))
+
+
+def _counts(point: Point, rows: Sequence[Row]) -> bool:
+    return point.scenario.measure.harness == rows[0].harness
+
+
+def _measure(study: Study, points: Sequence[Point], path: Path, way: Way) -> None:
+    way.tell(f"{path.stem}: measuring")
+    backend: Backend = "nccl" if study.place == "nccl" else "gloo"
+    if study.place == "lab":
+        rows = lab.run(points, timeout_s=way.timeout_s, tell=way.tell)
+    else:
+        rows = measure.run(points, backend=backend, timeout_s=way.timeout_s, tell=way.tell)
+    measure.write(path, rows, measure.remarks(backend))
+
+
+def _of_table(used: Used) -> Material:
+    path, asking = find_measured(str(used.table)), Asking(str(used.system))
+    data = path.read_bytes()
+    table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
+    asked = [(row, asking.points(row)) for row in join.select(table, used.where)]
+    kept = [(row, points[0]) for row, points in asked if len(points) == 1]
+    if not kept:
+        raise InputError(f"{path.name}: no row can be predicted", f"see the `where` of {used.name}")
+    rows = tuple(row for row, _ in kept)
+    return Material(used, tuple(table), rows, tuple(point for _, point in kept), _source(path, data, rows))
+
+
+def _source(path: Path, data: bytes, rows: Sequence[Row]) -> Source:
+    return samples.source(path.name, data, len(rows))
+
+
+# --- fits ---
+
+
+def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, list[Material]]]:
+    """What has a fit of its own: all, or each table's rows with the same values in the columns `by`."""
+    if not study.by:
+        yield "all", list(materials)
+        return
+    for material in materials:
+        keys = [tuple(str(getattr(row, column)) for column in study.by) for row in material.rows]
+        for key in dict.fromkeys(keys):
+            where = material.used.system or material.used.name
+            yield f"{where}, {', '.join(key)}", [material.of([its == key for its in keys])]
+
+
+def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
+    """The profile fitted to what is chosen of some materials; None if that is nothing.
+
+    Rows of a case of which others are fitted are held out, and tell how wide intervals are.
+    """
+    told = [(m, np.array(m.chosen())) for m in materials]
+    told = [(m, chosen) for m, chosen in told if chosen.any()]
+    if not told:
+        return None
+    pairs = [(row, point.scenario) for m, _ in told for row, point in zip(m.rows, m.points, strict=True)]
+    some, notes = samples.of_pairs(pairs)
+    if len(some) != len(pairs):
+        raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
+    plain = pairs[0][1].model_copy(update={"profile": study.profile})
+    begin = Beginning(
+        name=study.name,
+        params=plain.params(),
+        profile=load_profile(study.profile),
+        topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in told)),
+        sources=[m.source for m, _ in told],
+        split="; ".join(f"{m.used.name}: {_said(m.used)}" for m, _ in told),
+    )
+    chosen = np.concatenate([chosen for _, chosen in told])
+    return calibrate.fitted(some, chosen, begin, free=study.free, notes=notes)
+
+
+def _said(used: Used) -> str:
+    if isinstance(used.fit, str):
+        return used.fit
+    return " and ".join(f"{column} {', '.join(values)}" for column, values in used.fit.items())
+
+
+def _scored(materials: Sequence[Material], profile: str) -> Iterator[Scored]:
+    for material in materials:
+        for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
+            asked = point.scenario.model_copy(update={"profile": profile})
+            predicted: dict[str, Any] = sweep.run_point(dataclasses.replace(point, scenario=asked))
+            found = join.join([row], [predicted], {})
+            if not found:
+                raise InputError(f"{material.used.name}: {predicted['status']}", "leave such points out of the case")
+            spread = row.others.get("spread")
+            yield Scored(material.used.name, found[0], fitted, float(spread) if spread else None)
+
+
+def machine() -> str:
+    """What this machine is, in a line."""
+    return f"{measure.machine()}, {'root' if hasattr(os, 'geteuid') and not os.geteuid() else 'no root'}"
