@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from simcoll.profile import load_profile
 from simcoll.program import Program, bind
 from simcoll.recent import Recent
 from simcoll.scenario import Placement, Point, Scenario
+from simcoll.schedule import split
 from simcoll.sources import STREAMED, source_of
 from simcoll.stream import Source, Stream
 from simcoll.timeline import Timeline, Totals
@@ -74,6 +76,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     scenario = point.scenario if isinstance(point, Point) else point
     if scenario.algorithm == "auto":
         return _fastest(scenario, topology)
+    if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
+        return _in_buckets(scenario, topology)
     topology = load_profile(scenario.profile).serve(topology) if topology else _topology(scenario)
     places = _placed(scenario, topology)
     source, proved = source_of(scenario, topology, places)
@@ -96,6 +100,36 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
         took = f"{found.totals.makespan_ps} ps is below the lower bound of {bound} ps"
         raise BoundError(f"{source.name}: {took}: a bug of simcoll")
     return found
+
+
+def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
+    """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
+    bucket is a loop of the schedule with channels of its own. Timelines are those of the whole."""
+    buckets, chunk = scenario.measure.buckets, scenario.params().chunk
+    alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
+    whole = predict(scenario.model_copy(update=alone), topology)
+    if scenario.measure.async_op:
+        chunks, width = whole.source.n_chunks, scenario.itemsize
+        piece = -(-scenario.nbytes // (chunks * buckets * width)) * width
+        own = {"chunk": min(chunk or piece, piece), "channels": chunks * buckets}
+        apart = {**alone, "model": scenario.model.model_copy(update=own)}
+        return dataclasses.replace(predict(scenario.model_copy(update=apart), topology), scenario=scenario)
+    sizes = Counter(split(scenario.nbytes, buckets, scenario.itemsize).tolist())
+    parts = [
+        (times, predict(scenario.model_copy(update={**alone, "size": size}), topology).totals)
+        for size, times in sizes.items()
+        if size
+    ]
+    launches = (sum(times for times, _ in parts) - 1) * load_profile(scenario.profile).launch
+    totals = Totals(
+        makespan_ps=sum(times * part.makespan_ps for times, part in parts) + launches,
+        carried=np.sum([times * part.carried for times, part in parts], axis=0),
+        bytes_per_rank=sum(times * part.bytes_per_rank for times, part in parts),
+        messages=sum(times * part.messages for times, part in parts),
+        wire_bytes=sum(times * part.wire_bytes for times, part in parts),
+        shortcut=parts[0][1].shortcut,
+    )
+    return dataclasses.replace(whole, scenario=scenario, totals=totals)
 
 
 def _streamed(scenario: Scenario, source: Stream, topology: Topology, devices: Sequence[str]) -> Totals | None:
