@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ SHOWN: Final = (
 @click.option("--dry-run", is_flag=True, help="Print what every rank would send, and run nothing.")
 @TIMEOUT
 @click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
+@click.option("--one-gpu", is_flag=True, help="All NCCL ranks on one GPU, as if each were a host, over NCCL's sockets.")
 @QUIET
 def measure(
     scenario: str,
@@ -44,6 +46,7 @@ def measure(
     dry_run: bool,
     timeout: float,
     prefix: str,
+    one_gpu: bool,
     quiet: bool,
 ) -> int:
     """Run a scenario for real, over gloo or NCCL, and write a measured table.
@@ -53,10 +56,12 @@ def measure(
     """
     from simcoll.real import measure as real
     from simcoll.real.cases import dry_run as rehearsed
-    from simcoll.real.launch import Launcher
+    from simcoll.real.launch import LOCAL, on_one_gpu
     from simcoll.scenario import load
 
     _check(timeout, output)
+    if one_gpu and backend != "nccl":
+        raise InputError("--one-gpu is of NCCL's ranks", "add --backend nccl")
     points = load(scenario, (*sets, *_ranks(ranks)))
     member = real.is_member()
     if dry_run:
@@ -76,7 +81,10 @@ def measure(
             return 0
     else:
         words = shlex.split(prefix)
-        launcher = Launcher(prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words])
+        launcher = replace(
+            on_one_gpu() if one_gpu else LOCAL,
+            prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words],
+        )
         rows = real.run(points, launcher, backend=backend, timeout_s=timeout, tell=tell)
     _show(rows, output, backend)
     return 0

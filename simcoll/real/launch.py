@@ -44,20 +44,35 @@ def _nothing_added(rank: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Launcher:
-    """How rank r is started: `prefix(r)` stands before its command, `environment(r)` is added to its environment."""
+    """How rank r is started: `prefix(r)` stands before its command, `environment(r)` is added to its environment.
+
+    Where the latter has an NCCL_HOSTID for each rank, NCCL takes them for different hosts, and ranks may share a GPU.
+    """
 
     prefix: Callable[[int], Sequence[str]] = _nothing_before
     environment: Callable[[int], Mapping[str, str]] = _nothing_added
 
-    def variables(self, rank: int, backend: str) -> dict[str, str]:
-        """All that is set for a rank: one thread for each, gloo over loopback, and what the launcher says."""
+    def variables(self, rank: int) -> dict[str, str]:
+        """All that is set for a rank: one thread for each, gloo over loopback (NCCL's ranks meet over it as well), and
+        what the launcher says."""
         own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        if backend == "gloo" and LOOPBACK:
+        if LOOPBACK:
             own["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK)
         return own | dict(self.environment(rank))
 
 
 LOCAL: Final = Launcher()
+
+
+def on_one_gpu() -> Launcher:
+    """All NCCL ranks on the first GPU, each as if on a host of its own, over NCCL's sockets on loopback."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+    def environment(rank: int) -> dict[str, str]:
+        own = {"NCCL_HOSTID": f"simcoll-{rank}", "NCCL_NET": "Socket", "CUDA_VISIBLE_DEVICES": gpu}
+        return {**own, "NCCL_SOCKET_IFNAME": LOOPBACK} if LOOPBACK else own
+
+    return Launcher(environment=environment)
 
 
 def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None] = lambda line: None) -> Report:
@@ -74,7 +89,7 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
         (folder / "job").write_bytes(pickle.dumps(replace(job, meet=meet)))
         ranks: list[subprocess.Popen[bytes]] = []
         try:
-            ranks.extend(_started(rank, world, job.backend, launcher, folder) for rank in range(world))  # one by one
+            ranks.extend(_started(rank, world, launcher, folder) for rank in range(world))  # one by one
             _watch(ranks, job, marks, folder, tell)
             report: Report = pickle.loads((folder / "report").read_bytes())
             return report
@@ -91,11 +106,11 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(rank: int, world: int, backend: str, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:
+def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:
     ours = str(Path(__file__).parent.parent)  # the ranks import this simcoll, wherever they start
     path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    environment = {**os.environ, "PYTHONPATH": path, **launcher.variables(rank, backend), **numbers}
+    environment = {**os.environ, "PYTHONPATH": path, **launcher.variables(rank), **numbers}
     command = [*launcher.prefix(rank), sys.executable, "-c", CODE, str(folder)]
     with (folder / f"out-{rank}").open("wb") as out:
         try:

@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -72,7 +73,7 @@ def run(
     Raises InputError for what the user can mend, RefusedError when no point can be run, MeasureError when a rank dies,
     hangs or computes something wrong.
     """
-    _check_torch()
+    check_torch()
     found = cases(points, backend, tell)
     for ranks in {case.ranks for case in found}:
         _check_devices(backend, ranks, launcher)
@@ -85,9 +86,11 @@ def run(
             return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, tell)
 
         made = _launched(alike, backend, start)
-        chosen = _chosen(alike, ranks, launcher, timeout_s, tell) if backend == "nccl" else [{} for _ in alike]
-        said = _environment(launcher.variables(0, backend), launcher.prefix(0))
-        rows |= {index: row | choice | said for index, row, choice in zip(which, made, chosen, strict=True)}
+        if backend == "nccl":
+            chosen = _chosen(alike, ranks, launcher, (timeout_s, limit_s), tell)
+            made = [row | choice for row, choice in zip(made, chosen, strict=True)]
+        said = surroundings(launcher.variables(0), launcher.prefix(0))
+        rows |= {index: row | said for index, row in zip(which, made, strict=True)}
     return [rows[index] for index in range(len(found))]
 
 
@@ -106,7 +109,7 @@ def _launched(which: Sequence[Case], backend: Backend, start: Callable[[tuple[Ta
 
 
 def _chosen(
-    which: Sequence[Case], ranks: int, launcher: Launcher, timeout_s: float, tell: Tell
+    which: Sequence[Case], ranks: int, launcher: Launcher, limits: tuple[float, float], tell: Tell
 ) -> list[dict[str, str]]:
     """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time. What
     has been measured counts without it as well."""
@@ -123,7 +126,7 @@ def _chosen(
             return {**launcher.environment(rank), **how}
 
         try:
-            report = launch(Job(tasks, "nccl", "env://", timeout_s), ranks, replace(launcher, environment=environment))
+            report = launch(Job(tasks, "nccl", "env://", *limits), ranks, replace(launcher, environment=environment))
         except MeasureError as error:
             tell(f"left out: what NCCL chose: {str(error).splitlines()[0]}")
             return found
@@ -140,7 +143,7 @@ def join(
     The processes stay; each launch connects them anew. Raises like `run`; InputError also where a point needs another
     number of ranks. After a MeasureError others may be gone: end with `os._exit`, as leaving in order waits for them.
     """
-    _check_torch()
+    check_torch()
     from simcoll.executors.dist.session import Session, meeting
     from simcoll.real.rank import Rank, said
 
@@ -164,7 +167,7 @@ def join(
         raise MeasureError(f"rank {rank}: {said(str(error))}") from None
     if rank:
         return None
-    about = _environment(dict(os.environ), ())
+    about = surroundings()
     again = {"timing": f"{rows[0]['timing']}; each launch connects the same processes anew"}
     return [row | about | (again if row["launches"] != 1 else {}) for row in rows]
 
@@ -190,7 +193,8 @@ def is_member() -> bool:
     return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
-def _check_torch() -> None:
+def check_torch() -> None:
+    """Raise InputError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise InputError(
             "torch is not installed", "install it into this environment, e.g. pip install 'simcoll[validate]'"
@@ -236,7 +240,7 @@ def _row(case: Case, launches: Sequence[tuple[Report, Outcome]], backend: Backen
     }
 
 
-def _environment(variables: Mapping[str, str], prefix: Sequence[str]) -> Row:
+def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Sequence[str] = ()) -> Row:
     """Machine, versions and the variables that backends read; nothing else of the environment is looked at."""
     told = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
             if _TOLD_VARIABLES.fullmatch(name)]  # fmt: skip
