@@ -10,15 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from simcoll import config
 from simcoll.config import Model, Node
 from simcoll.errors import InputError, did_you_mean
+from simcoll.profile import find_profile
 
 STUDIES, CASES = "studies", "cases"  # folders
 Place = Literal["loopback", "lab", "nccl", "tables"]
 Percent = Annotated[float, Field(ge=0)]
+
+
+def _profile(name: str) -> str:
+    find_profile(name)
+    return name
+
+
 PLACES: Final = {
     "loopback": "processes of one machine, gloo over loopback",
     "lab": "hosts made of network namespaces, gloo over TCP on shaped links",
@@ -75,7 +83,7 @@ class Study(Model):
     title: str
     description: str = ""
     place: Place
-    profile: str = "ideal"
+    profile: Annotated[str, AfterValidator(_profile)] = "ideal"
     free: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
     cases: tuple[Used, ...] = Field(min_length=1)
