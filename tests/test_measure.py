@@ -6,11 +6,13 @@ import csv
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from command import ROOT, SCRIPT, environment, simcoll
 
 from simcoll import config, registry, scenario
 from simcoll.errors import InputError, MeasureError, Place, RefusedError
+from simcoll.formats import nccl_log
 from simcoll.formats.measured import read_measured
 from simcoll.formats.nccl_log import choice
 from simcoll.promises import OPERATORS
@@ -69,6 +72,7 @@ def everything() -> list[Point]:
         points(collective="scatter", algorithm="direct", subgroups=[[0, 2]], root=1, measure=BOTH),
         points(collective="all_reduce", algorithm="ring", model={"blocking": "even-odd"}),
         points(collective="all_reduce", algorithm="ring", size="4 B"),
+        points(collective=["all_gather", "reduce_scatter"], algorithm="ring", in_place=True, measure=BOTH),
         points(collective="all_reduce", measure=several),
     ]
     return [point for some in asked for point in some]
@@ -93,6 +97,8 @@ def test_everything_is_right(rows: list[dict[str, Any]]):
     assert not any(row["algorithm"] for row in library)
     assert {(row["buckets"], row["async_op"]) for row in library} == {(1, False), (5, False), (1, True), (5, True)}
     assert {(row["op"], row["dtype"]) for row in rows} > {(op, "int8") for op in OPERATORS}
+    assert {row["in_place"] for row in library if row["collective"] == "all_gather"} == {False, True}
+    assert all(row["in_place"] for row in rows if row["harness"] == "p2p" or row["collective"] == "all_reduce")
 
 
 def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -214,6 +220,8 @@ MISTAKES = [
     (["--ranks", "9"], 1, "9 ranks do not fit 8 places of loopback"),
     (["--set", "measure.buckets=4"], 1, "buckets are of the library's collectives"),
     (["--set", "measure.harness=library", "--set", "op=avg", "--set", "dtype=int32"], 1, "gloo has no avg of int32"),
+    (["--set", "model.barrier=true"], 1, "a real run has no barriers between steps; leave model.barrier out"),
+    (["--one-gpu"], 2, "--one-gpu is of NCCL's ranks; add --backend nccl"),
     (["--ranks", "2", "--prefix", "no-such-program"], 2, "rank 0 cannot be started: no-such-program: No such file"),
 ]
 
@@ -261,14 +269,59 @@ def loopback() -> dict[str, str]:
 
 
 def test_torchrun(tmp_path: Path):
-    """Under torchrun every process is a rank, and rank 0 writes the table."""
-    path = scenario_file(tmp_path, RING + "measure: {repeats: 4}\n")
+    """Under torchrun every process is a rank, and rank 0 writes the table; what a launch is there, it says."""
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, launches: 2}\n")
     torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "simcoll"]
     words = [sys.executable, "-m", *torchrun, "measure", path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     done = subprocess.run([*map(str, words)], env=loopback(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert [(row.ranks, row.runs) for row in read_measured(tmp_path / "t.csv")] == [(2, 4)]
+    [row] = read_measured(tmp_path / "t.csv")
+    assert (row.ranks, row.runs, row.others["launches"], len(row.others["launch_us"].split())) == (2, 4, "2", 2)
+    assert str(row.timing).endswith("each launch connects the same processes anew")
     assert done.stdout.count("all_reduce") == 1
+
+
+def tasks_of_slurm(*words: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
+    """A process for each list of words, with what srun tells its tasks; what became of them."""
+    there = {"SLURM_STEP_NUM_TASKS": str(len(words)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+    def task(rank: int) -> subprocess.CompletedProcess[str]:
+        slurm = {**loopback(), **there, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+        command = [sys.executable, "-c", SCRIPT, "measure", *map(str, words[rank])]
+        return subprocess.run(command, env=slurm, capture_output=True, text=True, timeout=200)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(task, range(len(words))))
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_tasks_of_slurm(tmp_path: Path):
+    """Tasks that srun has started are ranks; the first one tells the table."""
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
+    words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
+    done = tasks_of_slurm(words, words)
+    assert [(task.returncode, task.stdout.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
+    assert [row.harness for row in read_measured(tmp_path / "t.csv")] == ["p2p", "library"]
+
+
+def test_members_that_wait_for_ever(tmp_path: Path):
+    """Where others have started the ranks, one that waits in vain names itself and the transfer, and ends: here both,
+    as each takes the other for the root."""
+    path = scenario_file(tmp_path, "collective: broadcast\nalgorithm: naive\nsize: 4 KiB\n")
+    words = [path, "--ranks", "2", "--timeout", "2", "-o", tmp_path / "t.csv"]
+    first, second = tasks_of_slurm([*words, "--set", "root=1"], [*words, "--set", "root=0"])
+    for rank, task in enumerate((first, second)):
+        assert task.returncode == 1
+        said = rf"^broadcast/naive, 2 ranks, .*: rank {rank}: transfer 0 \(step 0: chunk 0: {1 - rank}→{rank}\): "
+        assert re.search(said, task.stderr, re.MULTILINE), task.stderr
+        assert "Traceback" not in task.stderr
+    assert not (tmp_path / "t.csv").exists()
 
 
 def test_the_batch_script(tmp_path: Path):
@@ -284,7 +337,7 @@ def test_the_batch_script(tmp_path: Path):
     words = ["bash", str(ROOT / "validation" / "slurm" / "measure.sbatch"), "some.yaml", "--set", "size=[1 MiB, 2 MiB]"]
     done = subprocess.run(words, env={**environment(), **slurm}, capture_output=True, text=True, timeout=60)
     wanted = "measure some.yaml --backend nccl -o measured-77.csv --set size=[1 MiB, 2 MiB]"
-    assert done.stdout == f"there1 20077 simcoll {wanted}\n", done.stderr
+    assert done.stdout == f"there1 20077 --kill-on-bad-exit=1 simcoll {wanted}\n", done.stderr
 
 
 def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
@@ -366,6 +419,16 @@ def test_a_rank_that_dies_or_hangs(blow: signal.Signals, said: str):
 
 
 @needs_proc
+def test_a_launch_is_bounded():
+    """What would run for ever ends after the time that a launch may take; every rank's place is told, none is left."""
+    mark = str(uuid.uuid4())
+    asked = points(collective="all_reduce", algorithm="ring", ranks=2, measure={"repeats": 10**6})
+    with pytest.raises(MeasureError, match=r"^not over after 1 s\nrank 0 was (in|before) .*\nrank 1 was "):
+        measure.run(asked, Launcher(environment=lambda rank: {MARK: mark}), limit_s=1)
+    assert not marked(mark)
+
+
+@needs_proc
 @pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)])
 def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: Path):
     """Interrupted, terminated or killed: its ranks end with it, and no table is written."""
@@ -421,6 +484,44 @@ def test_bytes_on_the_wire(namespace: str):
 
 
 # --- NCCL's log ---
+
+
+LINES = [
+    ("h:1:9 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}", "ring", "LL"),
+    ("h:1:9 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..15}", "tree", "LL128"),
+    ("h:1:9 [3] NCCL INFO AllGather: 1 Bytes -> Algo PAT proto SIMPLE channel{Lo..Hi}={0..0}", "pat", "Simple"),
+    ("h:1:9 [0] NCCL INFO 67108864 Bytes -> Algo 5 proto 2 time 512.250000", "nvls_tree", "Simple"),
+    ("h:1:9 [0] NCCL INFO 4 Bytes -> Algo 3 proto 0 time 9.1", "collnet_chain", "LL"),
+    ("h:1:9 [0] NCCL INFO Reduce: 8 Bytes -> Algo COLLNET_DIRECT proto SIMPLE channel{Lo..Hi}={0..3}",
+     "collnet_direct", "Simple"),
+    ("h:1:9 [0] NCCL INFO Reduce: 8 Bytes -> Algo 9 proto 2 time 1", "9", "Simple"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "algorithm", "protocol"), LINES)
+def test_lines_of_nccls_log(line: str, algorithm: str, protocol: str):
+    """Names and numbers, of any version; a number that nobody knows stays."""
+    around = "h:1:9 [0] NCCL INFO Connected all rings\n"
+    assert choice(f"{around}{line}\n{around}") == {"algorithm": algorithm, "protocol": protocol}
+
+
+def test_where_nccls_log_lies():
+    """NCCL names files after host and process."""
+    assert nccl_log.file("log") == Path("log")
+    assert nccl_log.file("a-%h-%p") == Path(f"a-{socket.gethostname().partition('.')[0]}-{os.getpid()}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for nvidia-smi")
+def test_how_gpus_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Over a table of NCCL stands what nvidia-smi tells, without its colours; without it there is a table as well."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\ncase $1 in topo) printf '\\033[4mGPU0 NV18\\033[0m\\n';; *) echo driver;; esac\n")
+    program.chmod(0o755)
+    assert list(measure.remarks("nccl"))[2:] == ["driver", "GPU0 NV18"]
+    assert len(list(measure.remarks("gloo"))) == 2
+    program.write_text("no program\0")
+    assert all("GPU0" not in line for line in measure.remarks("nccl"))
 
 
 def test_what_nccl_chose():
