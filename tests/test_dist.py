@@ -37,6 +37,7 @@ from simcoll.topology import Link
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.distributed")
 
+from simcoll.executors.dist.library import SHAPES, Call, Setting  # noqa: E402  (imports torch)
 from simcoll.executors.dist.p2p import Exchange, TransferError  # noqa: E402  (imports torch)
 
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
@@ -131,6 +132,10 @@ class Group:
         """Until all are copied."""
         for work in self.works:
             work.wait()
+
+    def is_completed(self) -> bool:
+        """Whether they are."""
+        return all(work.done for work in self.works)
 
 
 @pytest.fixture(scope="module")
@@ -303,6 +308,25 @@ def test_what_a_dry_run_tells_is_what_is_posted():
             assert [{(kinds[kind], peer, tag) for kind, peer, tag in line} for line in told if line] == posted
 
 
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("gone", range(4))
+def test_a_group_that_never_ends_is_named(gone: int):
+    """As on a GPU, where nobody waits for the single transfer: the first group that is not over is that of a transfer
+    with a rank that is not there, or that waits for one of these."""
+    program = bound(networks.schedule("all_reduce", "ring", 4), 16)
+    wire = Wire(grouped=True)
+    wire.patience_s = 0.2
+    exchanges = exchanges_of(program, 16, "grouped")
+    exchanges[gone].run = lambda: None  # type: ignore[method-assign]
+    assert len(over_wire(wire, exchanges)) == 3
+    for rank in {0, 1, 2, 3} - {gone}:
+        index = exchanges[rank].undone()
+        assert rank in (program.src[index], program.dst[index])
+        assert program.step[index] <= 2
+    beside = exchanges[(gone + 1) % 4].undone()
+    assert gone in (program.src[beside], program.dst[beside])
+
+
 def _own(program: Program, rank: int) -> list[int]:
     away = program.src != program.dst
     return np.flatnonzero(((program.src == rank) | (program.dst == rank)) & away).tolist()
@@ -322,6 +346,26 @@ def test_over_the_fake_group():
                 program = bound(networks.schedule(*pair, n), elements)
                 exchanges_of(program, elements, "grouped")[rank].run()
             dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_calls_over_the_fake_group(in_place: bool):
+    """The library's collectives as they would be called on NCCL, over torch's `fake` group: every rank and shape."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for rank in range(3):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
+        for collective in SHAPES:
+            row = [0] if collective == "barrier" else [4, 4, 4]
+            for buckets, async_op in ((1, False), (3, True)):
+                setting = Setting(None, (0, 1, 2), rank, 1, "sum", row, row, buckets, in_place)
+                call = Call(collective, setting, "float32", torch.device("cpu"), async_op)
+                call.fill(np.ones(sum(row), np.float32))
+                call.run()
+                assert call.result().dtype == np.float32
+        dist.destroy_process_group()
 
 
 def test_agents_cannot_be_run():
@@ -382,7 +426,9 @@ def test_a_wrong_result_is_told():
     """The complaint says how many elements are wrong, which is the first, and what it should be."""
     task = task_of(networks.schedule("all_reduce", "ring", 3), 10)
     right = sum(sample(task, rank) for rank in range(3))
-    assert complaint(task, 1, right) is None
+    looked: list[int] = []
+    assert complaint(task, 1, right, looked.append) is None
+    assert {0, 1, 2} <= set(looked)
     wrong = right.copy()
     wrong[[4, 7]] += 1
     said = f"2 of 10 elements are wrong: element 4 is {right[4] + 1}, the contract says {right[4]}"
@@ -409,4 +455,7 @@ def test_what_is_served(backend: Any):
     assert "unequal blocks" in str(refusal("library", backend, "gather", "sum", "float32", weighted=True))
     assert not refusal("library", backend, "all_to_all", "sum", "float32", weighted=True, equal=False)
     assert "in order" in str(refusal("library", backend, "gather", "sum", "float32", ordered=False))
+    assert "in place" in str(refusal("library", backend, "gather", "sum", "float32", in_place=True))
+    assert not refusal("library", backend, "all_gather", "sum", "float32", in_place=True)
+    assert "model.barrier" in str(refusal("p2p", backend, "all_reduce", "sum", "float32", barriers=True))
     assert "model.chunk" in str(refusal("p2p", backend, "all_reduce", "sum", "float32", buckets=2))

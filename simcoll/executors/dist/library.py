@@ -27,7 +27,9 @@ OPERATORS: Final = {
     "bxor": dist.ReduceOp.BXOR,
     "avg": dist.ReduceOp.AVG,
 }
-_REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # by version
+# by version
+_ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,7 @@ def _broadcast(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
 
 def _all_gather(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
     mine, whole = torch.split(buffer, list(s.row))[s.place], buffer if s.in_place else other
-    return [partial(dist.all_gather_into_tensor, whole, mine, group=s.group)], whole
+    return [partial(_ALL_GATHER, whole, mine, group=s.group)], whole
 
 
 def _reduce_scatter(s: Setting, buffer: Tensor, other: Tensor) -> Shape:
