@@ -19,6 +19,7 @@ from simcoll import config, units
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.fabrics import Plan
+from simcoll.nccl.graphs import Search
 from simcoll.routing import POLICIES, Policy
 from simcoll.topology import Link
 
@@ -114,6 +115,7 @@ class SystemFile(Model):
     cpu: Cpu | None = None
     gpu: Gpu | None = None
     nic: Nic | None = None
+    nccl: Search | None = None
     devices: Annotated[
         Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
         Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),

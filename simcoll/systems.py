@@ -188,8 +188,13 @@ def _product(numbers: Iterable[int]) -> int:
 
 
 def load_system(name: str) -> SystemFile:
-    """What the file of a shipped system says."""
-    return read_machine(config.read(shipped_systems()[name])).file
+    """What the file of a shipped system says, or a topology file of devices and links; raises InputError."""
+    known = shipped_systems()
+    if name not in known and not name.endswith((".yaml", ".yml")):
+        raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
+    tree = config.read(known.get(name) or Path(name))
+    named = tree.get("system")
+    return load_system(str(named.value)) if named and name not in known else read_machine(tree).file
 
 
 def build(spec: TopologySpec, *, seed: int = 0) -> Topology:

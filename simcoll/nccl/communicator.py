@@ -1,0 +1,117 @@
+"""Some ranks on some nodes of a system, as NCCL's tuner sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from simcoll import units
+from simcoll.errors import InputError
+from simcoll.machines import SystemFile
+from simcoll.nccl import graphs
+from simcoll.nccl.constants import Algorithm, Collective, Constants, Generation, Library, NcclConstants
+from simcoll.nccl.graphs import Graph, Graphs, Kind
+
+GRAPH_OF: Final[Mapping[Algorithm, Kind]] = {
+    "ring": "ring",
+    "tree": "tree",
+    "pat": "tree",
+    "nvls": "nvls",
+    "nvls_tree": "nvls",
+    "collnet_chain": "collnet_chain",
+    "collnet_direct": "collnet_direct",
+}
+_MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without."""
+
+    ranks: int
+    nodes: int
+    library: Library
+    capability: int
+    cpu: str
+    nic_GBps: float  # noqa: N815
+    graphs: Graphs
+
+    @property
+    def gpus(self) -> int:
+        """Ranks a node."""
+        return self.ranks // self.nodes
+
+    @property
+    def generation(self) -> Generation:
+        """The row of the tuner's tables; Ada and RTX Blackwell count as what their capability is next to."""
+        steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"), (80, "ampere"))
+        return next((name for least, name in steps if self.capability >= least), "volta")
+
+    def graph(self, algorithm: Algorithm) -> Graph | None:
+        """The graph that an algorithm runs on, where the search found one."""
+        return self.graphs.get(GRAPH_OF[algorithm])
+
+    @property
+    def channels(self) -> int:
+        """Channels of ring and tree as kernels use them: the search's twice, fast ones across nodes four times."""
+        ring = self.graphs["ring"]
+        tree = self.graphs.get("tree", ring)
+        found = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
+        again = self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and found < 16
+        return 2 * found if again else found
+
+    def ring_steps(self, collective: Collective) -> int:
+        """Of a ring, one after another; each of its links carries steps / ranks of the buffer."""
+        if collective == "all_reduce":
+            return 2 * (self.ranks - 1)
+        return self.ranks if collective in ("broadcast", "reduce") else self.ranks - 1
+
+    def nvls_channels(self, constants: Constants) -> int:
+        """Channels of NVLS as kernels use them; 0 where there is none."""
+        if self.graph("nvls") is None or not isinstance(constants, NcclConstants):
+            return 0
+        for row in constants.nvls_channels.get(self.generation, ()):
+            fits = row.nodes in (None, self.nodes) and (row.gpus is None or self.gpus <= row.gpus)
+            if fits and self.nic_GBps >= row.nic_GBps:
+                return row.channels
+        return 0
+
+
+def communicator(
+    system: SystemFile, nodes: int = 1, ranks: int | None = None, found: Graphs | None = None
+) -> Communicator:
+    """`ranks` (default: all GPUs) on `nodes` of a system; `found` takes the place of the graphs stored with it.
+
+    Raises InputError for systems without GPUs, and where no graphs are stored for so many GPUs a node.
+    """
+    devices = system.devices if isinstance(system.devices, dict) else {}
+    if system.gpu is None or "gpu" not in devices:
+        raise InputError(f"{system.name} has no GPUs that its file describes", "add gpu: {model: …, generation: …}")
+    amd = system.gpu.vendor == "amd"
+    if system.gpu.compute_capability is None and not amd:
+        raise InputError(f"{system.name}: which GPUs these are is not told", "add gpu.compute_capability, e.g. 90")
+    ranks = devices["gpu"] * nodes if ranks is None else ranks
+    _check(system.name, ranks, nodes, devices["gpu"], found)
+    return Communicator(
+        ranks=ranks,
+        nodes=nodes,
+        library="rccl" if amd else "nccl",
+        capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
+        cpu=system.cpu.vendor if system.cpu else "",
+        nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
+        graphs=graphs.find(system.nccl, system.name, ranks // nodes, nodes) if found is None else found,
+    )
+
+
+def _check(name: str, ranks: int, nodes: int, gpus: int, found: Graphs | None) -> None:
+    if nodes < 1 or ranks < 2:
+        raise InputError(f"{ranks} ranks on {nodes} nodes have nothing to tune", "take 2 ranks or more")
+    if ranks % nodes:
+        raise InputError(f"{ranks} ranks on {nodes} nodes are not as many on each", f"take a multiple of {nodes}")
+    if ranks // nodes > gpus:
+        raise InputError(f"{name} has {gpus} GPUs a node, not {ranks // nodes}", "take more nodes or fewer ranks")
+    orders = found["ring"].orders if found else ()
+    if orders and len(orders[0]) != ranks // nodes:
+        what = f"the graphs go through {len(orders[0])} GPUs a node, not {ranks // nodes}"
+        raise InputError(what, f"take {len(orders[0]) * nodes} ranks")

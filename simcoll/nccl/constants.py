@@ -1,0 +1,172 @@
+"""What the tuners of NCCL and RCCL reckon with, by release: the YAML files `nccl.yaml` and `rccl.yaml`.
+
+A release is a text such as `2.27` or `2.27.3`. Rows of three are by protocol (LL, LL128, Simple) or by the number of
+nodes (one, two, more), as the files say.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BeforeValidator
+
+from simcoll import config
+from simcoll.config import Model
+from simcoll.errors import InputError
+
+Library = Literal["nccl", "rccl"]
+Algorithm = Literal["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
+Protocol = Literal["LL", "LL128", "Simple"]
+Collective = Literal["broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"]
+Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+Hop = Literal["nvlink", "pci", "net"]
+
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)  # in the order in which NCCL compares them: ties
+PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
+COLLECTIVES: Final[tuple[Collective, ...]] = get_args(Collective)
+FIGURES: Final = Path(__file__).parent
+
+Row = tuple[float, float, float]
+Share = Annotated[float, BeforeValidator(lambda value: float(Fraction(str(value))))]  # `5/6` as well
+ByGeneration = Mapping[Generation, Row]
+
+
+class Proxy(Model):
+    """What the host's processor takes to hand a message on, by its vendor."""
+
+    amd: float
+    other: float
+
+
+class Plateau(Model):
+    """What the ring's latency is multiplied by, from compute capability 8.0 on and before."""
+
+    from_cc_80: float
+    before: float
+
+
+class Constants(Model):
+    """What both libraries have: the terms of a latency."""
+
+    release: str
+    oldest: str
+    base_us: Mapping[Algorithm, Row]
+    hop_us: Mapping[Hop, Mapping[Algorithm, Row]]
+    proxy_us: Proxy
+    ring_extra_net_hops: int
+    lone_gpu_takes_tree_hop: bool
+    operations_a_batch: int
+    plateau: Plateau
+
+
+class Ceilings(Model):
+    """GB/s that no channel (`ll`: all of them together) exceeds, with one node, with two, with more."""
+
+    ll: ByGeneration
+    ring_ll128: ByGeneration
+    tree_ll128: ByGeneration
+    tree: ByGeneration
+    nvls_tree: ByGeneration
+
+
+class Shares(Model):
+    """What is left of the bandwidth of an algorithm's channels."""
+
+    ring_ll: Share
+    ring_ll_without_reduction: Share
+    ring_ll128: Share
+    tree: Share
+    tree_ll: Share
+    tree_ll128_one_node: Share
+    tree_ll128: Share
+    plain_tree: Share
+    pat: Share
+
+
+class NvlsChannels(Model):
+    """How many channels NVLS has on so many nodes, with at least such NICs and at most so many GPUs a node."""
+
+    channels: int
+    nodes: int | None = None
+    gpus: int | None = None
+    nic_GBps: float = 0  # noqa: N815
+
+
+class NcclConstants(Constants):
+    """What NCCL has beyond that."""
+
+    library: Literal["nccl"]
+    ceilings_GBps: Ceilings  # noqa: N815
+    shares: Shares
+    nvls_efficiency: Mapping[Generation, float]
+    nvls_share: Share | None
+    correction: Mapping[Protocol, tuple[float, ...]]
+    nvls_channels: Mapping[Generation, tuple[NvlsChannels, ...]]
+
+
+class RcclConstants(Constants):
+    """What RCCL has beyond that."""
+
+    library: Literal["rccl"]
+    shares_to_two_nodes: Mapping[Algorithm, Row]
+    shares_beyond: Mapping[Algorithm, Row]
+    correction: Mapping[Algorithm, Mapping[Protocol, tuple[float, ...]]]
+
+
+@functools.cache
+def nccl(version: str | None = None) -> NcclConstants:
+    """The constants of a release of NCCL, of the newest known by default.
+
+    Releases between those whose constants are known to have moved have those of the one before. Raises InputError for
+    what is no release, and for one that is older or newer than what is known.
+    """
+    file = config.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    history = file.pop("history")
+    wanted = _checked(version, file, "NCCL")
+    for change in history:
+        if wanted < _release(change["before"]):
+            file = _changed(file, change["was"])
+    return NcclConstants.model_validate({**file, "release": version or file["release"]})
+
+
+@functools.cache
+def rccl(version: str | None = None) -> RcclConstants:
+    """The constants of RCCL on MI300X; raises InputError as `nccl` does."""
+    file = config.read(FIGURES / "rccl.yaml", "rccl.yaml").plain()
+    _checked(version, file, "RCCL")
+    return RcclConstants.model_validate({**file, "release": version or file["release"]})
+
+
+def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
+    """The constants of a release of a library; raises InputError."""
+    return nccl(version) if library == "nccl" else rccl(version)
+
+
+def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[int, int]:
+    newest, oldest = _release(file["release"]), _release(file["oldest"])
+    wanted = newest if version is None else _release(version)
+    if not oldest <= wanted <= newest:
+        known = file["oldest"] if oldest == newest else f"{file['oldest']} to {file['release']}"
+        raise InputError(f"{name} {version}: the constants of this release are not known", f"choose from {known}")
+    return wanted
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Major and minor number: constants do not move between patches."""
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*(?:-\d+)?", version.strip(), re.ASCII)
+    if found is None:
+        raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")
+    return int(found[1]), int(found[2])
+
+
+def _changed(file: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with what `was` says; what it does not mention stays."""
+    merged = dict(file)
+    for key, value in was.items():
+        merged[key] = _changed(merged[key], value) if isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,196 @@
+"""NCCL's graph file: what NCCL_GRAPH_DUMP_FILE writes and NCCL_GRAPH_FILE reads.
+
+    <graphs version="1">
+      <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
+        <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
+
+Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`, which is not needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+from xml.parsers import expat
+
+from simcoll import config
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.nccl import graphs
+from simcoll.nccl.graphs import PATHS, Graph, Graphs, Kind, Pattern
+
+MOST_BYTES: Final = 4 * 2**20
+MOST_ELEMENTS: Final = 100_000
+_DEEPEST: Final = 4  # graphs, graph, channel, gpu
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "0": "ring",
+    "1": "tree",
+    "2": "collnet_chain",
+    "3": "nvls",
+    "4": "collnet_direct",
+}
+PATTERNS: Final[Mapping[str, Pattern]] = {
+    "1": "balanced_tree",
+    "2": "split_tree",
+    "3": "tree",
+    "4": "ring",
+    "5": "nvls",
+    "6": "collnet_direct",
+}
+
+
+class GraphFile(NamedTuple):
+    """The graphs of a file, and how many GPUs a node its ring goes through."""
+
+    graphs: Graphs
+    gpus: int
+
+
+@dataclass
+class _Element:
+    name: str
+    attributes: Mapping[str, str]
+    place: Place
+    children: list[_Element] = field(default_factory=list)
+
+    def wrong(self, what: str, cure: str) -> NoReturn:
+        raise InputError([Diagnostic(what, cure, self.name, self.place)])
+
+    def text(self, name: str, default: str | None = None) -> str:
+        found = self.attributes.get(name, default)
+        if found is None:
+            self.wrong(f"no attribute {name!r}", "add it, as NCCL_GRAPH_DUMP_FILE writes it")
+        return found
+
+    def number(self, name: str, default: str | None = None) -> float:
+        text = self.text(name, default)
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < 1e6:
+            self.wrong(f"{name}={text!r} is no number from 0 to a million", f'write e.g. {name}="20"')
+        return number
+
+    def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
+        text = self.text(name, default)
+        if text not in known:
+            self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
+        return known[text]
+
+
+def read(path: Path) -> GraphFile:
+    """The graphs of a file; raises InputError with the line of the first mistake."""
+    try:
+        with config.open_file(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of NCCL's graph file") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {MOST_BYTES} bytes", "give a file that NCCL_GRAPH_DUMP_FILE wrote")
+    return parse(data, str(path))
+
+
+def parse(data: bytes, source: str) -> GraphFile:
+    """The graphs that XML text holds; `source` names it in errors."""
+    root = _tree(data, source)
+    if root.name != "graphs":
+        root.wrong("is not the root of a graph file", "give a file that NCCL_GRAPH_DUMP_FILE wrote: <graphs version=…>")
+    found: dict[Kind, Graph] = {}
+    for element in root.children:
+        if element.name != "graph":
+            element.wrong("does not belong into <graphs>", "write <graph …>")
+        kind = KINDS.get(element.text("id"))
+        if kind is None or kind in found:
+            element.wrong(f"id={element.text('id')!r} is not known, or stands twice", "write 0 to 4, each once")
+        if element.number("nchannels"):
+            found[kind] = _graph(element)
+    if "ring" not in found:
+        root.wrong("has no ring (id 0) with channels", "give the whole file that NCCL wrote")
+    return GraphFile(found, len(found["ring"].orders[0]))
+
+
+def _graph(element: _Element) -> Graph:
+    orders = tuple(_order(channel) for channel in element.children)
+    if len(orders) != element.number("nchannels"):
+        element.wrong(f"nchannels={element.text('nchannels')!r}, but channels: {len(orders)}", "let them agree")
+    if len({len(order) for order in orders}) > 1:
+        element.wrong("channels of different numbers of GPUs", "let each channel have the same GPUs")
+    for name in ("speedintra", "speedinter"):
+        if not element.number(name):
+            element.wrong(f"{name} is 0", "write GB/s of a channel")
+    paths: Mapping[str, graphs.Path] = {path: path for path in PATHS}
+    return Graph.model_validate(
+        {
+            "channels": len(orders),
+            "intra": element.number("speedintra"),
+            "inter": element.number("speedinter"),
+            "pattern": element.one_of("pattern", PATTERNS),
+            "type_intra": element.one_of("typeintra", paths),
+            "type_inter": element.one_of("typeinter", paths, "PIX"),
+            "same_channels": element.number("samechannels", "1") != 0,
+            "cross_nic": int(element.number("crossnic", "0")),
+            "latency_us": element.number("latencyinter", "0"),
+            "orders": orders,
+        }
+    )
+
+
+def _order(channel: _Element) -> tuple[int, ...]:
+    if channel.name != "channel":
+        channel.wrong("does not belong into <graph>", "write <channel>")
+    found: list[int] = []
+    for element in channel.children:
+        if element.name not in ("gpu", "net"):
+            element.wrong("does not belong into <channel>", 'write <gpu dev="…"/> or <net dev="…"/>')
+        if element.name == "gpu":
+            found.append(_device(element))
+    if not found or len(set(found)) < len(found):
+        channel.wrong("has no GPU, or one of them twice", "let it go through each GPU once")
+    return tuple(found)
+
+
+def _device(element: _Element) -> int:
+    text = element.text("dev")
+    try:
+        return int(text) if text.isdecimal() else int(text, 16)  # newer releases write 0x7
+    except ValueError:
+        element.wrong(f"dev={text!r} is no number", 'write e.g. dev="0"')
+
+
+def _tree(data: bytes, source: str) -> _Element:
+    """The elements with their places. No document type, and so no entities: what a graph file needs none of."""
+    parser = expat.ParserCreate()
+    roots: list[_Element] = []
+    open_: list[_Element] = []
+    count = 0
+
+    def here() -> Place:
+        return Place(source, parser.CurrentLineNumber, parser.CurrentColumnNumber + 1)
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        element = _Element(name, attributes, here())
+        if count > MOST_ELEMENTS or len(open_) >= _DEEPEST:
+            element.wrong("too many or too deeply nested elements", "give a file that NCCL_GRAPH_DUMP_FILE wrote")
+        (open_[-1].children if open_ else roots).append(element)
+        open_.append(element)
+
+    def end(_: str) -> None:
+        open_.pop()
+
+    def doctype(*_: object) -> None:
+        raise InputError([Diagnostic("a document type is not read", "remove <!DOCTYPE …>", "", here())])
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        place = Place(source, error.lineno, error.offset + 1)
+        what = f"not XML: {expat.ErrorString(error.code)}"
+        raise InputError([Diagnostic(what, "give a file that NCCL_GRAPH_DUMP_FILE wrote", "", place)]) from None
+    return roots[0]

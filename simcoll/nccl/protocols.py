@@ -1,0 +1,110 @@
+"""How NCCL moves data: LL, LL128 and Simple, with their buffers, steps, chunks and threads (`protocols.yaml`).
+
+A connection of a channel has one buffer of 8 steps; a chunk is what an algorithm hands on at a time, a slice what its
+receiver may begin with. Sizes are bytes; those of buffers count flags as well, those of data do not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Final
+
+from simcoll import config
+from simcoll.config import Model
+from simcoll.nccl.constants import FIGURES, Algorithm, Collective, Protocol
+
+
+class Wire(Model):
+    """A protocol: `data_bytes` of each `line_bytes` are data; it takes turns of `grain_bytes`."""
+
+    line_bytes: int
+    data_bytes: int
+    buffer_bytes: int
+    grain_bytes: int
+    threads: int
+    bytes_a_thread: int
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the wire that data has."""
+        return self.data_bytes / self.line_bytes
+
+
+class Steps(Model):
+    """How many steps of the buffer a chunk and a slice take."""
+
+    chunk: int
+    slice: int
+
+
+class SlowRing(Model):
+    """Fewer threads for rings that are no faster."""
+
+    below_GBps: float  # noqa: N815
+    threads: int
+
+
+class Threads(Model):
+    """Threads of a channel, beyond what the protocols say."""
+
+    slow_ring: SlowRing
+    simple_ring_extra: int
+    least: int
+    others: int
+
+
+class Protocols(Model):
+    """The file."""
+
+    steps: int
+    protocols: Mapping[Protocol, Wire]
+    simple_ring_steps: Mapping[Collective, Steps]
+    threads: Threads
+
+
+_ONE: Final = Steps(chunk=1, slice=1)
+
+
+@functools.cache
+def figures() -> Protocols:
+    """What `protocols.yaml` says."""
+    return config.validate(Protocols, [config.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
+
+
+def step_bytes(protocol: Protocol) -> int:
+    """The data of one step.
+
+    >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
+    [32768, 576000, 524288]
+    """
+    wire = figures().protocols[protocol]
+    return wire.buffer_bytes // figures().steps // wire.line_bytes * wire.data_bytes
+
+
+def _steps(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Steps:
+    ring = algorithm == "ring" and protocol == "Simple"
+    return figures().simple_ring_steps.get(collective, _ONE) if ring else _ONE
+
+
+def chunk_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:
+    """The largest chunk, where nothing makes it smaller.
+
+    >>> chunk_bytes("all_reduce", "ring", "Simple"), chunk_bytes("all_reduce", "tree", "Simple")
+    (2097152, 524288)
+    """
+    return _steps(collective, algorithm, protocol).chunk * step_bytes(protocol)
+
+
+def slice_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:
+    """The part of a chunk that is told to the receiver at a time."""
+    return _steps(collective, algorithm, protocol).slice * step_bytes(protocol)
+
+
+def slots(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:
+    """Chunks that a connection may have on their way.
+
+    >>> slots("all_reduce", "ring", "Simple"), slots("all_reduce", "ring", "LL")
+    (2, 8)
+    """
+    return figures().steps // _steps(collective, algorithm, protocol).chunk

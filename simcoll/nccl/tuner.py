@@ -1,0 +1,184 @@
+"""The tuner of NCCL, mirrored: latency and bandwidth of each pair of algorithm and protocol, and which pair it takes.
+
+    time = latency + size / bandwidth
+
+where the size is the largest buffer of a rank, as nccl-tests counts it. It knows neither the launch of a kernel nor
+what the host does, so small sizes take longer than it says. CollNet, which needs a plugin for in-network reduction,
+and the rule for fp8 are left out.
+
+Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; ROCm/rccl, release 2.21.5: formulas and figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from simcoll.errors import RefusedError
+from simcoll.nccl import bandwidth, latency
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.constants import (
+    ALGORITHMS,
+    COLLECTIVES,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    NcclConstants,
+    Protocol,
+    RcclConstants,
+    read,
+)
+from simcoll.nccl.graphs import PATHS
+from simcoll.nccl.selection import EVERYTHING, Selection
+
+_SERVES: Final[Mapping[Collective, tuple[Algorithm, ...]]] = {
+    "broadcast": ("ring",),
+    "reduce": ("ring",),
+    "all_gather": ("ring", "nvls", "pat"),
+    "reduce_scatter": ("ring", "nvls", "pat"),
+    "all_reduce": ("tree", "ring", "nvls", "nvls_tree"),
+}
+_TREE_ENTRIES: Final = 23  # of the correction table that a tree reads
+_MOST_GPUS_NVLS_BLOCKS: Final = 32  # a node, for NVLS all_gather and reduce_scatter
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One pair of the table: what a call costs, and the bandwidth of the buffer."""
+
+    latency_us: float
+    bandwidth_GBps: float  # noqa: N815
+
+
+@dataclass(frozen=True)
+class Table:
+    """What NCCL works out once for a communicator; pairs that it cannot use are not there."""
+
+    communicator: Communicator
+    constants: NcclConstants | RcclConstants
+    entries: Mapping[tuple[Collective, Algorithm, Protocol], Entry]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The pair that NCCL takes, and the time that it reckons with."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    time_us: float
+
+
+def table(communicator: Communicator, version: str | None = None, selection: Selection = EVERYTHING) -> Table:
+    """Latency and bandwidth of every pair that the release (default: the newest known) could use.
+
+    `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave. Raises InputError for a release that is not known.
+    """
+    constants = read(communicator.library, version)
+    entries: dict[tuple[Collective, Algorithm, Protocol], Entry] = {}
+    for collective, algorithm, protocol in _pairs(communicator, selection):
+        graph = communicator.graph(algorithm)
+        if graph is None or algorithm not in constants.base_us:
+            continue
+        width = bandwidth.of(communicator, constants, graph, collective, algorithm, protocol)
+        if width > 0:
+            wait = latency.of(communicator, constants, graph, collective, algorithm, protocol)
+            entries[collective, algorithm, protocol] = Entry(wait, width)
+    return Table(communicator, constants, entries)
+
+
+def time_us(
+    table: Table, collective: Collective, algorithm: Algorithm, protocol: Protocol, nbytes: int, operations: int = 1
+) -> float:
+    """What the tuner reckons with for a call of `nbytes`, or for so many `operations` fused into one.
+
+    Raises RefusedError for a pair that is not in the table.
+    """
+    entry = table.entries.get((collective, algorithm, protocol))
+    if entry is None:
+        raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here")
+    comm, constants = table.communicator, table.constants
+    wait, width = entry.latency_us, entry.bandwidth_GBps
+    if collective == "all_reduce":
+        width *= _correction(comm, constants, algorithm, protocol, nbytes)
+        if algorithm == "ring" and protocol == "Simple" and comm.nodes > 1 and _fills(comm, nbytes):
+            wait *= constants.plateau.from_cc_80 if comm.capability >= 80 else constants.plateau.before
+    waits = operations if algorithm == "ring" else -(-operations // constants.operations_a_batch)
+    return wait * waits + nbytes / (1000 * width)
+
+
+def choose(table: Table, collective: Collective, nbytes: int) -> Choice | None:
+    """The pair with the least time, of equals the one that NCCL looks at first; None where no pair is left."""
+    best: Choice | None = None
+    for served, algorithm, protocol in table.entries:
+        if served == collective:
+            time = time_us(table, collective, algorithm, protocol, nbytes)
+            if best is None or time < best.time_us:
+                best = Choice(algorithm, protocol, time)
+    return best
+
+
+# --- what can be used ---
+
+
+def _pairs(comm: Communicator, selection: Selection) -> Iterator[tuple[Collective, Algorithm, Protocol]]:
+    """Everything that this communicator may use, in NCCL's order, whether there is a graph for it or not."""
+    for collective in COLLECTIVES:
+        for algorithm in ALGORITHMS:
+            if algorithm in _SERVES[collective] and _possible(comm, collective, algorithm):
+                for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
+                    insisted = selection.insists(collective, protocol)
+                    if selection.allows(collective, algorithm, protocol) and (
+                        protocol != "LL128" or insisted or _near_enough(comm, algorithm)
+                    ):
+                        yield collective, algorithm, protocol
+
+
+def _possible(comm: Communicator, collective: Collective, algorithm: Algorithm) -> bool:
+    if algorithm == "nvls":
+        return comm.nodes == 1 and (collective == "all_reduce" or comm.gpus <= _MOST_GPUS_NVLS_BLOCKS)
+    if algorithm == "nvls_tree":
+        return comm.nodes > 1
+    return algorithm != "pat" or comm.gpus == 1
+
+
+def _near_enough(comm: Communicator, algorithm: Algorithm) -> bool:
+    """LL128 relies on stores that arrive whole, and so on short paths."""
+    graph = comm.graph(algorithm)
+    farthest = PATHS.index("PXN" if comm.capability >= 90 else "PXB")
+    return graph is not None and (
+        comm.capability >= 70
+        and PATHS.index(graph.type_inter) <= farthest
+        and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
+    )
+
+
+# --- what depends on the size ---
+
+
+def _correction(
+    comm: Communicator,
+    constants: NcclConstants | RcclConstants,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    nbytes: int,
+) -> float:
+    """The share of its bandwidth that an all-reduce of that size gets."""
+    entry = (nbytes // 64).bit_length() - 1
+    if entry < 0:
+        return 1.0
+    if isinstance(constants, RcclConstants):
+        if algorithm == "ring" and comm.nodes == 1:
+            return 1.0
+        row = constants.correction[algorithm][protocol]
+        return row[min(entry, len(row) - 1)]
+    row = constants.correction[protocol]
+    if algorithm == "tree":
+        return row[entry] if entry < _TREE_ENTRIES else 1.0
+    corrected = algorithm == "nvls_tree" and comm.generation == "blackwell" and comm.cpu in ("intel", "amd")
+    return row[entry] if corrected and entry < len(row) else 1.0
+
+
+def _fills(comm: Communicator, nbytes: int) -> bool:
+    """Whether each channel of each rank has a line to send."""
+    return nbytes // (comm.channels * comm.ranks) >= 64
