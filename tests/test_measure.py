@@ -24,6 +24,7 @@ from simcoll.errors import InputError, MeasureError, Place, RefusedError
 from simcoll.formats import nccl_log
 from simcoll.formats.measured import read_measured
 from simcoll.formats.nccl_log import choice
+from simcoll.prediction import predict
 from simcoll.promises import OPERATORS
 from simcoll.real import measure, namespaces
 from simcoll.real.launch import Launcher
@@ -208,6 +209,23 @@ def test_shipped_cases_can_be_run(path: Path):
     asked = scenario.load(str(path))
     assert measure.cases(asked, "gloo", pytest.fail)
     assert simcoll("run", path).status == 0
+
+
+def test_buckets_are_predicted_as_they_are_called():
+    """One after another they take what each of them takes, launches too; all on their way at once they share the links
+    like loops of the schedule that do not wait for each other."""
+
+    def time_ps(how: dict[str, Any], **keys: Any) -> int:
+        asked = {"size": "4400 B", "algorithm": "ring", "measure": {"harness": "library", **how}, **keys}
+        [point] = points(collective="all_reduce", **asked)
+        return predict(point).time_ps
+
+    parts = [time_ps({}, size=f"{nbytes} B") for nbytes in (1468, 1468, 1464)]
+    assert time_ps({"buckets": 3}) == sum(parts)
+    at_once = {"buckets": 3, "async_op": True}
+    loops = time_ps({}, model={"chunk": "492 B", "channels": 9})
+    assert time_ps(at_once) == loops < sum(parts)
+    assert time_ps({"harness": "p2p", **at_once}) == time_ps({})
 
 
 MISTAKES = [
