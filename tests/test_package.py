@@ -34,6 +34,8 @@ def test_a_wheel_carries_its_files(wheel: Path) -> None:
         ("profiles", ROOT / "simcoll" / "profiles"),
     ):
         assert {p.name for p in (wheel / "simcoll" / inside).iterdir()} == {p.name for p in outside.iterdir()}
+    figures = {p.name for p in (ROOT / "simcoll" / "nccl").glob("*.yaml")}
+    assert figures == {p.name for p in (wheel / "simcoll" / "nccl").glob("*.yaml")} and figures
 
 
 def test_a_wheel_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:
