@@ -18,6 +18,7 @@ from typing import Any
 import networks
 import numpy as np
 import pytest
+from command import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_redu
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
 LINK = Link(bandwidth=10**9, latency=10**6)
 PATIENCE_S = 20.0
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 class Wire:
@@ -436,6 +438,22 @@ def test_a_wrong_result_is_told():
     assert complaint(task, 1, right[:9]) == "the result has 9 elements, the contract says 10"
 
 
+def _held_by_the_readme(backend: Any, types: list[str]) -> None:
+    """The README's table says for every operator and type what is served."""
+    cells = re.findall(r"^\| ([a-z, ]+) \| (all|floats|integers) \| (\w+) \| (\w+) \| (\w+) \|$", README, re.MULTILINE)
+    told = {
+        (op, dtype): (p2p, gloo if backend == "gloo" else nccl)
+        for ops, kinds, p2p, gloo, nccl in cells
+        for op in ops.split(", ")
+        for dtype in types
+        if kinds == "all" or (kinds == "floats") == ("float" in dtype)
+    }
+    assert set(told) == {(op, dtype) for op in OPERATORS for dtype in types}
+    for (op, dtype), serves in told.items():
+        served = [refusal(harness, backend, "all_reduce", op, dtype) is None for harness in ("p2p", "library")]
+        assert served == [word == "yes" for word in serves]
+
+
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_what_is_served(backend: Any):
     """Send and receive serve every operator and type that has a meaning; the libraries lack some, and the words say
@@ -451,6 +469,7 @@ def test_what_is_served(backend: Any):
                 or (backend == "gloo" and op == "avg" and "float" not in dtype)
             )
             assert bool(refusal("library", backend, "all_reduce", op, dtype)) == lacks
+    _held_by_the_readme(backend, types)
     assert "equal blocks" in str(refusal("library", backend, "all_gather", "sum", "float32", equal=False))
     assert "unequal blocks" in str(refusal("library", backend, "gather", "sum", "float32", weighted=True))
     assert not refusal("library", backend, "all_to_all", "sum", "float32", weighted=True, equal=False)

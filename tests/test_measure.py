@@ -65,6 +65,7 @@ def everything() -> list[Point]:
         points(collective="all_reduce", algorithm="ring", op=["product", "min", "max"], dtype=TYPES, measure=BOTH),
         points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[:4], measure=BOTH),
         points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[4:]),
+        points(collective="reduce_scatter", algorithm="ring", dtype=TYPES[4:], measure=BOTH),
         points(collective="reduce", algorithm="chain", op=["band", "bor", "bxor"], dtype=TYPES[4:], measure=BOTH),
         points(collective="all_reduce", algorithm=["tree", "ring"], model={"chunk": "100 B"}),
         points(collective=["all_gather", "gather"], algorithm="direct", weights=[1, 0, 4]),
@@ -377,6 +378,11 @@ def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
     assert measure.membership() == (1, 2, 0)
     with pytest.raises(InputError, match=r"there are 2 ranks; start 3 of them, or give --ranks 2"):
         measure.join(points(collective="all_reduce", algorithm="ring", ranks=3))
+    from simcoll.executors.dist.session import gpus
+
+    if not gpus():
+        with pytest.raises(InputError, match=r"--backend nccl needs a GPU"):
+            measure.join(points(collective="all_reduce", algorithm="ring", ranks=2), backend="nccl")
 
 
 # --- nothing is left ---
@@ -521,6 +527,27 @@ def test_lines_of_nccls_log(line: str, algorithm: str, protocol: str):
     """Names and numbers, of any version; a number that nobody knows stays."""
     around = "h:1:9 [0] NCCL INFO Connected all rings\n"
     assert choice(f"{around}{line}\n{around}") == {"algorithm": algorithm, "protocol": protocol}
+
+
+SAID = [
+    ("NCCL error in: ../torch/x.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.3\n"
+     "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"),
+    ("[/a/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete",
+     "Timed out waiting 2000ms for recv operation to complete"),
+    ("Connection closed by peer [127.0.0.1]:1. It may have died.\n stack", "Connection closed by peer [127.0.0.1]:1"),
+    ("Last error:", "Last error:"),
+    ("", "failed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "wanted"), SAID)
+def test_what_a_backend_says(text: str, wanted: str):
+    """Its words for what went wrong, without source files, stacks and advice."""
+    from simcoll.real.rank import said
+
+    assert said(text) == wanted
 
 
 def test_where_nccls_log_lies():

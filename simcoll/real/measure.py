@@ -148,6 +148,7 @@ def join(
     from simcoll.real.rank import Rank, said
 
     rank, world, local = membership()
+    _check_devices(backend, 1, LOCAL)
     found = cases(points, backend, tell if not rank else lambda line: None)
     unfit = next((case for case in found if case.ranks != world), None)
     if unfit:

@@ -233,7 +233,10 @@ def _chosen(outcome: Outcome) -> Iterator[None]:
 
 def said(text: str) -> str:
     """What a backend says of an error, without its source file, its C++ stack and its advice."""
-    first = text.strip().splitlines()[0] if text.strip() else "failed"
+    lines = text.strip().splitlines() or ["failed"]
+    if "Last error:" in lines[:-1]:  # NCCL's own words come last
+        return lines[lines.index("Last error:") + 1]
+    first = lines[0]
     return (first.partition("] ")[2] if first.startswith("[/") else first).partition(". ")[0]
 
 
