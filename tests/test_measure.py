@@ -233,6 +233,8 @@ MISTAKES = [
     (["--ranks", "0"], 2, "--ranks: '0' is no number of ranks; write e.g. 2 or 2,4"),
     (["--ranks", "two"], 2, "--ranks: 'two' is no number of ranks; write e.g. 2 or 2,4"),
     (["--timeout", "0"], 2, "--timeout 0 is no time to wait; give seconds above 0"),
+    (["--limit", "-1"], 2, "--limit -1 is no time to run; give seconds above 0"),
+    (["--ranks", "2", "--limit", "0.1"], 1, "not over after 0.1 s"),
     (["-o", "."], 2, "is a folder; give the name of a file"),
     (["--set", "measure.repeat=3"], 2, "did you mean 'repeats'?"),
     (["--set", "measure.repeats=0"], 2, "measure.repeats"),
@@ -251,7 +253,7 @@ def test_mistakes(words: Sequence[str], status: int, said: str, tmp_path: Path):
     outcome = simcoll("measure", scenario_file(tmp_path, RING), *words)
     assert (outcome.status, outcome.out) == (status, "")
     assert said in outcome.err
-    assert len(outcome.err.splitlines()) <= 2
+    assert len(outcome.err.splitlines()) <= 3
 
 
 def test_nccl_needs_gpus(tmp_path: Path):
@@ -324,6 +326,8 @@ def test_tasks_of_slurm(tmp_path: Path):
     """Tasks that srun has started are ranks; the first one tells the table."""
     path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
     words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
+    told = tasks_of_slurm([*words, "--dry-run"], [*words, "--dry-run"])
+    assert [task.stdout.count("rank 0:") for task in told] == [2, 0], told
     done = tasks_of_slurm(words, words)
     assert [(task.returncode, task.stdout.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
     assert [row.harness for row in read_measured(tmp_path / "t.csv")] == ["p2p", "library"]

@@ -113,8 +113,9 @@ class Stream:
     def __init__(self, enable_timing: bool):
         assert enable_timing
 
-    def record(self) -> None:
+    def record(self, stream: str) -> None:
         """Whatever is recorded comes after what was recorded before, or at the same tick."""
+        assert stream == "stream of cuda:1"
         Stream.ticks += 1
         self.at = Stream.ticks // 2
 
@@ -131,7 +132,8 @@ def test_the_clock_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
     """Marks are events, distances ns; the resolution is the least distance of two that differ."""
     monkeypatch.setattr(torch.cuda, "Event", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    clock = EventClock(torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    clock = EventClock(torch.device("cuda", 1))
     first = clock.read()
     assert not clock.over(first)
     others = [clock.read() for _ in range(8)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -35,6 +36,9 @@ SHOWN: Final = (
 @click.option("--dry-run", is_flag=True, help="Print what every rank would send, and run nothing.")
 @TIMEOUT
 @click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
+@click.option(
+    "--limit", type=float, metavar="SECONDS", help="The most one launch may take.  [default: none; 300 with --one-gpu]"
+)
 @click.option("--one-gpu", is_flag=True, help="All NCCL ranks on one GPU, as if each were a host, over NCCL's sockets.")
 @QUIET
 def measure(
@@ -46,6 +50,7 @@ def measure(
     dry_run: bool,
     timeout: float,
     prefix: str,
+    limit: float | None,
     one_gpu: bool,
     quiet: bool,
 ) -> int:
@@ -56,10 +61,12 @@ def measure(
     """
     from simcoll.real import measure as real
     from simcoll.real.cases import dry_run as rehearsed
-    from simcoll.real.launch import LOCAL, on_one_gpu
+    from simcoll.real.launch import LOCAL, ONE_GPU_S, on_one_gpu
     from simcoll.scenario import load
 
     _check(timeout, output)
+    if limit is not None and limit <= 0:
+        raise InputError(f"--limit {limit:g} is no time to run", "give seconds above 0")
     if one_gpu and backend != "nccl":
         raise InputError("--one-gpu is of NCCL's ranks", "add --backend nccl")
     points = load(scenario, (*sets, *_ranks(ranks)))
@@ -85,7 +92,8 @@ def measure(
             on_one_gpu() if one_gpu else LOCAL,
             prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words],
         )
-        rows = real.run(points, launcher, backend=backend, timeout_s=timeout, tell=tell)
+        bound = limit or (ONE_GPU_S if one_gpu else math.inf)
+        rows = real.run(points, launcher, backend=backend, timeout_s=timeout, limit_s=bound, tell=tell)
     _show(rows, output, backend)
     return 0
 

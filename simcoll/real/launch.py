@@ -30,6 +30,7 @@ from simcoll.real.tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
 GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed
 POLL_S: Final = 0.02
+ONE_GPU_S: Final = 300.0  # for a launch on one GPU, where ranks that wait for each other may do so for ever
 CODE: Final = "from simcoll.real.launch import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 

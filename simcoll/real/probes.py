@@ -20,7 +20,7 @@ from simcoll.errors import InputError, Place
 from simcoll.executors.dist.support import Backend
 from simcoll.real import measure
 from simcoll.real.cases import Row, Tell
-from simcoll.real.launch import on_one_gpu
+from simcoll.real.launch import ONE_GPU_S, on_one_gpu
 from simcoll.scenario import Point
 
 COLUMNS: Final = ("what", "dtype", "size_bytes", "time_us", "time_us_min", "time_us_max", "runs", "GBps")
@@ -80,7 +80,7 @@ def one_rank(
 
 
 def several_on_one_gpu(
-    points: Sequence[Point], *, timeout_s: float = 30.0, limit_s: float = 300.0, tell: Tell = lambda line: None
+    points: Sequence[Point], *, timeout_s: float = 30.0, limit_s: float = ONE_GPU_S, tell: Tell = lambda line: None
 ) -> list[Row]:
     """Measure points with all NCCL ranks on the first GPU, each as if on a host of its own, over NCCL's sockets.
 

@@ -50,7 +50,7 @@ class HostClock:
 
 
 class EventClock:
-    """CUDA events on the current stream."""
+    """CUDA events on the current stream of a GPU, which need not be the current GPU."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -62,7 +62,7 @@ class EventClock:
     def read(self) -> torch.cuda.Event:
         """An event behind all that the stream was given."""
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def over(self, mark: torch.cuda.Event) -> bool:
