@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import simcoll
@@ -16,14 +18,15 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.machines import SystemFile
 from simcoll.nccl import constants, graph_xml, protocols, selection, tuner
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.nccl.graphs import Graph
+from simcoll.nccl.graphs import PATHS, Graph
 from simcoll.nccl.kernels import launch
 from simcoll.systems import load_system, shipped_systems
 
 SIZES = [2**exponent for exponent in range(3, 34)]
 GOLDEN = (Path(__file__).parent / "golden" / "nccl-tuner.txt").read_text(encoding="utf-8")
 LINES = [line.split() for line in GOLDEN.splitlines() if not line.startswith("#")]
-CASES = sorted({(line[0], int(line[1])) for line in LINES})
+CASES = sorted({(line[0], int(line[1]), int(line[2]), line[3]) for line in LINES})
+CHOICES = [line for line in LINES if line[5] == "choice"]
 WITH_GPUS = [name for name in shipped_systems() if load_system(name).gpu]
 
 
@@ -35,35 +38,36 @@ def make(system: str, nodes: int = 1, ranks: int | None = None, version: str | N
 # --- equal to an independent restatement ---
 
 
-@pytest.mark.parametrize(("system", "nodes"), CASES)
-def test_every_pair_is_as_restated(system: str, nodes: int) -> None:
+@pytest.mark.parametrize(("system", "nodes", "ranks", "version"), CASES)
+def test_every_pair_is_as_restated(system: str, nodes: int, ranks: int, version: str) -> None:
     """Latency, bandwidth and the time of every size are equal to 0.1 %, and there are no other pairs."""
-    table = make(system, nodes)
-    wanted = [line for line in LINES if line[:2] == [system, str(nodes)] and line[3] != "choice"]
+    table = make(system, nodes, ranks, version)
+    case = [system, str(nodes), str(ranks), version]
+    wanted = [line[4:] for line in LINES if line[:4] == case and line[5] != "choice"]
     pairs = {(c, a, p) for c, a, p in table.entries if c not in ("broadcast", "reduce")}
-    assert pairs == {tuple(line[2:5]) for line in wanted}
-    for _, _, collective, algorithm, protocol, latency, bandwidth, *times in wanted:
+    assert pairs == {tuple(line[:3]) for line in wanted}
+    for collective, algorithm, protocol, latency, bandwidth, *times in wanted:
         entry = table.entries[collective, algorithm, protocol]
         assert entry.latency_us == pytest.approx(float(latency), rel=1e-5)
         assert entry.bandwidth_GBps == pytest.approx(float(bandwidth), rel=1e-5)
-        mine = [tuner.time_us(table, collective, algorithm, protocol, size) for size in SIZES]
+        mine = [tuner.time_us(table, collective, algorithm, protocol, size) for size in SIZES[: len(times)]]
         assert mine == pytest.approx([float(time) for time in times], rel=1e-3)
 
 
-@pytest.mark.parametrize(("system", "nodes"), CASES)
+@pytest.mark.parametrize(("system", "nodes"), sorted({(line[0], int(line[1])) for line in CHOICES}))
 def test_every_choice_is_as_restated(system: str, nodes: int) -> None:
     """`simcoll tune --json` chooses the same pair at every size, and tells its time."""
     told = simcoll("tune", system, "--nodes", nodes, "--json").json
     assert told["schema"] == "simcoll.tune/1" and told["nodes"] == nodes
-    for line in LINES:
-        if line[:2] == [system, str(nodes)] and line[3] == "choice":
-            mine = [row for row in told["choice"] if row["collective"] == line[2]]
+    for line in CHOICES:
+        if line[:2] == [system, str(nodes)]:
+            mine = [row for row in told["choice"] if row["collective"] == line[4]]
             assert [row["size_bytes"] for row in mine] == SIZES
             for row in mine:
-                pair = next(p for p, last in (w.split(":") for w in line[4:]) if row["size_bytes"] <= int(last))
+                pair = next(p for p, last in (w.split(":") for w in line[6:]) if row["size_bytes"] <= int(last))
                 assert f"{row['algorithm']}/{row['protocol']}" == pair
                 assert row["time_us"] == tuner.time_us(
-                    make(system, nodes), line[2], row["algorithm"], row["protocol"], row["size_bytes"]
+                    make(system, nodes), line[4], row["algorithm"], row["protocol"], row["size_bytes"]
                 )
 
 
@@ -160,7 +164,10 @@ def test_graphs_fit_the_links(name: str) -> None:
                 assert load * graph.intra <= own * 1.001, row
             if row.nodes == "several":
                 assert graph.channels * graph.inter <= nic * file.devices["nic"] * 1.001, row
-    assert {1, file.devices["gpu"]} & {row.gpus[1] for row in file.nccl.graphs if row.nodes == "one"}
+    for row in file.nccl.graphs:
+        same = [other for other in file.nccl.graphs if (other.graph, other.nodes) == (row.graph, row.nodes)]
+        assert [row] == [other for other in same if other.gpus[0] <= row.gpus[1] and row.gpus[0] <= other.gpus[1]]
+    assert {file.devices["gpu"]} & {row.gpus[1] for row in file.nccl.graphs if row.nodes == "one"}
 
 
 @pytest.mark.parametrize("gpus", [4, 8])
@@ -234,6 +241,79 @@ def test_fused_operations_share_a_latency() -> None:
             assert many - one == pytest.approx((waits - 1) * latency)
 
 
+@pytest.mark.parametrize(("capability", "farthest"), [(90, "PXN"), (80, "PXB"), (70, "PXB")])
+def test_ll128_goes_by_paths(capability: int, farthest: str) -> None:
+    """LL128 is used up to PXN (PXB before Hopper) between nodes and up to NVB within, and never before Volta."""
+    for path in PATHS:
+        for field, limit in (("type_inter", farthest), ("type_intra", "NVB")):
+            table = tuner.table(ring_only(capability, **{field: path}))
+            near = PATHS.index(path) <= PATHS.index(limit)
+            assert (("all_reduce", "ring", "LL128") in table.entries) == near
+    assert ("all_reduce", "ring", "LL128") not in tuner.table(ring_only(60)).entries
+
+
+def ring_only(capability: int, nodes: int = 2, cpu: str = "intel", **graph: Any) -> Communicator:
+    """8 ranks a node on a ring of 4 × 20 GB/s, or another graph."""
+    ring = Graph.model_validate({"channels": 4, "intra": 20, "inter": 20, "pattern": "ring", **graph})
+    return Communicator(8 * nodes, nodes, "nccl", capability, cpu, 50, {"ring": ring, "tree": ring})
+
+
+def test_hosts_decide_too() -> None:
+    """The tree's hop over PCIe on POWER is the ring's; NVLSTree of Blackwell is corrected with x86 only."""
+    power, intel = (
+        tuner.table(ring_only(70, 1, cpu, type_intra="PHB")).entries["all_reduce", "tree", "Simple"]
+        for cpu in ("ibm", "intel")
+    )
+    assert power.latency_us - intel.latency_us == pytest.approx(2 * 7 * (5.7 - 4.0))
+    b200 = communicator(load_system("hgx-b200"), 2)
+    intel_us, arm_us = (
+        tuner.time_us(tuner.table(replace(b200, cpu=cpu)), "all_reduce", "nvls_tree", "Simple", 1 << 20)
+        for cpu in ("intel", "arm")
+    )
+    assert intel_us > arm_us
+
+
+def test_a_long_ring_waits_longer() -> None:
+    """Over several nodes the ring's latency with Simple is 1.4 times as long once channels fill, 1.9 times on Volta."""
+    for system, factor in (("hgx-h100", 1.4), ("dgx1-v100", 1.9)):
+        table = make(system, 2)
+        entry = table.entries["all_reduce", "ring", "Simple"]
+        full = 64 * 16 * table.communicator.channels
+        for size, times in ((full - 1, 1), (full, factor)):
+            waited = tuner.time_us(table, "all_reduce", "ring", "Simple", size) - size / entry.bandwidth_GBps / 1000
+            assert waited == pytest.approx(times * entry.latency_us)
+
+
+def test_rccl_is_corrected_by_size() -> None:
+    """RCCL corrects the ring over several nodes only, and takes the last entry for all larger sizes."""
+    one, two = make("mi300x"), make("mi300x", 2)
+    for table, share in ((one, 1.0), (two, 0.1)):
+        entry = table.entries["all_reduce", "ring", "LL"]
+        moved = (1 << 40) / entry.bandwidth_GBps / 1000 / share
+        assert tuner.time_us(table, "all_reduce", "ring", "LL", 1 << 40) == pytest.approx(entry.latency_us + moved)
+    assert ("all_reduce", "tree", "Simple") in two.entries and ("all_reduce", "tree", "Simple") not in one.entries
+    assert not {p for _, _, p in two.entries} & {"LL128"}
+
+
+def test_channels_of_kernels() -> None:
+    """Twice the search's; four times for fast channels across nodes from Hopper on, unless there are 16 by then."""
+    assert ring_only(90).channels == 8 and ring_only(80, intra=48).channels == 8
+    assert ring_only(90, intra=48).channels == 16 and ring_only(90, intra=45).channels == 8
+    assert ring_only(90, intra=48, channels=8).channels == 16 and ring_only(90, 1, intra=48).channels == 8
+    assert ring_only(90, channels=40).channels == 64
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "nic", "channels"),
+    [(1, 8, 50, 24), (2, 8, 50, 32), (2, 8, 25, 32), (3, 8, 100, 24), (3, 9, 100, 32), (3, 8, 50, 24), (3, 8, 25, 32)],
+)
+def test_channels_of_nvls_on_blackwell(nodes: int, gpus: int, nic: float, channels: int) -> None:
+    """NVLS on Blackwell has 24 or 32 channels, by nodes, NICs and GPUs a node."""
+    graph = Graph(channels=8, intra=48, inter=48, pattern="nvls")
+    comm = Communicator(nodes * gpus, nodes, "nccl", 100, "intel", nic, {"ring": graph, "nvls": graph})
+    assert comm.nvls_channels(constants.nccl()) == channels
+
+
 def test_a_pair_that_is_not_there_is_refused() -> None:
     """The time of a pair that NCCL cannot use is an error that names it."""
     with pytest.raises(RefusedError, match="no nvls/Simple for all_reduce"):
@@ -254,6 +334,9 @@ def test_constants_move_with_releases() -> None:
     assert [nccl(v).hop_us["nvlink"]["tree"][2] for v in ("2.18", "2.19", "2.22", "2.23")] == [4, 28, 28, 4]
     assert [nccl(v).ceilings_GBps.ll["hopper"][0] for v in ("2.20", "2.21")] == [87.7, 141]
     assert [nccl(v).shares.ring_ll for v in ("2.20", "2.21")] == [0.25, 0.5]
+    old = make("dgx-a100", version="2.20").entries  # 12 x 20 GB/s: a quarter of it to reductions, else a third
+    assert old["all_reduce", "ring", "LL"].bandwidth_GBps == pytest.approx(60 * 8 / 14)
+    assert old["all_gather", "ring", "LL"].bandwidth_GBps == pytest.approx(80 * 8 / 7)
     twice = nccl("2.27").ceilings_GBps.tree
     assert twice["blackwell"] == pytest.approx([2 * ceiling for ceiling in twice["hopper"]])
 
@@ -426,6 +509,8 @@ def test_small_calls_get_few_channels() -> None:
     comm, figures = communicator(load_system("hgx-h100")), constants.nccl()
     assert launch(comm, figures, "ring", "LL", 256 << 10) == (8, 512)  # 8 ranks: 8 * 8 * 512 B a channel
     assert launch(comm, figures, "ring", "LL", 8) == (1, 96)
+    assert launch(comm, figures, "ring", "LL", 200 * 8 * 8) == (1, 128)
+    assert launch(comm, figures, "ring", "LL128", 8) == (1, 320)
     assert launch(comm, figures, "ring", "Simple", 1 << 30) == (24, 544)
     assert launch(comm, figures, "tree", "LL128", 8) == (1, 640)
     assert launch(comm, figures, "nvls", "Simple", 8) == (16, 640)
