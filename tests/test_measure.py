@@ -212,12 +212,21 @@ def test_shipped_cases_can_be_run(path: Path):
     assert simcoll("run", path).status == 0
 
 
-def test_buckets_are_predicted_as_they_are_called():
+def test_buckets_are_predicted_as_they_are_called(tmp_path: Path):
     """One after another they take what each of them takes, launches too; all on their way at once they share the links
     like loops of the schedule that do not wait for each other."""
 
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("name: late\nsource: the test\nmodel: {o_send: 1 us}\nlaunch: 5 us\n")
+
     def time_ps(how: dict[str, Any], **keys: Any) -> int:
-        asked = {"size": "4400 B", "algorithm": "ring", "measure": {"harness": "library", **how}, **keys}
+        asked = {
+            "size": "4400 B",
+            "algorithm": "ring",
+            "profile": str(profile),
+            "measure": {"harness": "library", **how},
+            **keys,
+        }
         [point] = points(collective="all_reduce", **asked)
         return predict(point).time_ps
 
