@@ -164,9 +164,6 @@ def test_graphs_fit_the_links(name: str) -> None:
                 assert load * graph.intra <= own * 1.001, row
             if row.nodes == "several":
                 assert graph.channels * graph.inter <= nic * file.devices["nic"] * 1.001, row
-    for row in file.nccl.graphs:
-        same = [other for other in file.nccl.graphs if (other.graph, other.nodes) == (row.graph, row.nodes)]
-        assert [row] == [other for other in same if other.gpus[0] <= row.gpus[1] and row.gpus[0] <= other.gpus[1]]
     assert {file.devices["gpu"]} & {row.gpus[1] for row in file.nccl.graphs if row.nodes == "one"}
 
 
@@ -453,6 +450,9 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
         (('id="0"', 'id="2"'), "x.xml:2:1: graphs: has no ring (id 0) with channels"),
         (('<gpu dev="3"/>', '<gpu dev="0"/>'), "x.xml:6:5: channel: has no GPU, or one of them twice"),
         (('<gpu dev="3"/>', '<gpu dev="x"/>'), "x.xml:6:42: gpu: dev='x' is no number"),
+        (('<gpu dev="3"/>', '<gpu dev="-3"/>'), "x.xml:6:42: gpu: dev='-3' is no number"),
+        (("?>", ' encoding="none"?>'), "x.xml:1:1: not XML: unknown encoding: none; write it in UTF-8"),
+        (("?>", ' encoding="big5"?>'), "x.xml:1:1: not XML: multi-byte encodings are not supported"),
         (('<gpu dev="3"/>', ""), "x.xml:4:3: graph: channels of different numbers of GPUs"),
         (('<gpu dev="3"/>', "<nic/>"), "nic: does not belong into <channel>"),
         (('<gpu dev="3"/>', "<gpu dev='3'><a/></gpu>"), "a: too many or too deeply nested elements"),
@@ -550,6 +550,10 @@ nccl:
     (tmp_path / "pair.yaml").write_text(text.replace("PHB", "PHX"))
     wrong = simcoll("tune", tmp_path / "pair.yaml")
     assert wrong.status == 2 and "pair.yaml:9:93: nccl.graphs.0.type_intra: 'PHX' is not known" in wrong.err
+    row = text.splitlines()[-1]
+    (tmp_path / "pair.yaml").write_text(f"{text}{row.replace('gpus: 2', 'gpus: [1, 4]')}\n")
+    twice = simcoll("tune", tmp_path / "pair.yaml")
+    assert twice.status == 2 and "nccl: two rows for ring on one node with 2 GPUs; keep one of them" in twice.err
 
 
 @pytest.mark.parametrize(

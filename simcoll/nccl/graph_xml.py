@@ -96,8 +96,6 @@ def read(path: Path) -> GraphFile:
 def parse(data: bytes, source: str) -> GraphFile:
     """The graphs that XML text holds; `source` names it in errors."""
     root = _tree(data, source)
-    if root.name != "graphs":
-        root.wrong("is not the root of a graph file", "give a file that NCCL_GRAPH_DUMP_FILE wrote: <graphs version=…>")
     found: dict[Kind, Graph] = {}
     for element in root.children:
         if element.name != "graph":
@@ -155,9 +153,12 @@ def _order(channel: _Element) -> tuple[int, ...]:
 def _device(element: _Element) -> int:
     text = element.text("dev")
     try:
-        return int(text) if text.isdecimal() else int(text, 16)  # newer releases write 0x7
+        device = int(text) if text.isdecimal() else int(text, 16)  # newer releases write 0x7
     except ValueError:
+        device = -1
+    if device < 0:
         element.wrong(f"dev={text!r} is no number", 'write e.g. dev="0"')
+    return device
 
 
 def _tree(data: bytes, source: str) -> _Element:
@@ -174,6 +175,8 @@ def _tree(data: bytes, source: str) -> _Element:
         nonlocal count
         count += 1
         element = _Element(name, attributes, here())
+        if not open_ and name != "graphs":
+            element.wrong("is not the root of a graph file", "give one that NCCL_GRAPH_DUMP_FILE wrote: <graphs …>")
         if count > MOST_ELEMENTS or len(open_) >= _DEEPEST:
             element.wrong("too many or too deeply nested elements", "give a file that NCCL_GRAPH_DUMP_FILE wrote")
         (open_[-1].children if open_ else roots).append(element)
@@ -193,4 +196,6 @@ def _tree(data: bytes, source: str) -> _Element:
         place = Place(source, error.lineno, error.offset + 1)
         what = f"not XML: {expat.ErrorString(error.code)}"
         raise InputError([Diagnostic(what, "give a file that NCCL_GRAPH_DUMP_FILE wrote", "", place)]) from None
+    except (LookupError, ValueError) as error:  # Python knows no such encoding, or none that expat could use
+        raise InputError([Diagnostic(f"not XML: {error}", "write it in UTF-8", "", Place(source, 1, 1))]) from None
     return roots[0]

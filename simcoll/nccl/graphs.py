@@ -6,6 +6,7 @@ rows that fit. Speeds are GB/s of one channel and one direction.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
@@ -85,6 +86,15 @@ class Search(Model):
     source: str
     graphs: tuple[Found, ...]
 
+    @model_validator(mode="after")
+    def _says_each_once(self) -> Search:
+        for one, other in itertools.combinations(self.graphs, 2):
+            shared = range(max(one.gpus[0], other.gpus[0]), min(one.gpus[1], other.gpus[1]) + 1)
+            if (one.graph, one.nodes) == (other.graph, other.nodes) and shared:
+                what = f"two rows for {one.graph} on {one.nodes} node{'s' if one.nodes == 'several' else ''}"
+                raise ValueError(f"{what} with {shared[0]} GPUs; keep one of them")
+        return self
+
 
 def find(search: Search | None, name: str, gpus: int, nodes: int) -> Graphs:
     """The graphs of `nodes` nodes with `gpus` ranks each; raises InputError where none are stored."""
@@ -93,7 +103,7 @@ def find(search: Search | None, name: str, gpus: int, nodes: int) -> Graphs:
     found: dict[Kind, Graph] = {}
     for row in rows:
         if row.gpus[0] <= gpus <= row.gpus[1]:
-            found.setdefault(row.graph, row.of(gpus))
+            found[row.graph] = row.of(gpus)
     if "ring" not in found:
         what = f"what NCCL's graph search finds on {name} with {gpus} GPUs a node"
         known = sorted({row.gpus for row in rows if row.graph == "ring"})
