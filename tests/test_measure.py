@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import ROOT, SCRIPT, environment, simcoll
 
@@ -28,6 +29,7 @@ from simcoll.prediction import predict
 from simcoll.promises import OPERATORS
 from simcoll.real import measure, namespaces
 from simcoll.real.launch import Launcher
+from simcoll.real.tasks import NOT_BEGUN
 from simcoll.scenario import Point
 from simcoll.steps import send
 
@@ -453,6 +455,42 @@ def test_a_rank_that_dies_or_hangs(blow: signal.Signals, said: str):
     transfer = r"^all_reduce/ring.*: rank 0: (transfer \d+ \(step \d: chunk \d: \d→\d( reduce)?\)|\w+)"
     assert re.search(transfer, str(raised.value), re.MULTILINE)
     assert not marked(mark)
+
+
+def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch):
+    """As on a GPU, which works on while its host goes ahead: if it does not get done in time, rank and task are named,
+    and a device that gets done later than its host is waited for."""
+    from torch.distributed import HashStore
+
+    from simcoll.executors.dist.clock import HostClock
+    from simcoll.executors.dist.session import Session
+    from simcoll.real.rank import Rank
+
+    marks, asked = np.full(3, NOT_BEGUN, np.int64), iter(range(10**9))
+
+    class Late(HostClock):
+        """Comes to a mark when it has been asked often enough."""
+
+        def over(self, mark: int) -> bool:
+            return next(asked) % 3 == 2
+
+    class Stuck(HostClock):
+        """Comes to no mark any more once the first task has begun."""
+
+        def over(self, mark: int) -> bool:
+            return bool(marks[1] == NOT_BEGUN)
+
+    library = {**FEW, "harness": "library"}
+    tasks = [case.task for case in measure.cases(points(collective="all_reduce", ranks=1, measure=library), "gloo")]
+    with Session("gloo", 0, 1, 0, HashStore(), 0.2) as session:
+        session.clock = Late()
+        assert len(Rank(session, marks).work(tasks).outcomes[0].durations) == 2
+        assert next(asked) > 3 * 30
+        session.clock, marks[:] = Stuck(), NOT_BEGUN
+        with pytest.raises(MeasureError, match=r"^all_reduce/library.*: rank 0: a call: not over after 0.2 s$"):
+            Rank(session, marks).work(tasks)
+        with pytest.raises(RuntimeError, match="the device does not get done"):
+            session.overhead()
 
 
 @needs_proc

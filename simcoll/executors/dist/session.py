@@ -30,6 +30,10 @@ COMING: Final = timedelta(seconds=180)
 WATCHDOG_S: Final = 30.0  # later than us torch ends a rank whose GPU is stuck: it could not tell the transfer
 
 
+def _stuck() -> None:
+    raise RuntimeError("the device does not get done")
+
+
 class Timing(NamedTuple):
     """One run on one rank, ns: how long, counted from the agreed start, and how late the rank began."""
 
@@ -41,7 +45,7 @@ class Session:
     """A rank's membership in a run; a context manager, as the process group must be left in the end.
 
     `backend` is gloo or nccl, `store` what `meeting` gives, `turn` the number of the launch: ranks that stay for several
-    connect anew for each.
+    connect anew for each. `clock` is that of the rank's device.
     """
 
     def __init__(self, backend: str, rank: int, world: int, local: int, store: Any, timeout_s: float, turn: int = 0):
@@ -49,7 +53,7 @@ class Session:
         torch.set_num_threads(1)
         on_gpu = backend == "nccl"
         self.device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
-        self._clock = clock_of(self.device)
+        self.clock = clock_of(self.device)
         if on_gpu:
             torch.cuda.set_device(self.device)
         dist.init_process_group(
@@ -92,31 +96,31 @@ class Session:
         dist.all_gather(everyone, mine)
         return [tuple(row.tolist()) for row in everyone]
 
-    def timed(self, run: Callable[[], None], stuck: Callable[[], None] = lambda: None) -> Timing:
+    def timed(self, run: Callable[[], None], stuck: Callable[[], None] = _stuck) -> Timing:
         """Run once, all ranks beginning together. `stuck` is called when a GPU does not finish in time, and raises."""
         appointed = self._meet()
-        self._clock.settle()
-        began = self._clock.read()
+        self.clock.settle()
+        began = self.clock.read()
         run()
-        ended = self._clock.read()
+        ended = self.clock.read()
         deadline = time.monotonic() + self.timeout_s
-        while not self._clock.over(ended):
+        while not self.clock.over(ended):
             if time.monotonic() > deadline:
                 stuck()
         if self.exact:
             return Timing(ended - appointed, began - appointed)
-        return Timing(self._clock.between(began, ended), 0)
+        return Timing(self.clock.between(began, ended), 0)
 
     def overhead(self) -> tuple[int, int]:
         """What is measured when nothing is run (median over some runs, slowest rank), and the clock's resolution; ns."""
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
-        return statistics.median_high(empty), resolution(self._clock)
+        return statistics.median_high(empty), resolution(self.clock)
 
     def _connect(self) -> None:
         """NCCL connects at its first call, in which all ranks must take part; in the first step of a schedule not all do."""
         if self.device.type == "cuda":
             dist.all_reduce(torch.zeros(1, device=self.device))
-            self._clock.settle()
+            self.clock.settle()
 
     def _meet(self) -> int:
         """Wait for everyone; return the instant at which all begin (where there is no common clock: none)."""
