@@ -439,7 +439,8 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (("<graphs", "<graps"), "x.xml:13:3: not XML: mismatched tag"),
+        (("</graphs", "</graps"), "x.xml:13:3: not XML: mismatched tag"),
+        (("<graphs", "<graps"), "x.xml:2:1: graps: is not the root of a graph file"),
         (('nchannels="2"', 'nchannels="3"'), "x.xml:4:3: graph: nchannels='3', but channels: 2; let them agree"),
         (('pattern="4"', 'pattern="9"'), "x.xml:4:3: graph: pattern='9' is not known; choose from"),
         (('pattern="4" ', ""), "x.xml:4:3: graph: no attribute 'pattern'; add it"),
