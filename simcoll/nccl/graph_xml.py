@@ -10,13 +10,12 @@ Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
-from xml.parsers import expat
+from typing import Final, NamedTuple
 
-from simcoll import config
-from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll import config, markup
+from simcoll.errors import InputError
+from simcoll.markup import Element
 from simcoll.nccl import graphs
 from simcoll.nccl.graphs import PATHS, Graph, Graphs, Kind, Pattern
 
@@ -48,39 +47,6 @@ class GraphFile(NamedTuple):
     gpus: int
 
 
-@dataclass
-class _Element:
-    name: str
-    attributes: Mapping[str, str]
-    place: Place
-    children: list[_Element] = field(default_factory=list)
-
-    def wrong(self, what: str, cure: str) -> NoReturn:
-        raise InputError([Diagnostic(what, cure, self.name, self.place)])
-
-    def text(self, name: str, default: str | None = None) -> str:
-        found = self.attributes.get(name, default)
-        if found is None:
-            self.wrong(f"no attribute {name!r}", "add it, as NCCL_GRAPH_DUMP_FILE writes it")
-        return found
-
-    def number(self, name: str, default: str | None = None) -> float:
-        text = self.text(name, default)
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < 1e6:
-            self.wrong(f"{name}={text!r} is no number from 0 to a million", f'write e.g. {name}="20"')
-        return number
-
-    def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
-        text = self.text(name, default)
-        if text not in known:
-            self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
-        return known[text]
-
-
 def read(path: Path) -> GraphFile:
     """The graphs of a file; raises InputError with the line of the first mistake."""
     try:
@@ -93,9 +59,12 @@ def read(path: Path) -> GraphFile:
     return parse(data, str(path))
 
 
-def parse(data: bytes, source: str) -> GraphFile:
+def parse(data: bytes | str, source: str) -> GraphFile:
     """The graphs that XML text holds; `source` names it in errors."""
-    root = _tree(data, source)
+    cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
+    root = markup.parse(
+        data, source, root="graphs", what="graph file", deepest=_DEEPEST, cure=cure, most_elements=MOST_ELEMENTS
+    )
     found: dict[Kind, Graph] = {}
     for element in root.children:
         if element.name != "graph":
@@ -110,7 +79,7 @@ def parse(data: bytes, source: str) -> GraphFile:
     return GraphFile(found, len(found["ring"].orders[0]))
 
 
-def _graph(element: _Element) -> Graph:
+def _graph(element: Element) -> Graph:
     orders = tuple(_order(channel) for channel in element.children)
     if len(orders) != element.number("nchannels"):
         element.wrong(f"nchannels={element.text('nchannels')!r}, but channels: {len(orders)}", "let them agree")
@@ -136,7 +105,7 @@ def _graph(element: _Element) -> Graph:
     )
 
 
-def _order(channel: _Element) -> tuple[int, ...]:
+def _order(channel: Element) -> tuple[int, ...]:
     if channel.name != "channel":
         channel.wrong("does not belong into <graph>", "write <channel>")
     found: list[int] = []
@@ -150,7 +119,7 @@ def _order(channel: _Element) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _device(element: _Element) -> int:
+def _device(element: Element) -> int:
     text = element.text("dev")
     try:
         device = int(text) if text.isdecimal() else int(text, 16)  # newer releases write 0x7
@@ -159,43 +128,3 @@ def _device(element: _Element) -> int:
     if device < 0:
         element.wrong(f"dev={text!r} is no number", 'write e.g. dev="0"')
     return device
-
-
-def _tree(data: bytes, source: str) -> _Element:
-    """The elements with their places. No document type, and so no entities: what a graph file needs none of."""
-    parser = expat.ParserCreate()
-    roots: list[_Element] = []
-    open_: list[_Element] = []
-    count = 0
-
-    def here() -> Place:
-        return Place(source, parser.CurrentLineNumber, parser.CurrentColumnNumber + 1)
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal count
-        count += 1
-        element = _Element(name, attributes, here())
-        if not open_ and name != "graphs":
-            element.wrong("is not the root of a graph file", "give one that NCCL_GRAPH_DUMP_FILE wrote: <graphs …>")
-        if count > MOST_ELEMENTS or len(open_) >= _DEEPEST:
-            element.wrong("too many or too deeply nested elements", "give a file that NCCL_GRAPH_DUMP_FILE wrote")
-        (open_[-1].children if open_ else roots).append(element)
-        open_.append(element)
-
-    def end(_: str) -> None:
-        open_.pop()
-
-    def doctype(*_: object) -> None:
-        raise InputError([Diagnostic("a document type is not read", "remove <!DOCTYPE …>", "", here())])
-
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.StartDoctypeDeclHandler = doctype
-    try:
-        parser.Parse(data, True)
-    except expat.ExpatError as error:
-        place = Place(source, error.lineno, error.offset + 1)
-        what = f"not XML: {expat.ErrorString(error.code)}"
-        raise InputError([Diagnostic(what, "give a file that NCCL_GRAPH_DUMP_FILE wrote", "", place)]) from None
-    except (LookupError, ValueError) as error:  # Python knows no such encoding, or none that expat could use
-        raise InputError([Diagnostic(f"not XML: {error}", "write it in UTF-8", "", Place(source, 1, 1))]) from None
-    return roots[0]

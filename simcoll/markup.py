@@ -1,0 +1,124 @@
+"""XML as elements that know their places: what every reader of XML files stands on.
+
+Safe: no document type and so no entities, nothing is fetched, and there are limits to bytes, elements and depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+from xml.parsers import expat
+
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+
+MOST_BYTES: Final = 16 * 2**20
+MOST_ELEMENTS: Final = 200_000
+
+
+@dataclass
+class Element:
+    """An element with its attributes as texts, and where it begins."""
+
+    name: str
+    attributes: Mapping[str, str]
+    place: Place
+    children: list[Element] = field(default_factory=list)
+
+    def wrong(self, what: str, cure: str) -> NoReturn:
+        """Raise InputError about this element."""
+        raise InputError([Diagnostic(what, cure, self.name, self.place)])
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """An attribute; raises InputError if it is neither there nor given a default."""
+        found = self.attributes.get(name, default)
+        if found is None:
+            self.wrong(f"no attribute {name!r}", "add it, as the program that wrote the file does")
+        return found
+
+    def number(self, name: str, default: str | None = None) -> float:
+        """An attribute from 0 to a million."""
+        text = self.text(name, default)
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < 1e6:
+            self.wrong(f"{name}={text!r} is no number from 0 to a million", f'write e.g. {name}="20"')
+        return number
+
+    def whole(self, name: str, default: str | None = None, *, least: int = 0, most: int = 2**31 - 1) -> int:
+        """An attribute that is a whole number."""
+        text = self.text(name, default)
+        try:
+            number = int(text) if len(text) < 20 else least - 1
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            self.wrong(f"{name}={text!r} is no whole number from {least} to {most}", f'write e.g. {name}="{least}"')
+        return number
+
+    def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
+        """What `known` has for an attribute."""
+        text = self.text(name, default)
+        if text not in known:
+            self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
+        return known[text]
+
+    def each(self, name: str) -> Iterator[Element]:
+        """The children of a name, in order."""
+        return (child for child in self.children if child.name == name)
+
+    def below(self) -> Iterator[Element]:
+        """This element and all below it, in the order of the file."""
+        waiting = [self]
+        while waiting:
+            element = waiting.pop()
+            yield element
+            waiting += reversed(element.children)
+
+
+def parse(
+    data: bytes | str, source: str, *, root: str, what: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
+) -> Element:
+    """The root of XML text; `source` names it in errors, `cure` tells what to give instead of what is no `what`.
+
+    A text has been decoded already, whatever it says of its encoding. Raises InputError with line and column, also if
+    the root is no `root`.
+    """
+    parser = expat.ParserCreate("utf-8" if isinstance(data, str) else None)
+    roots: list[Element] = []
+    open_: list[Element] = []
+    count = 0
+
+    def here() -> Place:
+        return Place(source, parser.CurrentLineNumber, parser.CurrentColumnNumber + 1)
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        element = Element(name, attributes, here())
+        if not open_ and name != root:
+            element.wrong(f"is not the root of a {what}", f"{cure}: <{root} …>")
+        if count > most_elements or len(open_) >= deepest:
+            element.wrong("too many or too deeply nested elements", cure)
+        (open_[-1].children if open_ else roots).append(element)
+        open_.append(element)
+
+    def end(_: str) -> None:
+        open_.pop()
+
+    def doctype(*_: object) -> None:
+        raise InputError([Diagnostic("a document type is not read", "remove <!DOCTYPE …>", "", here())])
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(data.encode("utf-8", errors="replace") if isinstance(data, str) else data, True)
+    except expat.ExpatError as error:
+        place = Place(source, error.lineno, error.offset + 1)
+        found = f"not XML: {expat.ErrorString(error.code)}"
+        raise InputError([Diagnostic(found, cure, "", place)]) from None
+    except (LookupError, ValueError) as error:  # Python knows no such encoding, or none that expat could use
+        raise InputError([Diagnostic(f"not XML: {error}", "write it in UTF-8", "", Place(source, 1, 1))]) from None
+    return roots[0]
