@@ -20,7 +20,9 @@ from simcoll.collectives import collective
 from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
 from simcoll.folding import Folded, fold
-from simcoll.profile import load_profile
+from simcoll.nccl.costs import Kernels
+from simcoll.nccl.lowering import PLAIN, Lowered, lower
+from simcoll.profile import Profile, load_profile
 from simcoll.program import Program, bind
 from simcoll.recent import Recent
 from simcoll.scenario import Placement, Point, Scenario
@@ -37,7 +39,8 @@ _TOPOLOGIES: Final[Recent[Topology]] = Recent(2_000_000, lambda topology: len(to
 class Prediction:
     """Everything about one point: what was run where, what it adds up to and, if asked for, when everything happened.
 
-    `source` is the schedule, or the stream of its steps where it is long.
+    `source` is the schedule, or the stream of its steps where it is long. Of a call as NCCL makes it, `lowered`, one
+    `channel` is run and stands for all.
     """
 
     scenario: Scenario
@@ -49,21 +52,29 @@ class Prediction:
     proved: str
     lower_bound_ps: int
     engine: str
+    launch_ps: int
+    protocol: str = "none"
+    channel: Prediction | None = None
+    lowered: Lowered | None = None
 
     @property
     def time_ps(self) -> int:
         """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
         came = _arrivals(self.scenario, len(self.devices)).values()
-        return max(self.totals.makespan_ps, *came, 0) + load_profile(self.scenario.profile).launch
+        return max(self.totals.makespan_ps, *came, 0) + self.launch_ps
 
     @cached_property
     def program(self) -> Program:
         """The schedule bound to sizes and links; a long one is made only when asked for."""
+        if self.channel:
+            return self.channel.program
         return _bound(self.scenario, self.source, self.topology, self.devices)
 
     @cached_property
     def timeline(self) -> Timeline:
         """When everything happened."""
+        if self.channel:
+            return self.channel.timeline
         return _simulated(self.program, self.scenario)[0]
 
 
@@ -74,11 +85,16 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     cannot finish, ScheduleError when the proof fails.
     """
     scenario = point.scenario if isinstance(point, Point) else point
+    profile = load_profile(scenario.profile)
+    if profile.kernels:
+        return _called(scenario, profile, profile.kernels, topology)
+    if scenario.protocol not in ("none", "auto"):
+        raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none")
     if scenario.algorithm == "auto":
         return _fastest(scenario, topology)
     if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
         return _in_buckets(scenario, topology)
-    topology = load_profile(scenario.profile).serve(topology) if topology else _topology(scenario)
+    topology = profile.serve(topology) if topology else _topology(scenario)
     places = _placed(scenario, topology)
     source, proved = source_of(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: source.agents])
@@ -94,12 +110,37 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
             timeline, engine, shortcut = _simulated(program, scenario)
             totals = _summed(program, timeline, shortcut)
             held = {"program": program, "timeline": timeline}  # what the cached properties would find
-    found = prediction(totals, scenario.algorithm, proved, bound, engine)
+    found = prediction(totals, scenario.algorithm, proved, bound, engine, profile.launch)
     vars(found).update(held)
     if found.totals.makespan_ps < bound:
         took = f"{found.totals.makespan_ps} ps is below the lower bound of {bound} ps"
         raise BoundError(f"{source.name}: {took}: a bug of simcoll")
     return found
+
+
+def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topology | None) -> Prediction:
+    """A call as NCCL makes it: one of its channels is run, and stands for all."""
+    rated = topology or _topology(scenario.model_copy(update={"profile": PLAIN}))
+    lowered = lower(scenario, costs, rated, _placed(scenario, rated))
+    one, many = predict(lowered.point(costs), lowered.topology(profile.links)), lowered.call.channels
+    totals = dataclasses.replace(
+        one.totals,
+        carried=one.totals.carried * many,
+        messages=one.totals.messages * many,
+        wire_bytes=one.totals.wire_bytes * many,
+        bytes_per_rank=one.totals.bytes_per_rank * many,
+    )
+    return dataclasses.replace(
+        one,
+        scenario=scenario,
+        topology=profile.serve(rated),
+        totals=totals,
+        algorithm=lowered.call.schedule,
+        protocol=lowered.call.protocol,
+        launch_ps=lowered.launch_ps(costs, profile.launch, profile.links),
+        channel=one,
+        lowered=lowered,
+    )
 
 
 def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
@@ -260,12 +301,13 @@ def row(prediction: Prediction) -> dict[str, object]:
     contract = collective(scenario.collective)
     algbw = scenario.nbytes / (time_ps / 1e12) / 1e9 if time_ps and scenario.nbytes else None
     binding = links.binding(totals, topology.bandwidths, time_ps)
-    held = "timeline" in vars(prediction)
+    held = "timeline" in vars(prediction) and not prediction.channel
     waited = staged(prediction.program, prediction.timeline) if held else None
     return {
         **describe(scenario),
         "topology": topology.name,
         "algorithm": prediction.algorithm,
+        "protocol": prediction.protocol,
         "ranks": n,
         "nodes": len({topology.node_of(device) for device in prediction.devices[: source.n]}),
         "time_us": time_ps / 1e6,

@@ -22,8 +22,9 @@ from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import find_measured, read_measured
 from simcoll.model import Params
-from simcoll.profile import Duration, ModelSpec, Size, find_profile, load_profile
+from simcoll.profile import ModelSpec, find_profile, load_profile
 from simcoll.promises import BITWISE, OPERATORS
+from simcoll.quantities import Duration, Size
 from simcoll.ranges import differences, variants
 from simcoll.systems import TopologySpec, shipped_systems
 
@@ -134,7 +135,7 @@ class Scenario(Model):
     dtype: Annotated[str, _named("dtype", tuple(ITEMSIZE))] = "float32"
     op: Annotated[str, _named("operator", tuple(OPERATORS))] = "sum"
     in_place: StrictBool = False
-    protocol: Literal["none"] = "none"
+    protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
     size: Size = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None

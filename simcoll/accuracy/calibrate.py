@@ -140,7 +140,7 @@ def _written(
     head = _head(some, begin, texts)
     served = parse_profile(config.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
-    predicted = some.times(Setting(freed, served.launch, served.links))
+    predicted = some.times(Setting(freed, served.launch, served.links, served.kernels))
     errors = {"fitted": _errors(predicted, some.measured, chosen)}
     if not chosen.all():
         errors["held_out"] = _errors(predicted, some.measured, ~chosen)
@@ -180,9 +180,10 @@ def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
     links = {kind: scale.model_dump() for kind, scale in begin.profile.links.items()}
     shares = {kind: {what: f"{100 * value:.6g} %" for what, value in its.items()} for kind, its in links.items()}
+    blocks = _blocks(begin.profile, texts)
     for name, text in texts.items():
         what, _, kind = name.partition(".")
-        if kind:
+        if kind and not parameters.of_kernels(name):
             shares.setdefault(kind, {})[what] = text
     launch = texts.get("launch", parameters.text("launch", begin.profile.launch))
     return {
@@ -193,8 +194,24 @@ def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
         "model": model,
         "launch": launch,
         "links": shares,
+        **({"kernels": blocks} if blocks else {}),
         "fitted": texts,
     }
+
+
+def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
+    """The key `kernels`, with what was fitted."""
+    if profile.kernels is None:
+        return {}
+    found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
+    for name in ("grid", *parameters.BLOCKS):
+        what, _, key = name.partition(".")
+        text = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
+        if key:
+            found.setdefault(what, {})[key] = text
+        else:
+            found[what] = text
+    return found
 
 
 # --- how good it is ---

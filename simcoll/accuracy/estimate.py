@@ -49,10 +49,14 @@ class _Estimating:
 
     def __init__(self, some: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
         self.some, self.seed, self.asked = some, seed, bool(free)
-        self.before = Setting({}, start.launch, start.links)
+        self.before = Setting({}, start.launch, start.links, start.kernels)
         self.left: dict[str, str] = {}
         reduces = any(collective(row.collective).reduces for row in some.rows)
-        self.names = parameters.named(free, some.kinds) if free else parameters.candidates(some.kinds, reduces)
+        self.names = (
+            parameters.named(free, some.kinds)
+            if free
+            else parameters.candidates(some.kinds, reduces, start.kernels is not None)
+        )
         self._check_given()
         self.null = {name: parameters.cost(name, start, params) for name in self.names}
 

@@ -2,7 +2,7 @@
 
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
 time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, a factor of latencies. Those of
-links are of a kind of links: `efficiency.cable`.
+links are of a kind of links: `efficiency.cable`; those of NCCL's kernels of a kind of block: `LL.hop`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,28 @@ import numpy as np
 from simcoll.accuracy.fitting import Array, Bounds
 from simcoll.errors import InputError, did_you_mean
 from simcoll.model import PS_PER_S, Params
+from simcoll.nccl.costs import Kernels
 from simcoll.profile import LinkScale, Profile
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
+OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
+    "LL": ("hop", "first", "rate", "own"),
+    "LL128": ("hop", "rate"),
+    "Simple": ("start", "hop", "own"),
+    "NVLS": ("hop", "rate"),
+}
+_AS: Final = {
+    "grid": "launch",
+    "hop": "launch",
+    "start": "launch",
+    "first": "channel_bandwidth",
+    "rate": "channel_bandwidth",
+}
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
+MOST_OWN: Final = 4.0  # as `Block` has it
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one that ran
 
 
@@ -33,25 +48,57 @@ class Setting:
     params: Mapping[str, int] = field(default_factory=dict)
     launch: int = 0
     links: Mapping[str, LinkScale] = field(default_factory=dict)
+    kernels: Kernels | None = None
 
     def at(self, costs: Mapping[str, float]) -> Setting:
         """With these costs of some parameters."""
-        links, params, launch = dict(self.links), dict(self.params), self.launch
+        links, params, launch, kernels = dict(self.links), dict(self.params), self.launch, self.kernels
         for name, cost in costs.items():
             what, _, kind = name.partition(".")
-            if kind:
+            if of_kernels(name):
+                kernels = _changed(kernels, name, cost)
+            elif kind:
                 value = 1 / cost if what == "efficiency" else cost
                 links[kind] = links.get(kind, LinkScale()).model_copy(update={what: value})
             elif name == "launch":
                 launch = round(cost)
             else:
                 params[name] = round(cost) if name in DURATIONS else _rate(cost)
-        return Setting(params, launch, links)
+        return Setting(params, launch, links, kernels)
+
+
+def of_kernels(name: str) -> bool:
+    """Whether a parameter is one of NCCL's kernels."""
+    return name == "grid" or name.partition(".")[0] in OF_BLOCKS
+
+
+def _family(name: str) -> str:
+    """The parameter whose units and limits it shares."""
+    what, _, kind = name.partition(".")
+    return _AS.get(kind if what in OF_BLOCKS else what, kind if what in OF_BLOCKS else what)
+
+
+def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
+    """Kernels with another cost of a parameter."""
+    found = kernels or Kernels()
+    family, (what, _, key) = _family(name), name.partition(".")
+    value = cost if family == "own" else round(cost) if family == "launch" else _rate(cost)
+    changed = {key: value} if key else {}
+    update = {what: getattr(found, what).model_copy(update=changed)} if key else {name: value}
+    return found.model_copy(update=update)
+
+
+def _of_kernels(name: str, kernels: Kernels) -> float:
+    what, _, key = name.partition(".")
+    value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
+    return PS_PER_S / value if value and _family(name) == "channel_bandwidth" else float(value)
 
 
 def cost(name: str, profile: Profile, params: Params) -> float:
     """What a parameter costs before anything is fitted."""
     what, _, kind = name.partition(".")
+    if of_kernels(name):
+        return _of_kernels(name, profile.kernels or Kernels())
     if kind:
         scale = profile.links.get(kind, LinkScale())
         return 1 / scale.efficiency if what == "efficiency" else scale.latency
@@ -64,16 +111,18 @@ def _rate(cost: float) -> int:
     return round(PS_PER_S / cost) if cost * 10**15 > PS_PER_S else 0
 
 
-def candidates(kinds: Iterable[str], reduces: bool) -> list[str]:
+def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> list[str]:
     """What is fitted unless something else is asked for; of two that the rows cannot tell apart the first is."""
     kinds = list(kinds)
+    if kernels:
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *BLOCKS]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 
 
 def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """The parameters that a user names; `efficiency` and `latency` alone are of every kind. Raises InputError."""
-    known = [*DURATIONS, *PER_BYTE, *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds)]
+    known = [*DURATIONS, *PER_BYTE, "grid", *BLOCKS, *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds)]
     found: list[str] = []
     for name in names:
         these = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]
@@ -84,6 +133,9 @@ def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+BLOCKS: Final = tuple(f"{kind}.{key}" for kind, keys in OF_BLOCKS.items() for key in keys)
+
+
 def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
     """Between what costs lie. No duration is longer than the longest time, no byte slower than that for one byte; a
     change counts when it is of the order of the shortest time, of the `fastest` link's B/s, or of 1."""
@@ -92,8 +144,9 @@ def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
         **dict.fromkeys(DURATIONS, (0.0, longest, shortest)),
         **dict.fromkeys(PER_BYTE, (0.0, longest, PS_PER_S / fastest)),
         **{what: (LEAST_COSTLY.get(what, 0.0), MOST_COSTLY[what], 1.0) for what in OF_LINKS},
+        "own": (0.0, MOST_OWN, 1.0),
     }
-    return Bounds(*np.array([limits[name.partition(".")[0]] for name in names]).reshape(-1, 3).T)
+    return Bounds(*np.array([limits[_family(name)] for name in names]).reshape(-1, 3).T)
 
 
 def text(name: str, cost: float) -> str:
@@ -102,10 +155,10 @@ def text(name: str, cost: float) -> str:
     >>> text("o_send", 1.5e6), text("efficiency.cable", 1.25), text("gamma", 1.3), text("channel_bandwidth", 0)
     ('1.5 us', '80 %', '1.3 ps/B', 'none')
     """
-    what = name.partition(".")[0]
+    what = _family(name)
     if what in DURATIONS:
         return f"{cost / 1e6:.6g} us"
-    if what in OF_LINKS:
+    if what in (*OF_LINKS, "own"):
         return f"{100 * (1 / cost if what == 'efficiency' else cost):.6g} %"
     if not _rate(cost):
         return "none"
@@ -114,7 +167,7 @@ def text(name: str, cost: float) -> str:
 
 def falls(name: str) -> bool:
     """Whether what is shown falls as the cost rises."""
-    return name.startswith(("efficiency", "channel_bandwidth"))
+    return _family(name) in ("efficiency", "channel_bandwidth")
 
 
 def told(name: str, cost: float, ends: Sequence[float]) -> dict[str, object]:

@@ -15,8 +15,9 @@ from simcoll.accuracy.parameters import Setting
 from simcoll.engines import fast
 from simcoll.errors import RefusedError, StuckError
 from simcoll.model import Index
+from simcoll.nccl.costs import Kernels
 from simcoll.prediction import Prediction, predict
-from simcoll.profile import ModelSpec, Profile
+from simcoll.profile import ModelSpec, Profile, load_profile
 from simcoll.scenario import Scenario
 from simcoll.sources import STREAMED
 from simcoll.topology import Topology
@@ -28,6 +29,10 @@ class Question:
     """A point whose time is asked under many settings; `auto` is the quickest of those that NCCL has, each time."""
 
     def __init__(self, scenario: Scenario):
+        profile = load_profile(scenario.profile)
+        if profile.kernels:
+            self.runs: list[_Run | _Call] = [_Call(predict(scenario))]
+            return
         explicit = {"profile": IDEAL, "model": ModelSpec.model_construct(**vars(scenario.params()))}
         self.runs = [_Run(prediction) for prediction in _predicted(scenario.model_copy(update=explicit))]
 
@@ -53,7 +58,7 @@ class Question:
 
     def time_ps(self, setting: Setting) -> int:
         """How long it takes in a setting."""
-        return min(run.time_ps(setting) for run in self.runs) + setting.launch
+        return min(run.time_ps(setting) for run in self.runs)
 
 
 def _predicted(scenario: Scenario) -> list[Prediction]:
@@ -86,8 +91,9 @@ class _Run:
         self.held = prediction.totals.messages <= STREAMED
 
     def time_ps(self, setting: Setting) -> int:
-        if not self.held:
-            return self._anew(setting)
+        return (self._held(setting) if self.held else self._anew(setting)) + setting.launch
+
+    def _held(self, setting: Setting) -> int:
         program, changed = self.prediction.program, dict[str, Any](setting.params)
         program = dataclasses.replace(
             program,
@@ -112,3 +118,30 @@ class _Run:
         scenario = self.prediction.scenario.model_copy(update={"model": spec})
         served = Profile(name=IDEAL, links=dict(setting.links)).serve(self.prediction.topology)
         return predict(scenario, served).totals.makespan_ps
+
+
+class _Call(_Run):
+    """A call as NCCL makes it, whatever it costs."""
+
+    def __init__(self, prediction: Prediction):
+        super().__init__(prediction)
+        if prediction.lowered is None or prediction.channel is None:
+            raise TypeError("a call has been lowered")
+        self.lowered, self.channel = prediction.lowered, prediction.channel
+        edges = self.lowered.rated.graph.edges.data("link")
+        self.links = [link for *_, link in edges]
+        rates = [link.bandwidth for link in self.lowered.path]
+        self.fastest, self.slowest = max(rates), min(rates)
+
+    def time_ps(self, setting: Setting) -> int:
+        costs = setting.kernels or Kernels()
+        program = self.channel.program
+        program = dataclasses.replace(
+            program,
+            params=dataclasses.replace(program.params, **self.lowered.params(costs)),
+            bandwidths=np.array([self.lowered.bandwidth(link, setting.links) for link in self.links], np.int64),
+        )
+        timeline = fast.run(program, hops=False).timeline
+        if timeline is None:
+            raise StuckError(f"{self.channel.source.name}: the run cannot finish")
+        return timeline.makespan_ps + self.lowered.launch_ps(costs, setting.launch, setting.links)

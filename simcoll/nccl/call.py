@@ -1,0 +1,139 @@
+"""One call as NCCL runs it: which algorithm, protocol and channels, and what that means to the engines.
+
+All channels of a call do the same at the same time, so one of them is run, with its share of the data and of the links
+that it shares with the others. Kernels are not described to the last instruction, but by what `costs` says of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simcoll.errors import RefusedError
+from simcoll.model import PS_PER_S
+from simcoll.nccl import kernels, tuner
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.constants import Algorithm, Collective, Protocol
+from simcoll.nccl.costs import Block, Kernels, Kind
+from simcoll.nccl.protocols import chunk_bytes, figures
+from simcoll.nccl.selection import Selection
+
+# Algorithms of NCCL by the names that ours have.
+OURS: Final[dict[tuple[Algorithm, Collective], str]] = {
+    ("ring", "all_reduce"): "ring",
+    ("ring", "all_gather"): "ring",
+    ("ring", "reduce_scatter"): "ring",
+    ("ring", "broadcast"): "chain",
+    ("ring", "reduce"): "chain",
+    ("tree", "all_reduce"): "double_binary_tree",
+    ("nvls", "all_reduce"): "nvls",
+    ("nvls", "all_gather"): "nvls",
+    ("nvls", "reduce_scatter"): "nvls",
+}
+NVLS_CHUNK: Final = 128 << 10
+_NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
+
+
+@dataclass(frozen=True)
+class Call:
+    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each."""
+
+    communicator: Communicator
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+    nbytes: int
+    itemsize: int
+    channels: int
+    threads: int
+
+    @property
+    def kind(self) -> Kind:
+        """Whose costs are its."""
+        return "NVLS" if self.algorithm.startswith("nvls") else self.protocol
+
+    @property
+    def schedule(self) -> str:
+        """What we call the algorithm."""
+        return OURS[self.algorithm, self.collective]
+
+    @property
+    def share(self) -> int:
+        """Bytes of one channel, as many of each rank."""
+        grain = self.communicator.ranks * self.itemsize
+        return max(1, -(-self.nbytes // (self.channels * grain))) * grain
+
+    @property
+    def piece(self) -> int:
+        """Bytes of one step of the ring, or of all heads of NVLS."""
+        return self.share if self.kind == "NVLS" else self.share // self.communicator.ranks
+
+    @property
+    def chunk(self) -> int:
+        """What is handed on at a time, at most."""
+        if self.kind != "NVLS":
+            return chunk_bytes(self.collective, self.algorithm, self.protocol)
+        heads, chunk = self.communicator.ranks, NVLS_CHUNK
+        for times, most in _NVLS_LESS:
+            if self.nbytes < times * self.channels * heads * chunk:
+                chunk = min(chunk, most)
+        return chunk * (heads if self.collective == "all_reduce" else 1)
+
+    def params(self, costs: Kernels) -> dict[str, int]:
+        """Parameters of the engines."""
+        block = self._block(costs)
+        if self.kind == "NVLS":
+            return {"o_send": block.hop, "channel_bandwidth": block.rate}
+        return {"o_recv": block.hop + self._handled(block)}
+
+    def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
+        """What the call takes beside its steps, on links of which a channel has so many B/s."""
+        block = self._block(costs)
+        wide = costs.grid - costs.grid // self.channels
+        step = self._handled(block) if self.kind != "Simple" else -(-self.piece * PS_PER_S // bandwidth)
+        copied = 0 if self.kind == "NVLS" else round(block.own * step)
+        return launch + wide + block.start + copied
+
+    def shares_links(self) -> bool:
+        """Whether links are what limits it: then each channel has its share of them."""
+        return self.kind in ("Simple", "NVLS")
+
+    def _block(self, costs: Kernels) -> Block:
+        found: Block = getattr(costs, self.kind)
+        return found
+
+    def _handled(self, block: Block) -> int:
+        """How long a block is at the data of a step, in ps: 0 in Simple, where it is the link."""
+        if self.kind == "Simple":
+            return 0
+        at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
+        first = min(self.piece, at_once)
+        return _service(first, block.first) + _service(self.piece - first, block.rate)
+
+
+def _service(nbytes: int, bandwidth: int) -> int:
+    return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0
+
+
+def call(
+    comm: Communicator,
+    collective: Collective,
+    nbytes: int,
+    itemsize: int,
+    version: str | None = None,
+    *,
+    algorithm: Algorithm | Literal["auto"] = "auto",
+    protocol: Protocol | Literal["auto"] = "auto",
+) -> Call:
+    """What NCCL does with a call, or would with that algorithm and protocol. Raises RefusedError if it could not."""
+    chosen = Selection(
+        {collective: frozenset([algorithm])} if algorithm != "auto" else {},
+        {collective: frozenset([protocol])} if protocol != "auto" else {},
+    )
+    table = tuner.table(comm, version, chosen)
+    choice = tuner.choose(table, collective, nbytes)
+    if choice is None or (choice.algorithm, collective) not in OURS:
+        what = f"{algorithm if choice is None else choice.algorithm}/{protocol}"
+        raise RefusedError(f"NCCL has no {what} for {collective} here, or it is not modelled")
+    found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
+    return Call(comm, collective, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)

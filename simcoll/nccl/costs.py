@@ -1,0 +1,45 @@
+"""What NCCL's kernels cost: the key `kernels` of a profile.
+
+A kernel runs one thread block a channel. LL and LL128 move data by flags that the receiver polls: what a step takes is
+time of the block. In Simple the block hands slices to the link, and the link is what limits it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from simcoll.config import Model
+from simcoll.quantities import Cap, Duration, Share
+
+Kind = Literal["LL", "LL128", "Simple", "NVLS"]
+KINDS: Final[tuple[Kind, ...]] = ("LL", "LL128", "Simple", "NVLS")
+
+
+class Block(Model):
+    """A thread block of a protocol.
+
+    `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on.
+    `first`: B/s at which its threads move their first line each; `rate`: B/s of all that comes after. `own`: what a
+    rank's own block takes, which is copied locally, as a share of a step without its hop; a block does one thing at a
+    time.
+    """
+
+    start: Duration = 0
+    hop: Duration = 0
+    first: Cap = 0
+    rate: Cap = 0
+    own: Annotated[Share, Field(le=4)] = 0.0
+
+
+class Kernels(Model):
+    """Of a release; `grid` is what a launch of very many blocks takes longer than that of one."""
+
+    library: Literal["nccl", "rccl"] = "nccl"
+    version: str | None = None
+    grid: Duration = 0
+    LL: Block = Block()
+    LL128: Block = Block()
+    Simple: Block = Block()
+    NVLS: Block = Block()

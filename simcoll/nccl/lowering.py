@@ -1,0 +1,106 @@
+"""A point whose profile has `kernels`, as engines run it: one channel of the call that NCCL would make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.errors import RefusedError
+from simcoll.model import Params
+from simcoll.nccl import call as calls
+from simcoll.nccl.call import Call
+from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.constants import COLLECTIVES
+from simcoll.nccl.costs import Kernels
+from simcoll.profile import LinkScale, ModelSpec
+from simcoll.recent import Recent
+from simcoll.scenario import Scenario
+from simcoll.systems import load_system
+from simcoll.topology import Link, Topology
+
+_COMMUNICATORS: Final[Recent[Communicator]] = Recent(64, lambda found: 1)
+PLAIN: Final = "ideal"  # the profile under which what is lowered runs
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A call on the ranks of a point, on links as rated. `path` are those of a message."""
+
+    call: Call
+    scenario: Scenario
+    rated: Topology
+    path: tuple[Link, ...]
+
+    def share(self, kind: str) -> float:
+        """What a channel has of a link of a kind."""
+        return 1 / self.call.channels if self.call.shares_links() else 1.0
+
+    def params(self, costs: Kernels) -> dict[str, Any]:
+        """Parameters of the engines."""
+        return self.call.params(costs)
+
+    def launch_ps(self, costs: Kernels, launch: int, links: Mapping[str, LinkScale]) -> int:
+        """What the call takes beside what engines run."""
+        return self.call.launch_ps(costs, launch, min(self.bandwidth(link, links) for link in self.path))
+
+    def point(self, costs: Kernels) -> Scenario:
+        """What engines run: the scenario of one channel."""
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.chunk, **self.params(costs))))
+        changed = {"algorithm": self.call.schedule, "protocol": "none", "size": self.call.share}
+        return self.scenario.model_copy(update={**changed, "model": spec, "profile": PLAIN})
+
+    def bandwidth(self, link: Link, links: Mapping[str, LinkScale]) -> int:
+        """What a channel has of a link, in B/s."""
+        return max(1, round(link.bandwidth * (links.get(link.kind, LinkScale()).efficiency * self.share(link.kind))))
+
+    def topology(self, links: Mapping[str, LinkScale]) -> Topology:
+        """Links as a channel has them; what a hop takes is told by the costs, latencies are none."""
+        graph = self.rated.graph.copy()
+        for *_, data in graph.edges(data=True):
+            data["link"] = Link(self.bandwidth(data["link"], links), 1, data["link"].kind)
+        return Topology(graph, self.rated.name, self.rated.routing, self.rated.explicit)
+
+
+def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> Lowered:
+    """The call of a point whose ranks have these places; raises RefusedError for what NCCL's kernels do not do."""
+    if scenario.collective not in COLLECTIVES:
+        raise RefusedError(f"kernels for {scenario.collective} are not modelled; take another profile")
+    if scenario.subgroups or scenario.weights:
+        raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
+    found = calls.call(
+        _communicator(scenario, rated, places),
+        scenario.collective,
+        scenario.nbytes,
+        scenario.itemsize,
+        costs.version,
+        algorithm=_theirs(scenario),
+        protocol="auto" if scenario.protocol == "none" else scenario.protocol,
+    )
+    path = (rated.graph.edges[rated.links[link]]["link"] for link in rated.route(places[0], places[1]))
+    return Lowered(found, scenario, rated, tuple(path))
+
+
+def _theirs(scenario: Scenario) -> Any:
+    """NCCL's name of the algorithm that a scenario asks for."""
+    if scenario.algorithm == "auto":
+        return "auto"
+    names = {ours: theirs for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective}
+    if scenario.algorithm not in names:
+        raise RefusedError(f"NCCL has no {scenario.algorithm} for {scenario.collective}; it has {', '.join(names)}")
+    return names[scenario.algorithm]
+
+
+def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
+    nodes = Counter(rated.node_of(place) for place in places)
+    if len(set(nodes.values())) > 1:
+        raise RefusedError(
+            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known"
+        )
+    name = scenario.topology.system or scenario.topology.file
+    if name is None:
+        raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
+    return _COMMUNICATORS.get(
+        (name, len(nodes), len(places)), lambda: communicator(load_system(name), len(nodes), len(places))
+    )
