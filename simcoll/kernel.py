@@ -153,13 +153,37 @@ def relax(i: Any, t: Any, go: Any, heap: Any, size: Any) -> Any:
 
 
 @jit
+def tell(k: Any, t: Any, tasks: Any) -> None:
+    """One of the things that task `k` is done with happens at `t`; after the last of them it is to be followed up."""
+    left, done, queue = tasks[5], tasks[6], tasks[7]
+    if k < 0:
+        return
+    done[k] = max(done[k], t)
+    left[k] -= 1
+    if left[k] == 0:
+        queue[0] += 1
+        queue[queue[0]] = k
+
+
+@jit
+def departed(i: Any, t: Any, graph: Any) -> None:
+    """Transfer `i`, the last of its channel, is sent at `t`."""
+    tasks = graph[6]
+    if len(tasks[0]):
+        tell(tasks[0][i], t, tasks)
+
+
+@jit
 def settle(i: Any, t: Any, go: Any, state: Any, complete: Any, graph: Any, heap: Any, size: Any) -> Any:
     """Version `i` is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
-    when, (_, chain_after, first_reader, next_reader, _, _) = go[0], graph
+    when, (_, chain_after, first_reader, next_reader, _, _, tasks) = go[0], graph
+    receiver = tasks[1]
     while True:
         state[i], when[i] = COMPLETE, t
         if len(complete):
             complete[i] = t
+        if len(receiver):
+            tell(receiver[i], t, tasks)
         reader = first_reader[i]
         while reader >= 0:
             size = relax(reader, t, go, heap, size)
@@ -175,7 +199,8 @@ def finish(
     i: Any, t: Any, go: Any, state: Any, came: Any, out: Any, graph: Any, steps: Any, heap: Any, size: Any
 ) -> Any:
     """Transfer `i` ends at `t`."""
-    when, (_, _, _, end, complete), (chain, _, _, _, credit_after, turn) = go[0], out, graph
+    when, (_, _, _, end, complete), (chain, _, _, _, credit_after, turn, tasks) = go[0], out, graph
+    adds_to, waits, opened = tasks[2], tasks[3], tasks[4]
     if len(end):
         end[i] = t
     if len(credit_after) and credit_after[i] >= 0:
@@ -184,11 +209,13 @@ def finish(
         for after in (turn[2 * i], turn[2 * i + 1]):
             if after >= 0:
                 size = relax(after, t, go, heap, size)
-    before = chain[i]
-    if before >= 0 and state[before] != COMPLETE:
+    before, k = chain[i], adds_to[i] if len(adds_to) else -1
+    if (before >= 0 and state[before] != COMPLETE) or (k >= 0 and waits[k] > 0):
         state[i], when[i] = ENDED, t
     else:
         whole = max(t, when[before] if before >= 0 else value(came, i))
+        if k >= 0:
+            whole = max(whole, opened[k])
         size = settle(i, whole, go, state, complete, graph, heap, size)
     step, first, left, passed = steps
     if len(left):  # barriers
@@ -203,15 +230,56 @@ def finish(
 
 
 @jit
-def begin(go: Any, heap: Any) -> Any:
+def begin(go: Any, state: Any, complete: Any, graph: Any, heap: Any) -> Any:
     """Start what waits for nothing; returns the heap's size."""
     when, pending, way, lead, start = go
-    size = 0
+    waits, size = graph[6][3], 0
     for i in range(len(pending)):
         if pending[i] == 0:
             if len(start):
                 start[i] = when[i]
             size = push(heap, size, when[i] + value(lead, way[i]), i)
+    for k in range(len(waits)):
+        if waits[k] == 0:
+            size = open_task(k, go, state, complete, graph, heap, size)
+    return follow_up(go, state, complete, graph, heap, size)
+
+
+# --- tasks ---
+#
+# Of each transfer the task that sends it, the one that receives it, and the one that brings what it adds to, or −1; of
+# each task how many others it waits for, when it opens, how many things it has still to be done with, when it is done,
+# and how long it takes; the tasks behind it, the transfers that begin its channels, and those that add to what it
+# brings. `queue` holds the tasks that are done and not yet followed up, behind their number.
+
+
+@jit
+def open_task(k: Any, go: Any, state: Any, complete: Any, graph: Any, heap: Any, size: Any) -> Any:
+    """All that task `k` waited for is done: its channels may go, and what its rank brings is there."""
+    tasks, when = graph[6], go[0]
+    opened, duration, (_, _, first_begun, begun, first_added, added) = tasks[4], tasks[8], tasks[9]
+    t = opened[k]
+    for e in range(first_begun[k], first_begun[k + 1]):
+        size = relax(begun[e], t, go, heap, size)
+    for e in range(first_added[k], first_added[k + 1]):
+        if state[added[e]] == ENDED:
+            size = settle(added[e], max(t, when[added[e]]), go, state, complete, graph, heap, size)
+    tell(k, t + duration[k], tasks)
+    return size
+
+
+@jit
+def follow_up(go: Any, state: Any, complete: Any, graph: Any, heap: Any, size: Any) -> Any:
+    """Open what waited for the tasks that are done; returns the heap's size."""
+    _, _, _, waits, opened, _, done, queue, _, (first_behind, behind, _, _, _, _) = graph[6]
+    while queue[0]:
+        k = queue[queue[0]]
+        queue[0] -= 1
+        for e in range(first_behind[k], first_behind[k + 1]):
+            opened[behind[e]] = max(opened[behind[e]], done[k])
+            waits[behind[e]] -= 1
+            if waits[behind[e]] == 0:
+                size = open_task(behind[e], go, state, complete, graph, heap, size)
     return size
 
 
@@ -232,13 +300,14 @@ def fifo(
     at once, and what it will do with a head is known as soon as the first link has begun to serve it.
     """
     way, kind, side, after = plan
-    g, cap, receive, came = costs
+    gap, cap, receive, came = costs
     hop, links = routes
     rate_of, latency, service, rates = net
     (free_link, free_side), (times, items, _) = free, heap
     (_, sent, arrive, _, _), (hop_begin, hop_end, first_hop) = out, hops
     when, lead = go[0], go[3]
-    ended, latest, size = 0, 0, begin(go, heap)
+    complete, queue = out[4], graph[6][7]
+    ended, latest, size = 0, 0, begin(go, state, complete, graph, heap)
     while size:
         t, i = times[0], items[0]
         size = pop(heap, size)
@@ -263,7 +332,10 @@ def fifo(
                     if len(sent):
                         sent[i] = tail
                     if after[i] >= 0:
-                        size = relax(after[i], max(tail, t - value(lead, way[i]) + g), go, heap, size)
+                        pause = value(gap, way[i])
+                        size = relax(after[i], max(tail, t - value(lead, way[i]) + pause), go, heap, size)
+                    else:
+                        departed(i, tail, graph)
                 else:
                     tail = max(r + s, tail)
                 latest = max(latest, tail)
@@ -275,22 +347,30 @@ def fifo(
                 if not onward:
                     when[i], state[i] = tail, at
                     size = push(heap, size, t, i)
+                if queue[0]:
+                    size = follow_up(go, state, complete, graph, heap, size)
                 continue  # or the link is down
             if at == 0:  # a local copy without a memory link
                 tail = t + 1
                 if len(sent):
                     sent[i] = tail
                 if after[i] >= 0:
-                    size = relax(after[i], max(tail, t + g), go, heap, size)
+                    size = relax(after[i], max(tail, t + value(gap, way[i])), go, heap, size)
+                else:
+                    departed(i, tail, graph)
             if len(arrive):
                 arrive[i] = tail
             if value(receive, i):
                 state[i] = SIDE
                 size = push(heap, size, tail, i)
+                if queue[0]:
+                    size = follow_up(go, state, complete, graph, heap, size)
                 continue
             t = tail
         latest = max(latest, t)
         size = finish(i, t, go, state, came, out, graph, steps, heap, size)
+        if queue[0]:
+            size = follow_up(go, state, complete, graph, heap, size)
         ended += 1
     return ended, latest
 
@@ -503,14 +583,15 @@ def fair(
     rate, and when its bytes will be gone is known when it is ready.
     """
     way, kind, side, after, channel, size_of = plan
-    g, cap, receive, came = costs
+    gap, cap, receive, came = costs
     hop, links = routes
     slowest, most_of, away, narrowest_of, caps = limits
     times, rates = service
     path, length, width, _ = paths
     on, began, rest, since, rate, whole, most, full, due, _, narrowest = flow
     (_, sent, arrive, _, _), lead, (mark, touched), capacity = out, go[3], touches, levels[0]
-    ended, latest, now, flowing, size = 0, 0, 0, 0, begin(go, heap)
+    complete, queue = out[4], graph[6][7]
+    ended, latest, now, flowing, size = 0, 0, 0, 0, begin(go, state, complete, graph, heap)
     while size or flowing:
         t = heap[0][0] if size and not (flowing and ends[0][0] < heap[0][0]) else ends[0][0]
         latest = max(latest, t)
@@ -555,7 +636,9 @@ def fair(
                 if len(sent):
                     sent[i], arrive[i] = gone, arrived
                 if after[i] >= 0:
-                    size = relax(after[i], max(gone, begun + g), go, heap, size)
+                    size = relax(after[i], max(gone, begun + value(gap, way[i])), go, heap, size)
+                else:
+                    departed(i, gone, graph)
                 if value(receive, i):
                     state[i] = SIDE
                     size = push(heap, size, arrived, i)
@@ -565,6 +648,8 @@ def fair(
                 latest = max(latest, gone, tail)
                 size = finish(i, tail, go, state, came, out, graph, steps, heap, size)
                 ended += 1
+            if queue[0]:
+                size = follow_up(go, state, complete, graph, heap, size)
         for b in range(n_touched):
             if found[2][touched[b]] != now and rows[0][touched[b]] >= 0:  # not solved with an earlier one, nor empty
                 flowing = solve(touched[b], t, now, paths, rows, found, levels, bound, flow, ends, flowing)
@@ -586,7 +671,7 @@ def replay(
     (the slowest rate and the latency of each route) the links are fair: exact as long as no two flows meet.
     """
     way, kind, side = plan
-    g, cap, receive, came = costs
+    gap, cap, receive, came = costs
     hop, links = routes
     rate_of, latency, service, rates = net
     reads, chain, credit, before, step = waits
@@ -599,8 +684,8 @@ def replay(
             t = max(t, complete[reads[i]])
         if before[i] >= 0:
             t = max(t, sent[before[i]])
-            if g:
-                t = max(t, start[before[i]] + g)
+            if len(gap):
+                t = max(t, start[before[i]] + gap[way[i]])
         if len(credit) and credit[i] >= 0:
             t = max(t, end[credit[i]])
         if len(step):  # barriers

@@ -16,6 +16,7 @@ from simcoll.compiled import choose
 from simcoll.errors import Diagnostic, InputError
 from simcoll.model import NONE, Dependencies, Index, Network, Params, dependencies, service_ps
 from simcoll.schedule import Schedule
+from simcoll.tasks import Tasks
 
 MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
@@ -47,7 +48,8 @@ class Program:
     `sizes` it has; `channel` and `side` number the sending channels and the receive sides densely in order of first
     use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. What
     follows from these is made when it is asked for: large programs are run without. `arrivals` (participants,): when
-    each comes.
+    each comes. A program of several operations has `tasks`, and what differs between them in `parts`: way r is of an
+    operation with the parameters `parts[part[r]]`, (ways,); what holds for the whole run stands in `params`.
     """
 
     schedule: Schedule
@@ -67,6 +69,9 @@ class Program:
     channel_before: Index
     arrivals: Index
     loops: int
+    tasks: Tasks | None = None
+    parts: tuple[Params, ...] = ()
+    part: Index | None = None
 
     def __len__(self) -> int:
         return len(self.way)
@@ -153,11 +158,28 @@ class Program:
         np.add.at(out, src[src != dst], self.traffic[src != dst])
         return int(out[: self.schedule.n].max())
 
+    def params_of(self, i: int) -> Params:
+        """The parameters of the operation that transfer `i` is of."""
+        return self.params if self.part is None else self.parts[self.part[self.way[i]]]
+
+    def by_way(self, field: str) -> NDArray[np.int64]:
+        """A number of `Params` as each way has it, int64 (ways,)."""
+        if self.part is None:
+            return np.full(len(self.routes.src), getattr(self.params, field), np.int64)
+        return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
+
+    def by_kind(self, field: str) -> NDArray[np.int64]:
+        """The same for each size, int64 (sizes,): one that several operations have stands there several times."""
+        found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
+        if self.part is not None:
+            found[self.kind] = self.by_way(field)[self.way]
+        return found
+
     def receive_ps(self, i: int) -> int:
         """How long transfer `i` keeps its receive side: `o_recv` unless local, and the reduction."""
-        gamma = self.params.gamma
-        reduction = service_ps(int(self.nbytes[i]), gamma) if gamma and self.reduce[i] else 0
-        return reduction + (self.params.o_recv if self.src[i] != self.dst[i] else 0)
+        params = self.params_of(i)
+        reduction = service_ps(int(self.nbytes[i]), params.gamma) if params.gamma and self.reduce[i] else 0
+        return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
 
 
 def bind(

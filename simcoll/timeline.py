@@ -5,7 +5,7 @@ All times are int64 picoseconds from the start of the run, one entry a transfer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ class Timeline:
     `start` (the channel takes it up), `sent` (its tail has left the source), `arrive` (its tail is there), `end` (after
     the receive side), `complete` (its version can be read): int64 (transfers,). `hop_begin`, `hop_end`: int64 (hops,),
     the interval in which each link of each route, in the program's order of hops, is occupied by the transfer.
+    `opened`, `done`: int64 (tasks,), of a program of several operations: when each task may begin, and its end.
     """
 
     start: Times
@@ -29,11 +30,13 @@ class Timeline:
     complete: Times
     hop_begin: Times
     hop_end: Times
+    opened: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    done: Times = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def makespan_ps(self) -> int:
-        """When the last transfer has ended."""
-        return int(self.end.max(initial=0))
+        """When the last transfer has ended, and the last task."""
+        return int(max(self.end.max(initial=0), self.done.max(initial=0)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Timeline):

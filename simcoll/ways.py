@@ -21,7 +21,7 @@ class Ways:
     """
 
     def __init__(self, program: Program):
-        self.routes, self.latencies, self.cap = program.routes, program.latencies, program.params.channel_bandwidth
+        self.routes, self.latencies, self.cap = program.routes, program.latencies, program.by_way("channel_bandwidth")
         self.way, self.channel, self.links = program.way, program.channel, len(program.bandwidths)
         self.sizes = program.sizes.tolist()
         self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
@@ -37,6 +37,11 @@ class Ways:
         times = [service_ps(size, rate) if used else NEVER for size, used in zip(self.sizes, self.used, strict=True)]
         return np.asarray(times, np.int64)
 
+    def at_rates(self, rates: Array) -> Array:
+        """Service time of each size that is sent, each at a rate of its own; 0 where that is 0."""
+        each = zip(self.sizes, rates.tolist(), self.used.tolist(), strict=True)
+        return np.asarray([service_ps(size, rate) if used and rate else 0 for size, rate, used in each], np.int64)
+
     def slowest(self) -> Array:
         """The number of the least rate on each route, 0 for none."""
         return self._along(np.minimum, self.rate_of)
@@ -44,7 +49,7 @@ class Ways:
     def most(self) -> Array:
         """The least capacity of each route and of the channel's cap, in B/s."""
         least = self.rates[self.slowest()].astype(np.float64)
-        return np.minimum(least, float(self.cap)) if self.cap else least
+        return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf))
 
     def away(self) -> Array:
         """The latencies of each route together."""

@@ -12,7 +12,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 Link = tuple[int, int]  # bandwidth (0: dead), latency ≥ 1
@@ -20,6 +20,14 @@ Event = tuple[str, int]  # ("sent", 3): transfer 3 has left its channel; ("here"
 
 HAPPEN: Final = 0  # the two phases of an instant, rule 3
 DECIDE: Final = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one rank does in one operation: `before` are the tasks that must be done, `duration` its own work in ps."""
+
+    before: tuple[int, ...] = ()
+    duration: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ class Message:
     route: tuple[int, ...]
     channel: int = 0
     side: Hashable = None
+    tasks: tuple[int, int] | None = None  # of its sender and of its receiver; channel and side are theirs alone
+    rules: Rules | None = None  # what its operation fixes for itself
 
     @property
     def local(self) -> bool:
@@ -73,17 +83,42 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
 
 
 def simulate(
-    messages: Sequence[Message], links: Sequence[Link], rules: Rules, arrivals: dict[int, int] | None = None
+    messages: Sequence[Message],
+    links: Sequence[Link],
+    rules: Rules,
+    arrivals: dict[int, int] | None = None,
+    tasks: Sequence[Task] = (),
 ) -> list[Times]:
     """The times of every transfer, in index order. `arrivals[r]`: when rank r takes part (default 0)."""
-    run = _Run(messages, links, rules, arrivals or {})
+    return _ran(messages, links, rules, arrivals or {}, tasks)[0]
+
+
+def simulate_tasks(
+    messages: Sequence[Message], links: Sequence[Link], rules: Rules, tasks: Sequence[Task]
+) -> tuple[list[Times], list[tuple[int | None, int | None]]]:
+    """The same, and of every task when it opens and when it is done."""
+    times, run = _ran(messages, links, rules, {}, tasks)
+    return times, [(run.happened.get(("open", k)), run.happened.get(("done", k))) for k in range(len(tasks))]
+
+
+def _ran(
+    messages: Sequence[Message], links: Sequence[Link], rules: Rules, arrivals: dict[int, int], tasks: Sequence[Task]
+) -> tuple[list[Times], _Run]:
+    run = _Run(messages, links, rules, arrivals, tasks)
     run.go()
-    return [Times(*(run.happened.get((kind, i)) for kind in Times._fields)) for i in range(len(messages))]
+    return [Times(*(run.happened.get((kind, i)) for kind in Times._fields)) for i in range(len(messages))], run
 
 
-def causes(messages: Sequence[Message], rules: Rules) -> dict[Event, set[Event]]:
-    """For each start and each completion, all that must have happened (rules 4, 5, 8, 18 and 20)."""
+def causes(messages: Sequence[Message], rules: Rules, tasks: Sequence[Task] = ()) -> dict[Event, set[Event]]:
+    """For each start and each completion, all that must have happened (rules 4, 5, 8, 18, 20, and of tasks)."""
     found: dict[Event, set[Event]] = {}
+    for k, task in enumerate(tasks):
+        found["open", k] = {("done", j) for j in task.before} or {("begin", 0)}
+        found["done", k] = {("worked", k)}
+        for i, m in enumerate(messages):
+            assert m.tasks
+            found["done", k] |= {("sent", i)} if m.tasks[0] == k else set()
+            found["done", k] |= {("complete", i)} if m.tasks[1] == k else set()
     for i, m in enumerate(messages):
         before = range(i)
         found["start", i] = {_version(messages, m.src, m.src_slot, m.step), ("here", m.src)}
@@ -91,8 +126,11 @@ def causes(messages: Sequence[Message], rules: Rules) -> dict[Event, set[Event]]
         if channel:
             found["start", i] |= {("sent", channel[-1]), ("gap", channel[-1])}
         connection = [j for j in channel if messages[j].dst == m.dst]
-        if rules.slots and len(connection) >= rules.slots:
-            found["start", i].add(("end", connection[-rules.slots]))
+        slots = (m.rules or rules).slots
+        if slots and len(connection) >= slots:
+            found["start", i].add(("end", connection[-slots]))
+        if m.tasks:
+            found["start", i].add(("open", m.tasks[0]))
         if rules.barrier:
             found["start", i] |= {("end", j) for j in before if messages[j].step < m.step}
 
@@ -102,6 +140,8 @@ def causes(messages: Sequence[Message], rules: Rules) -> dict[Event, set[Event]]
             found["complete", i].add(("complete", same_step[-1]))
         elif m.reduce:
             found["complete", i].add(_version(messages, m.dst, m.dst_slot, m.step))
+            if m.tasks and ("here", m.dst) in found["complete", i]:
+                found["complete", i].add(("open", m.tasks[1]))
     return found
 
 
@@ -138,25 +178,35 @@ class _Flow:
 
 
 class _Run:
-    def __init__(self, messages: Sequence[Message], links: Sequence[Link], rules: Rules, arrivals: dict[int, int]):
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        links: Sequence[Link],
+        rules: Rules,
+        arrivals: dict[int, int],
+        tasks: Sequence[Task] = (),
+    ):
         assert all(latency >= 1 for _, latency in links)
         assert all(a.step <= b.step for a, b in itertools.pairwise(messages))
         assert all(m.route or m.local for m in messages)
-        self.messages, self.links, self.rules = messages, links, rules
+        self.messages, self.links, self.rules, self.tasks = messages, links, rules, tasks
         self.now, self.phase = 0, HAPPEN
         self.heap: list[tuple[int, int, int, Callable[[], None]]] = []
         self.serial = itertools.count()
         self.happened: dict[Event, int] = {}
-        self.waiting = causes(messages, rules)
+        self.waiting = causes(messages, rules, tasks)
         self.servers: dict[Hashable, _Server] = defaultdict(_Server)
         self.tail: dict[int, int] = {}  # T_l of rule 11, at the last link passed
         self.flows: dict[int, _Flow] = {}
         # Rule 12: a channel's cap is a link of its own, numbered after the others.
         self.cap_link: dict[tuple[int, int], int] = {}
-        for m in messages:
-            self.cap_link.setdefault((m.src, m.channel), len(links) + len(self.cap_link))
+        self.cap_of: dict[int, int] = {}
+        for i, m in enumerate(messages):
+            link = self.cap_link.setdefault((m.src, m.channel), len(links) + len(self.cap_link))
+            self.cap_of[link] = self.of(i).channel_bandwidth
         for rank in {r for m in messages for r in (m.src, m.dst)}:
             self.fire_at(arrivals.get(rank, 0), ("here", rank))
+        self.fire_at(0, ("begin", 0))
 
     # The clock
 
@@ -186,17 +236,23 @@ class _Run:
             self.start(i)
         elif kind == "arrive":
             self.receive(i)
+        elif kind == "open":
+            self.fire_at(self.now + self.tasks[i].duration, ("worked", i))
 
     # Sending
 
+    def of(self, i: int) -> Rules:
+        """The rules that transfer `i` keeps to."""
+        return self.messages[i].rules or self.rules
+
     def start(self, i: int) -> None:
         m = self.messages[i]
-        self.fire_at(self.now + self.rules.g, ("gap", i))
+        self.fire_at(self.now + self.of(i).g, ("gap", i))
         if not m.route:
             self.fire_at(self.now + 1, ("sent", i))
             self.fire_at(self.now + 1, ("arrive", i))
             return
-        ready = self.now + (0 if m.local else self.rules.o_send)
+        ready = self.now + (0 if m.local else self.of(i).o_send)
         if self.rules.sharing == "fifo":
             self.at(ready, lambda: self.head(i, 0))
         else:
@@ -234,7 +290,7 @@ class _Run:
         m = self.messages[i]
         latency = self.links[m.route[place]][1]
         if place == 0:
-            cap = self.rules.channel_bandwidth
+            cap = self.of(i).channel_bandwidth
             self.tail[i] = self.now + max(service, service_ps(m.nbytes, cap) if cap else 0)
             self.fire_at(self.tail[i], ("sent", i))
         else:
@@ -247,12 +303,12 @@ class _Run:
     # fair: rules 12 to 16
 
     def capacity(self, link: int) -> int:
-        return self.links[link][0] if link < len(self.links) else self.rules.channel_bandwidth
+        return self.links[link][0] if link < len(self.links) else self.cap_of[link]
 
     def join(self, i: int) -> None:
         m = self.messages[i]
         links = m.route
-        if self.rules.channel_bandwidth:
+        if self.of(i).channel_bandwidth:
             links = (*links, self.cap_link[m.src, m.channel])
         full = min(self.capacity(link) for link in links)
         self.flows[i] = _Flow(m.nbytes, links, full, float(m.nbytes), since=self.now)
@@ -292,9 +348,9 @@ class _Run:
 
     def receive(self, i: int) -> None:
         m = self.messages[i]
-        service = 0 if m.local else self.rules.o_recv
-        if m.reduce and self.rules.gamma:
-            service += service_ps(m.nbytes, self.rules.gamma)
+        service = 0 if m.local else self.of(i).o_recv
+        if m.reduce and self.of(i).gamma:
+            service += service_ps(m.nbytes, self.of(i).gamma)
         if service == 0:
             self.fire(("end", i))
         else:
@@ -377,6 +433,40 @@ def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message],
             )
         step += 1
     return messages, links, _rules(rng, tiny), _arrivals(rng, n, tiny)
+
+
+def random_tasks(rng: random.Random, *, contention: bool) -> tuple[list[Message], list[Link], Rules, list[Task]]:
+    """A random case cut into operations, each with slots, channels and perhaps rules of its own, and what each rank
+    does in them: after random earlier things of its own or of others, with computation in between."""
+    messages, links, rules, _ = random_case(rng, contention=contention)
+    rules, tiny = replace(rules, barrier=False), rng.random() < 0.5
+    n, steps = 1 + max(max(m.src, m.dst) for m in messages), messages[-1].step + 1
+    cuts = sorted(rng.sample(range(1, steps), rng.randint(0, min(4, steps - 1))))
+    tasks: list[Task] = []
+    done: list[Message] = []
+
+    def task(rank: int, duration: int, among: int) -> int:
+        some = [k for k in range(among) if whose[k] == rank or rng.random() < 0.1]
+        tasks.append(Task(tuple(rng.sample(some, min(len(some), rng.randint(0, 2)))), duration))
+        whose.append(rank)
+        return len(tasks) - 1
+
+    whose: list[int] = []
+    for op, (a, b) in enumerate(itertools.pairwise([0, *cuts, steps])):
+        own = replace(_rules(rng, tiny), sharing=rules.sharing, barrier=False) if rng.random() < 0.5 else None
+        for rank in range(n):
+            if rng.random() < 0.5:
+                task(rank, rng.choice([0, rng.randint(1, 20 if tiny else 10**8)]), len(tasks))
+        some, most = len(tasks), 20 if tiny else 10**8
+        parts = [task(rank, 0 if rng.random() < 0.7 else rng.randint(1, most), some) for rank in range(n)]
+        done += [
+            replace(
+                m, src_slot=m.src_slot + 8 * op, dst_slot=m.dst_slot + 8 * op, channel=m.channel + 2 * op,
+                side=m.channel + 2 * op, tasks=(parts[m.src], parts[m.dst]), rules=own,
+            )
+            for m in messages if a <= m.step < b
+        ]  # fmt: skip
+    return done, links, rules, tasks
 
 
 def _chains(rng: random.Random, shared: int) -> list[list[int]]:

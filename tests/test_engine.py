@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, devices, program, schedule, star
-from oracle import Link, Message, Rules, random_case, simulate
+from oracle import Link, Message, Rules, Task, random_case, random_tasks, simulate, simulate_tasks
 
 from simcoll.compiled import have_numba
 from simcoll.engines import event, fast
@@ -19,6 +20,7 @@ from simcoll.errors import StuckError
 from simcoll.model import Dependencies, Params, dependencies
 from simcoll.program import Columns, Program, Routes, assemble, bind
 from simcoll.schedule import Schedule
+from simcoll.tasks import Tasks
 from simcoll.topology import Link as TopologyLink
 
 FAST = {"fast": (False, False), "replay": (True, False), "compiled": (False, True), "compiled replay": (True, True)}
@@ -50,6 +52,63 @@ def program_of(
     number = np.array([m.channel for m in messages], dtype=np.int32)
     columns = Columns(np.arange(len(rows), dtype=np.int32), sizes, kind.astype(np.int32), number, *waits(schedule))
     return build(schedule, params, network, routes, columns, {r: t for r, t in arrivals.items() if r < n})
+
+
+Joint = tuple[list[Message], list[Link], Rules, list[Task]]
+
+
+def joint_program_of(messages: list[Message], links: list[Link], rules: Rules, tasks: list[Task]) -> Program:
+    """A case of several operations as a program: their rules by way, of which each message has its own."""
+    kinds = list(dict.fromkeys(m.rules or rules for m in messages))
+    plain = program_of(messages, links, rules, {})
+    credit = np.full(len(messages), -1, np.int32)
+    for i, m in enumerate(messages):
+        slots = (m.rules or rules).slots
+        same = [
+            j for j in range(i) if (messages[j].src, messages[j].dst, messages[j].channel) == (m.src, m.dst, m.channel)
+        ]
+        credit[i] = same[-slots] if slots and len(same) >= slots else -1
+    channel, side = (np.full(max(column, default=-1) + 1, -1, np.int32) for column in (plain.channel, plain.side))
+    for i, m in enumerate(messages):
+        assert m.tasks
+        channel[plain.channel[i]], side[plain.side[i]] = m.tasks
+    before = np.array([j for task in tasks for j in task.before], np.int32)
+    first = np.cumsum([0, *(len(task.before) for task in tasks)], dtype=np.int32)
+    sizes = np.array([m.nbytes for m in messages])
+    return dataclasses.replace(
+        plain,
+        sizes=sizes,
+        kind=np.arange(len(messages), dtype=np.int32),
+        credit=credit,
+        params=dataclasses.replace(plain.params, slots=1),
+        tasks=Tasks(channel, side, np.array([task.duration for task in tasks]), first, before),
+        parts=tuple(Params(**{field: getattr(one, field) for field in Rules.__dataclass_fields__}) for one in kinds),
+        part=np.array([kinds.index(m.rules or rules) for m in messages]),
+    )
+
+
+def check_tasks(seed: int) -> None:
+    """One random case of several operations in all engines."""
+    case = random_tasks(random.Random(seed), contention=seed % 4 != 0)
+    played, (expected, tasks) = joint_program_of(*case), simulate_tasks(*case)
+    whole = event.run(played)
+    for name in ("start", "sent", "arrive", "end", "complete"):
+        assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
+    assert list(zip(whole.opened.tolist(), whole.done.tolist(), strict=True)) == tasks, seed
+    for compiled in (False, True):
+        if have_numba() or not compiled:
+            assert fast.run(played, compiled=compiled).timeline == whole, (seed, compiled)
+            found = fast.totals(played, compiled=compiled)
+            assert found is not None
+            assert found.makespan_ps == whole.makespan_ps, (seed, compiled)
+
+
+@pytest.mark.parametrize("batch", range(20))
+def test_several_operations_are_the_rules(batch: int) -> None:
+    """Of 1,000 random programs of several operations, with computation in between and rules of their own, the times of
+    every transfer and task are the oracle's in the event engine, and the event engine's in the others."""
+    for seed in range(batch * 50, batch * 50 + 50):
+        check_tasks(seed)
 
 
 def check(seed: int) -> None:

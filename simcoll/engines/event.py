@@ -1,7 +1,8 @@
 """The event engine on SimPy. This is the definition of simcoll's timing: slow, readable, complete.
 
-A process per channel takes up its transfers in order; a process per transfer carries it along its route; links and
-receive sides are servers that decide once an instant, after everything else at that instant (`LAST`).
+A process per channel takes up its transfers in order; a process per transfer carries it along its route; a process
+per task waits for what comes before it and for what it does; links and receive sides are servers that decide once an
+instant, after everything else at that instant (`LAST`).
 """
 
 from __future__ import annotations
@@ -201,8 +202,12 @@ class _Run:
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
         self.chained: dict[int, list[int]] = {}  # whose completion waits for this transfer's
         self.steps = _Steps(self.env, program) if self.params.barrier else None
+        tasks = len(program.tasks) if program.tasks else 0
+        self.opened, self.done = _Milestone(self.env, tasks), _Milestone(self.env, tasks)
         for transfers in self._channels():
             self.env.process(self.channel(transfers))
+        for task, work in enumerate(self._work()):
+            self.env.process(self.task(task, *work))
 
     def _channels(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in range(int(self.program.channel.max(initial=-1)) + 1)]
@@ -210,11 +215,28 @@ class _Run:
             found[channel].append(i)
         return found
 
+    def _work(self) -> list[tuple[list[int], list[int]]]:
+        """The transfers that each task sends, and those that it receives."""
+        found: list[tuple[list[int], list[int]]] = [([], []) for _ in self.done.at]
+        for i in range(len(self.program)):
+            sender, receiver = self.ends(i)
+            if sender != NONE:
+                found[sender][0].append(i)
+            if receiver != NONE:
+                found[receiver][1].append(i)
+        return found
+
+    def ends(self, i: int) -> tuple[int, int]:
+        """The tasks that send and receive transfer `i`."""
+        program, tasks = self.program, self.program.tasks
+        return (int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])) if tasks else (NONE, NONE)
+
     def _fabric(self) -> _Fabric:
-        capacity = dict(enumerate(self.program.bandwidths.astype(float).tolist()))
-        if self.params.channel_bandwidth:  # each channel's cap is a link of its own, behind the real ones
-            count, cap = len(capacity), float(self.params.channel_bandwidth)
-            capacity |= {count + c: cap for c in range(int(self.program.channel.max(initial=-1)) + 1)}
+        program, count = self.program, len(self.program.bandwidths)
+        capacity = dict(enumerate(program.bandwidths.astype(float).tolist()))
+        for i, channel in enumerate(program.channel.tolist()):
+            if program.params_of(i).channel_bandwidth:  # a channel's cap is a link of its own, behind the real ones
+                capacity[count + channel] = float(program.params_of(i).channel_bandwidth)
         return _Fabric(self.env, capacity)
 
     def finish(self) -> Timeline:
@@ -233,7 +255,25 @@ class _Run:
             complete=self.completed.column(),
             hop_begin=self.hop_begin,
             hop_end=self.hop_end,
+            opened=self.opened.column(),
+            done=self.done.column(),
         )
+
+    # --- tasks ---
+
+    def task(self, task: int, sends: list[int], receives: list[int]) -> Wait:
+        """What one rank does in one operation: open when all before it is done, done when all of it is."""
+        tasks = self.program.tasks
+        assert tasks
+        for before in tasks.before[slice(*tasks.first[task : task + 2])].tolist():
+            yield from self.done.wait(before)
+        self.opened.reach(task)
+        yield self.env.timeout(int(tasks.duration[task]))
+        for i in sends:
+            yield from self.sent.wait(i)
+        for i in receives:
+            yield from self.completed.wait(i)
+        self.done.reach(task)
 
     # --- sending ---
 
@@ -241,13 +281,14 @@ class _Run:
         """A channel: its transfers strictly in index order, a blocked one blocking those behind it."""
         env, program, free = self.env, self.program, 0
         yield env.timeout(int(program.arrivals[program.src[transfers[0]]]))
+        yield from self.opened.wait(self.ends(transfers[0])[0])
         for i in transfers:
             for predecessor in self.predecessors(i):
                 yield from predecessor
             if free > env.now:
                 yield env.timeout(free - env.now)
             self.started.reach(i)
-            free = env.now + self.params.g
+            free = env.now + program.params_of(i).g
             yield from self.leave(i)
             self.sent.reach(i)
 
@@ -268,19 +309,20 @@ class _Run:
             yield env.timeout(1)
             env.process(self.receive(i))
         else:
-            if self.params.o_send and not local:
-                yield env.timeout(self.params.o_send)
+            if (o_send := self.program.params_of(i).o_send) and not local:
+                yield env.timeout(o_send)
             yield from (self.leave_fifo if self.params.sharing == "fifo" else self.leave_fair)(i, route)
 
     def leave_fair(self, i: int, route: list[int]) -> Wait:
         hops, ready = slice(*self.program.hops.first[i : i + 2]), self.env.now
-        cap = [len(self.program.bandwidths) + int(self.program.channel[i])] if self.params.channel_bandwidth else []
+        capped, channel = self.program.params_of(i).channel_bandwidth, int(self.program.channel[i])
+        cap = [len(self.program.bandwidths) + channel] if capped else []
         yield self.fabric.send(i, int(self.program.nbytes[i]), route + cap)
         self.hop_begin[hops], self.hop_end[hops] = ready, self.env.now
         self.env.process(self.fly(i, int(self.program.latencies[route].sum())))
 
     def leave_fifo(self, i: int, route: list[int]) -> Wait:
-        nbytes, cap = int(self.program.nbytes[i]), self.params.channel_bandwidth
+        nbytes, cap = int(self.program.nbytes[i]), self.program.params_of(i).channel_bandwidth
         service = self.service(i, route[0])
         begin = yield self.link(route[0]).reserve(i, service)
         self.note(i, 0, begin, service)
@@ -333,6 +375,7 @@ class _Run:
         yield from self.completed.wait(int(self.program.chain[i]))
         if self.program.reduce[i] and self.program.chain[i] == NONE:  # what was there from the start came with its rank
             yield self.env.timeout(max(0, int(self.program.arrivals[self.program.dst[i]]) - self.env.now))
+            yield from self.opened.wait(self.ends(i)[1])
         self.completed.reach(i)
 
 

@@ -16,6 +16,7 @@ from simcoll import kernel
 from simcoll.compiled import Loops, choose
 from simcoll.model import NEVER, NONE, too_late
 from simcoll.program import Program, blocking_predecessors
+from simcoll.tasks import Tasks, grouped
 from simcoll.timeline import Timeline, Totals
 from simcoll.ways import Ways
 
@@ -24,6 +25,7 @@ Keep = Literal["hops", "times", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
+NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES)
 
 
 class Done(NamedTuple):
@@ -72,7 +74,12 @@ def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[
     """The outcome, None if not all came to an end, and the shortcut taken. Raises InputError beyond the clock."""
     run_ = _Run(program, loops, keep)
     ways = {"none": run_.fair if program.params.sharing == "fair" else run_.fifo}
-    if shortcuts and program.params.blocking == "no" and program.bandwidths[program.routes.links].all():
+    if (
+        shortcuts
+        and not program.tasks
+        and program.params.blocking == "no"
+        and program.bandwidths[program.routes.links].all()
+    ):
         ways = {"replay": run_.replay, **ways}
     for shortcut, way in ways.items():
         outcome = way()
@@ -91,6 +98,7 @@ class _Run:
         self.count = len(program)
         self.give, self.fill = loops.give, loops.fill
         self.ways = Ways(program)
+        self.opened, self.done = self.zeros(0, 0)  # of tasks
 
     # --- what the kernel is given ---
 
@@ -105,17 +113,19 @@ class _Run:
         return self.gives(self.program.way, self.program.kind, self.program.side)
 
     def costs(self) -> tuple[Any, ...]:
-        """The gap; service times at the channel's cap, by size; those at the receive side, and before which time no
-        version can be complete, by transfer."""
-        cap = self.params.channel_bandwidth
-        return (self.params.g, *self.gives(self.ways.at_rate(cap) if cap else NO_TIMES, self.receive(), self.came()))
+        """The gap, by route; service times at the channel's cap, by size; those at the receive side, and before which
+        time no version can be complete, by transfer. None where all are 0."""
+        gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
+        caps = self.ways.at_rates(cap) if cap.any() else NO_TIMES
+        return self.gives(gap if gap.any() else NO_TIMES, caps, self.receive(), self.came())
 
     def receive(self) -> Array:
-        program, (o_recv, gamma) = self.program, (self.params.o_recv, self.params.gamma)
-        if not o_recv and not gamma:
+        program = self.program
+        o_recv, gamma = program.by_way("o_recv"), program.by_kind("gamma")
+        if not o_recv.any() and not gamma.any():
             return NO_TIMES
-        costs: Array = np.where(program.routes.src == program.routes.dst, 0, o_recv).astype(np.int64)[program.way]
-        return costs + self.ways.at_rate(gamma)[program.kind] * program.reduce if gamma else costs
+        costs: Array = np.where(program.routes.src == program.routes.dst, 0, o_recv)[program.way]
+        return costs + self.ways.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else costs
 
     def came(self) -> Array:
         """What was there from the start came with its rank; only a reduction into it waits for that."""
@@ -134,10 +144,8 @@ class _Run:
 
     def lead(self) -> Any:
         """From start to ready, by route."""
-        src, dst, *_ = self.program.routes
-        return self.give(
-            np.where(src == dst, 0, self.params.o_send).astype(np.int64) if self.params.o_send else NO_TIMES
-        )
+        (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
+        return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
     def net(self) -> tuple[Any, ...]:
         """Rate and latency of each link; service times by size and rate, how many rates."""
@@ -178,7 +186,28 @@ class _Run:
         if self.params.barrier:
             for i in np.flatnonzero(program.step > program.step[:1]).tolist():
                 pending[i] += 1
-        return (chain, chain_after, first_reader, next_reader, credit_after, self.give(turn)), after, pending
+        waits = (chain, chain_after, first_reader, next_reader, credit_after, self.give(turn), self.tasks(pending))
+        return waits, after, pending
+
+    def tasks(self, pending: Any) -> tuple[Any, ...]:
+        """What the kernel knows of tasks (see there); the first transfer of each channel waits for its own."""
+        program, tasks = self.program, self.program.tasks or NO_TASKS
+        count, index = len(tasks), np.arange(self.count if len(tasks) else 0, dtype=np.int32)
+        sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
+        first = np.where(program.channel_before == NONE, sender, NONE) if count else index
+        added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
+        for i in np.flatnonzero(first >= 0).tolist():
+            pending[i] += 1
+        to_do = np.ones(count, np.int32)
+        for of in (first, receiver):
+            to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)
+        lists = (*tasks.behind(), *grouped(first, index, count), *grouped(added, index, count))
+        self.opened, self.done = self.zeros(count, count)
+        return (
+            *self.gives(sender, receiver, added, np.diff(tasks.first)), self.opened,
+            self.give(to_do), self.done, self.fill(count + 1, 0), self.give(tasks.duration),
+            self.gives(*lists),
+        )  # fmt: skip
 
     def start(self, pending: Any, out: tuple[Any, ...]) -> tuple[Any, Any]:
         """Where each transfer is; and what it takes to start one: a time (first when its rank has come) and how many
@@ -227,14 +256,14 @@ class _Run:
             graph, self.steps(), go, state, self.zeros(len(self.program.bandwidths), self.sides()), out, hops,
             self.heap(self.count),
         )  # fmt: skip
-        return _Outcome(ended, latest, (*out, *hops[:2]))
+        return self.outcome(ended, latest, (*out, *hops[:2]))
 
     def fair(self) -> _Outcome:
         program, give, fill, ways = self.program, self.give, self.fill, self.ways
         out, (graph, after, pending), service = self.out(), self.graph(), self.net()[2:]
         state, go = self.start(pending, out)
         ready = fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
-        capacity, cap = program.bandwidths.astype(np.float64), self.params.channel_bandwidth
+        capacity, caps = program.bandwidths.astype(np.float64), self.caps()
         hop, shared = ways.shared()
         flows, links, width = int(program.channel.max(initial=-1)) + 1, len(capacity), int(np.diff(hop).max(initial=0))
 
@@ -245,23 +274,37 @@ class _Run:
         paths = (fill(flows * width, 0), fill(flows, 0), width, owner)
         rows = (fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0))
         found = (fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0))
-        levels = (give(np.append(capacity, np.full(flows if cap else 0, float(cap)))), *each(links, 0.0, 0.0, 0.0))
-        bound = min([*capacity.tolist(), cap or np.inf])
+        levels = (give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0))
+        bound = min([*capacity.tolist(), *caps.tolist()])
         flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE))
         ended, latest = self.loops.run.fair(
             (*self.plan(), after, give(program.channel), give(program.sizes.astype(np.float64))),
             self.costs(), self.gives(hop, shared),
-            (*self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()), links if cap else NONE),
+            (*self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()), links if len(caps) else NONE),
             service,
             graph, self.steps(), go, state, self.zeros(self.sides())[0], out, ready,
             paths, rows, found, levels, bound, flow, (*each(links, 0), fill(links, 0)),
             self.heap(self.count), self.heap(flows, tracked=True),
         )  # fmt: skip
         if self.keep != "hops":
-            return _Outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))
+            return self.outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))
         lengths = np.diff(program.hops.first)
         begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, out[1]))
-        return _Outcome(ended, latest, (*out, begin, gone))
+        return self.outcome(ended, latest, (*out, begin, gone))
+
+    def caps(self) -> Array:
+        """The cap of each channel in B/s, infinite where it has none; empty if none has."""
+        program, cap = self.program, self.program.by_way("channel_bandwidth")
+        if not cap.any():
+            return np.zeros(0)
+        caps = np.full(int(program.channel.max(initial=-1)) + 1, np.inf)
+        found = cap[program.way]
+        caps[program.channel[found > 0]] = found[found > 0]
+        return caps
+
+    def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _Outcome:
+        """With the times of tasks."""
+        return _Outcome(ended, max([latest, *self.done]), (*columns, self.opened, self.done))
 
 
 def _turns(before: Array) -> Array:
