@@ -108,7 +108,8 @@ class LinkRule(Model):
 
 
 class SystemFile(Model):
-    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster."""
+    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster. `profile`
+    tells what calls of the library cost on it."""
 
     name: str
     description: str = ""
@@ -116,6 +117,7 @@ class SystemFile(Model):
     gpu: Gpu | None = None
     nic: Nic | None = None
     nccl: Search | None = None
+    profile: str | None = None
     devices: Annotated[
         Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
         Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),

@@ -122,7 +122,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
     """A call as NCCL makes it: one of its channels is run, and stands for all."""
     rated = topology or _topology(scenario.model_copy(update={"profile": PLAIN}))
     lowered = lower(scenario, costs, rated, _placed(scenario, rated))
-    one, many = predict(lowered.point(costs), lowered.topology(profile.links)), lowered.call.channels
+    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
     totals = dataclasses.replace(
         one.totals,
         carried=one.totals.carried * many,

@@ -22,6 +22,7 @@ from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import find_measured, read_measured
 from simcoll.model import Params
+from simcoll.nccl import constants
 from simcoll.profile import ModelSpec, find_profile, load_profile
 from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
@@ -35,7 +36,20 @@ ITEMSIZE: Final = {
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
-    {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
+    {
+        "name",
+        "seed",
+        "collective",
+        "algorithm",
+        "ranks",
+        "root",
+        "op",
+        "dtype",
+        "in_place",
+        "protocol",
+        "library_version",
+        "profile",
+    }
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
 )
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
@@ -136,6 +150,7 @@ class Scenario(Model):
     op: Annotated[str, _named("operator", tuple(OPERATORS))] = "sum"
     in_place: StrictBool = False
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
+    library_version: str | None = None
     size: Size = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
@@ -191,6 +206,15 @@ class Scenario(Model):
     @classmethod
     def _known_profile(cls, value: str) -> str:
         find_profile(value)
+        return value
+
+    @field_validator("library_version")
+    @classmethod
+    def _known_release(cls, value: str | None) -> str | None:
+        try:
+            constants.nccl(value)
+        except InputError as error:
+            raise ValueError(str(error.diagnostics[0])) from None
         return value
 
     @field_validator("weights")

@@ -99,7 +99,7 @@ class _Estimating:
         line = line if self.asked else self._drop_untold(line)
         self._check_enough()
         values = fitting.begin(line, self.some.measured, self._bounds)
-        return Line(values, line.at(values), line.slopes)
+        return fitting.in_effect(self._model, fitting.line(self._model, values, self._bounds), line, self._bounds)
 
     def _fitted(self, start: Line) -> Line:
         return fitting.fit(self._model, self.some.measured, start.values, self._bounds)
@@ -134,6 +134,8 @@ class _Estimating:
         """Leave out what the rows do not tell, or refuse it if it was asked for."""
         reasons = {}
         for untold in fitting.untold(line, self._bounds):
+            if not untold.alike and self._arrived(line, untold.number):
+                continue
             alike = " and ".join(self.names[i] for i in untold.alike)
             reasons[self.names[untold.number]] = f"these rows cannot tell it from {alike}" if alike else NO_EFFECT
         if reasons and self.asked:
@@ -145,6 +147,12 @@ class _Estimating:
             raise InputError("no parameter has an effect on these rows", "name some with --free")
         return line
 
+    def _arrived(self, line: Line, number: int) -> bool:
+        """Whether a parameter has no effect only where the fit has led it, as something else is slower there."""
+        back = line.values.copy()
+        back[number] = self.null[self.names[number]]
+        return bool((np.abs(self._model(back) / line.times - 1) > fitting.EFFECT).any())
+
     def _drop_unneeded(self, line: Line) -> Line:
         """Leave out, unless it was asked for, what fits as well where it began (by the Bayesian information criterion:
         a parameter has to gain the logarithm of the number of rows). An efficiency stays."""
@@ -154,13 +162,18 @@ class _Estimating:
             loss = {
                 name: fitting.loss_without(line, self.some.measured, bounds, width, j, self.null[name])
                 for j, name in enumerate(self.names)
-                if not name.startswith("efficiency")
+                if not name.startswith("efficiency") and not self._stuck(line, j)
             }
             least = min(loss, key=loss.__getitem__, default=None)
             if least is None or loss[least] > np.log(len(self.some)):
                 break
             line = self._leave(line, least, NO_SIGN)
         return line
+
+    def _stuck(self, line: Line, number: int) -> bool:
+        return not np.abs(line.relative(self._bounds)[:, number]).max() >= fitting.EFFECT and self._arrived(
+            line, number
+        )
 
     # --- telling ---
 
@@ -188,6 +201,8 @@ class _Estimating:
         for j, name in enumerate(self.names):
             if name.startswith("efficiency") and high[j] < 1:
                 notes.append(f"{name} is above 100 %: the topology understates its links, or another schedule ran")
+            elif self._stuck(line, j):
+                notes.append(f"{name} has no effect from where it stands on: something else is slower")
             elif line.values[j] > AT_LIMIT * self._bounds.upper[j]:
                 notes.append(f"{name} stands at the most that is allowed: the model lacks what these rows show")
         return notes

@@ -24,6 +24,8 @@ LEAST_WIDTH: Final = 0.02  # log residuals below are noise, whatever the others 
 SINE: Final = 0.01  # of the angle between a column and those before it, below which they are one
 EFFECT: Final = 1e-3  # share of a time: a parameter that changes none by more has no effect
 DRAWS: Final = 400
+POLISHING: Final = 12  # steps
+HALVINGS: Final = 5  # of a step that leads too far
 
 Array = NDArray[np.float64]
 
@@ -80,18 +82,55 @@ def line(model: Model, values: Array, bounds: Bounds) -> Line:
 
 def fit(model: Model, measured: Array, start: Array, bounds: Bounds) -> Line:
     """The line of the model at the values that fit best, found from `start` on; `begin` makes a good one."""
-    values, wide = start, 0.0
+    values, wide, before = start, 0.0, None
     for turn in range(ROUNDS):
-        here = line(model, values, bounds)
+        here = before = in_effect(model, line(model, values, bounds), before, bounds)
+        values = here.values
         wide = width(here, measured) if turn < ROUNDS // 2 else wide  # then fixed, so that it comes to an end
         wanted = refit(here, measured, bounds, wide)
         if (np.abs(wanted - values) <= SETTLED * np.maximum(values, 0.01 * bounds.scale)).all():
             break
         moved = _damped(model, here, measured, wanted, wide)
         if np.array_equal(moved, values):
-            break
+            return _polished(model, here, measured, bounds, wide)
         values = moved
     return here
+
+
+def _polished(model: Model, here: Line, measured: Array, bounds: Bounds, width: float) -> Line:
+    """From where lines lead no further, as times bend there: by small steps of the model itself."""
+    from scipy.optimize import least_squares
+
+    goal, scale = np.log(measured), np.maximum(here.values, 0.01 * bounds.scale)
+    lower, upper = bounds.lower / scale, bounds.upper / scale
+    found = least_squares(
+        lambda x: np.log(model(x * scale)) - goal,
+        np.clip(here.values / scale, lower + 1e-9, upper - 1e-9),
+        bounds=(lower, upper),
+        loss="soft_l1",
+        f_scale=width,
+        diff_step=0.01,
+        max_nfev=POLISHING,
+    )
+    better = _cost(model(found.x * scale), measured, width) < _cost(here.times, measured, width)
+    return line(model, found.x * scale, bounds) if better else here
+
+
+def in_effect(model: Model, here: Line, before: Line | None, bounds: Bounds) -> Line:
+    """The line, gone back with the values that have lost their effect on the way: a step too far, to where something
+    else is slower, from where no slope leads back."""
+    for _ in range(HALVINGS if before else 0):
+        assert before is not None
+        lost = _effects(before, bounds) & ~_effects(here, bounds)
+        if not lost.any():
+            break
+        here = line(model, np.where(lost, (here.values + before.values) / 2, here.values), bounds)
+    return here
+
+
+def _effects(here: Line, bounds: Bounds) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.abs(here.relative(bounds)).max(axis=0, initial=0) >= EFFECT
+    return found
 
 
 def begin(here: Line, measured: Array, bounds: Bounds) -> Array:
@@ -129,7 +168,7 @@ def refit(here: Line, measured: Array, bounds: Bounds, width: float) -> Array:
 def _damped(model: Model, here: Line, measured: Array, wanted: Array, width: float) -> Array:
     """As far towards `wanted` as the model itself gains by it."""
     before = _cost(here.times, measured, width)
-    for halvings in range(5):
+    for halvings in range(HALVINGS):
         values: Array = here.values + (wanted - here.values) / 2**halvings
         if _cost(model(values), measured, width) < before:
             return values

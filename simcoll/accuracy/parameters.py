@@ -27,7 +27,8 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "first", "rate", "own"),
     "LL128": ("hop", "rate"),
     "Simple": ("start", "hop", "own"),
-    "NVLS": ("hop", "rate"),
+    "NVLS": ("hop", "reach"),
+    "P2P": ("start", "hop", "rate", "own", "reach"),
 }
 _AS: Final = {
     "grid": "launch",
@@ -35,6 +36,7 @@ _AS: Final = {
     "start": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
+    "reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
 MOST_OWN: Final = 4.0  # as `Block` has it
@@ -82,7 +84,8 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
     """Kernels with another cost of a parameter."""
     found = kernels or Kernels()
     family, (what, _, key) = _family(name), name.partition(".")
-    value = cost if family == "own" else round(cost) if family == "launch" else _rate(cost)
+    values = {"own": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
+    value = values.get(family, _rate(cost))
     changed = {key: value} if key else {}
     update = {what: getattr(found, what).model_copy(update=changed)} if key else {name: value}
     return found.model_copy(update=update)
@@ -91,7 +94,8 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
 def _of_kernels(name: str, kernels: Kernels) -> float:
     what, _, key = name.partition(".")
     value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
-    return PS_PER_S / value if value and _family(name) == "channel_bandwidth" else float(value)
+    above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
+    return above / value if above and value else float(value)
 
 
 def cost(name: str, profile: Profile, params: Params) -> float:

@@ -9,6 +9,7 @@ from simcoll import config, registry, scenario, systems
 from simcoll.collectives import collective
 from simcoll.errors import Place
 from simcoll.formats.measured import Row
+from simcoll.nccl.constants import nearest
 from simcoll.promises import OPERATORS
 from simcoll.scenario import Point
 
@@ -24,6 +25,7 @@ class Asking:
         spec = scenario.topology_spec(name, assignments=topology_sets)
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
+        self.profile = systems.load_system(spec.system).profile if spec.system else None
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
 
     def points(self, row: Row) -> list[Point]:
@@ -43,11 +45,19 @@ class Asking:
             "dtype": row.dtype or "float32",
             "size": f"{row.size_bytes} B",
             **_said(row),
+            **self._library(row),
         }
         if not self.bare:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith(SWEPT)]
         return scenario.points(config.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+
+    def _library(self, row: Row) -> dict[str, Any]:
+        """What rows of the library's own collectives are predicted with: what its calls cost here, and its release."""
+        if row.harness == "p2p" or self.profile is None:
+            return {}
+        release = nearest(row.library_version) if row.library_version else None
+        return {"profile": self.profile, **({"library_version": release} if release else {})}
 
 
 def _said(row: Row) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class _Call(_Run):
         program = dataclasses.replace(
             program,
             params=dataclasses.replace(program.params, **self.lowered.params(costs)),
-            bandwidths=np.array([self.lowered.bandwidth(link, setting.links) for link in self.links], np.int64),
+            bandwidths=np.array([self.lowered.bandwidth(link, setting.links, costs) for link in self.links], np.int64),
         )
         timeline = fast.run(program, hops=False).timeline
         if timeline is None:

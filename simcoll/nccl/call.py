@@ -13,13 +13,13 @@ from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
 from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.constants import Algorithm, Collective, Protocol
+from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, Protocol
 from simcoll.nccl.costs import Block, Kernels, Kind
 from simcoll.nccl.protocols import chunk_bytes, figures
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
-OURS: Final[dict[tuple[Algorithm, Collective], str]] = {
+OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("ring", "all_reduce"): "ring",
     ("ring", "all_gather"): "ring",
     ("ring", "reduce_scatter"): "ring",
@@ -29,7 +29,9 @@ OURS: Final[dict[tuple[Algorithm, Collective], str]] = {
     ("nvls", "all_reduce"): "nvls",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
+    ("p2p", "all_to_all"): "direct",
 }
+P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
 NVLS_CHUNK: Final = 128 << 10
 _NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
 
@@ -39,8 +41,8 @@ class Call:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each."""
 
     communicator: Communicator
-    collective: Collective
-    algorithm: Algorithm
+    collective: str
+    algorithm: Algorithm | Literal["p2p"]
     protocol: Protocol
     nbytes: int
     itemsize: int
@@ -50,7 +52,7 @@ class Call:
     @property
     def kind(self) -> Kind:
         """Whose costs are its."""
-        return "NVLS" if self.algorithm.startswith("nvls") else self.protocol
+        return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
 
     @property
     def schedule(self) -> str:
@@ -70,9 +72,11 @@ class Call:
 
     @property
     def chunk(self) -> int:
-        """What is handed on at a time, at most."""
+        """What is handed on at a time, at most; 0: everything."""
+        if self.algorithm == "p2p":
+            return 0
         if self.kind != "NVLS":
-            return chunk_bytes(self.collective, self.algorithm, self.protocol)
+            return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
         heads, chunk = self.communicator.ranks, NVLS_CHUNK
         for times, most in _NVLS_LESS:
             if self.nbytes < times * self.channels * heads * chunk:
@@ -81,24 +85,28 @@ class Call:
 
     def params(self, costs: Kernels) -> dict[str, int]:
         """Parameters of the engines."""
-        block = self._block(costs)
+        block = self.block(costs)
         if self.kind == "NVLS":
-            return {"o_send": block.hop, "channel_bandwidth": block.rate}
+            return {"o_send": block.hop}
+        if self.kind == "P2P":
+            return {}
         return {"o_recv": block.hop + self._handled(block)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""
-        block = self._block(costs)
+        block = self.block(costs)
         wide = costs.grid - costs.grid // self.channels
-        step = self._handled(block) if self.kind != "Simple" else -(-self.piece * PS_PER_S // bandwidth)
-        copied = 0 if self.kind == "NVLS" else round(block.own * step)
-        return launch + wide + block.start + copied
+        if self.kind == "P2P" and self.protocol == "LL":
+            return launch + wide + block.hop + _service(self.piece, block.rate)
+        step = _service(self.piece, bandwidth) if self.protocol == "Simple" else self._handled(block)
+        return launch + wide + block.start + (0 if self.kind == "NVLS" else round(block.own * step))
 
-    def shares_links(self) -> bool:
-        """Whether links are what limits it: then each channel has its share of them."""
-        return self.kind in ("Simple", "NVLS")
+    def share_of_links(self, costs: Kernels) -> float:
+        """What a channel has of them: where links are what limits it, what all channels reach is shared."""
+        return self.block(costs).reach / (self.channels if self.kind in ("Simple", "NVLS") else 1)
 
-    def _block(self, costs: Kernels) -> Block:
+    def block(self, costs: Kernels) -> Block:
+        """What its blocks cost."""
         found: Block = getattr(costs, self.kind)
         return found
 
@@ -117,23 +125,29 @@ def _service(nbytes: int, bandwidth: int) -> int:
 
 def call(
     comm: Communicator,
-    collective: Collective,
+    collective: str,
     nbytes: int,
     itemsize: int,
     version: str | None = None,
     *,
-    algorithm: Algorithm | Literal["auto"] = "auto",
+    algorithm: Algorithm | Literal["auto", "p2p"] = "auto",
     protocol: Protocol | Literal["auto"] = "auto",
 ) -> Call:
     """What NCCL does with a call, or would with that algorithm and protocol. Raises RefusedError if it could not."""
+    if ("p2p", collective) in OURS:
+        usual: Protocol = "LL" if nbytes // comm.ranks <= P2P_LL else "Simple"
+        return Call(comm, collective, "p2p", usual if protocol == "auto" else protocol, nbytes, itemsize, 1, 0)
+    served = next((name for name in COLLECTIVES if name == collective), None)
+    if served is None:
+        raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
     chosen = Selection(
-        {collective: frozenset([algorithm])} if algorithm != "auto" else {},
-        {collective: frozenset([protocol])} if protocol != "auto" else {},
+        {served: frozenset(name for name in ALGORITHMS if name == algorithm)} if algorithm != "auto" else {},
+        {served: frozenset([protocol])} if protocol != "auto" else {},
     )
     table = tuner.table(comm, version, chosen)
-    choice = tuner.choose(table, collective, nbytes)
-    if choice is None or (choice.algorithm, collective) not in OURS:
+    choice = tuner.choose(table, served, nbytes)
+    if choice is None or (choice.algorithm, served) not in OURS:
         what = f"{algorithm if choice is None else choice.algorithm}/{protocol}"
         raise RefusedError(f"NCCL has no {what} for {collective} here, or it is not modelled")
     found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
-    return Call(comm, collective, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)
+    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)

@@ -142,6 +142,17 @@ def rccl(version: str | None = None) -> RcclConstants:
     return RcclConstants.model_validate({**file, "release": version or file["release"]})
 
 
+def nearest(version: str) -> str | None:
+    """The release of NCCL whose constants are known that is nearest to the one in a text (`2.27.3+cuda12.4`); None if
+    there is none in it."""
+    file = config.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    found = re.search(r"\d+\.\d+", version)
+    if found is None:
+        return None
+    known: tuple[str, str] = (file["oldest"], file["release"])
+    return max(known[0], min(found[0], known[1], key=_release), key=_release)
+
+
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
     """The constants of a release of a library; raises InputError."""
     return nccl(version) if library == "nccl" else rccl(version)

@@ -6,15 +6,14 @@ time of the block. In Simple the block hands slices to the link, and the link is
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from simcoll.config import Model
 from simcoll.quantities import Cap, Duration, Share
 
-Kind = Literal["LL", "LL128", "Simple", "NVLS"]
-KINDS: Final[tuple[Kind, ...]] = ("LL", "LL128", "Simple", "NVLS")
+Kind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 
 
 class Block(Model):
@@ -23,7 +22,7 @@ class Block(Model):
     `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on.
     `first`: B/s at which its threads move their first line each; `rate`: B/s of all that comes after. `own`: what a
     rank's own block takes, which is copied locally, as a share of a step without its hop; a block does one thing at a
-    time.
+    time. `reach`: the share of its links' bandwidth that it reaches.
     """
 
     start: Duration = 0
@@ -31,10 +30,12 @@ class Block(Model):
     first: Cap = 0
     rate: Cap = 0
     own: Annotated[Share, Field(le=4)] = 0.0
+    reach: Annotated[Share, Field(gt=0)] = 1.0
 
 
 class Kernels(Model):
-    """Of a release; `grid` is what a launch of very many blocks takes longer than that of one."""
+    """What calls cost; `grid` is what a launch of very many blocks takes longer than that of one. `version` is the
+    release where a scenario does not say another."""
 
     library: Literal["nccl", "rccl"] = "nccl"
     version: str | None = None
@@ -43,3 +44,4 @@ class Kernels(Model):
     LL128: Block = Block()
     Simple: Block = Block()
     NVLS: Block = Block()
+    P2P: Block = Block()

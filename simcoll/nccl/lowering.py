@@ -12,7 +12,6 @@ from simcoll.model import Params
 from simcoll.nccl import call as calls
 from simcoll.nccl.call import Call
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.nccl.constants import COLLECTIVES
 from simcoll.nccl.costs import Kernels
 from simcoll.profile import LinkScale, ModelSpec
 from simcoll.recent import Recent
@@ -33,17 +32,13 @@ class Lowered:
     rated: Topology
     path: tuple[Link, ...]
 
-    def share(self, kind: str) -> float:
-        """What a channel has of a link of a kind."""
-        return 1 / self.call.channels if self.call.shares_links() else 1.0
-
     def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines."""
         return self.call.params(costs)
 
     def launch_ps(self, costs: Kernels, launch: int, links: Mapping[str, LinkScale]) -> int:
         """What the call takes beside what engines run."""
-        return self.call.launch_ps(costs, launch, min(self.bandwidth(link, links) for link in self.path))
+        return self.call.launch_ps(costs, launch, min(self.bandwidth(link, links, costs) for link in self.path))
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
@@ -51,22 +46,21 @@ class Lowered:
         changed = {"algorithm": self.call.schedule, "protocol": "none", "size": self.call.share}
         return self.scenario.model_copy(update={**changed, "model": spec, "profile": PLAIN})
 
-    def bandwidth(self, link: Link, links: Mapping[str, LinkScale]) -> int:
+    def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
         """What a channel has of a link, in B/s."""
-        return max(1, round(link.bandwidth * (links.get(link.kind, LinkScale()).efficiency * self.share(link.kind))))
+        served = links.get(link.kind, LinkScale()).efficiency
+        return max(1, round(link.bandwidth * (served * self.call.share_of_links(costs))))
 
-    def topology(self, links: Mapping[str, LinkScale]) -> Topology:
+    def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them; what a hop takes is told by the costs, latencies are none."""
         graph = self.rated.graph.copy()
         for *_, data in graph.edges(data=True):
-            data["link"] = Link(self.bandwidth(data["link"], links), 1, data["link"].kind)
+            data["link"] = Link(self.bandwidth(data["link"], links, costs), 1, data["link"].kind)
         return Topology(graph, self.rated.name, self.rated.routing, self.rated.explicit)
 
 
 def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> Lowered:
     """The call of a point whose ranks have these places; raises RefusedError for what NCCL's kernels do not do."""
-    if scenario.collective not in COLLECTIVES:
-        raise RefusedError(f"kernels for {scenario.collective} are not modelled; take another profile")
     if scenario.subgroups or scenario.weights:
         raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
     found = calls.call(
@@ -74,7 +68,7 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
         scenario.collective,
         scenario.nbytes,
         scenario.itemsize,
-        costs.version,
+        scenario.library_version or costs.version,
         algorithm=_theirs(scenario),
         protocol="auto" if scenario.protocol == "none" else scenario.protocol,
     )
