@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, Final
-
-import numpy as np
 
 from simcoll import algorithms, registry
 from simcoll.collectives import ALL, NOTHING, collective
 from simcoll.engines import event
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.executors.proof import Proof, prove
+from simcoll.formats.schedules.document import sent_fraction
 from simcoll.model import Params
 from simcoll.program import bind
 from simcoll.schedule import Schedule
@@ -49,94 +46,6 @@ def check_length(name: str, n: int, root: int = 0) -> None:
     lengths = itertools.accumulate(part.transfers for part in entry.steps(request))
     if n > MOST_RANKS or any(length > MOST_TRANSFERS for length in lengths):
         raise InputError(f"--ranks: {name} of {n} ranks is too long to be shown", "take fewer ranks")
-
-
-def sent_fraction(schedule: Schedule) -> Fraction:
-    """The largest share of the collective's size that any rank sends."""
-    held = collective(schedule.collective)
-    nbytes = schedule.n_chunks * schedule.n
-    sizes = held.sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root)
-    each = int(sizes.max(initial=0))
-    away = (schedule.src != schedule.dst) & (schedule.src < schedule.n)
-    most = int(np.bincount(schedule.src[away], minlength=1).max())
-    return Fraction(most * each, nbytes)
-
-
-def counts(schedule: Schedule) -> dict[str, Any]:
-    """Steps, messages and the share of the data that the busiest rank sends."""
-    return {
-        "steps": schedule.n_steps,
-        "messages": schedule.messages,
-        "bytes_per_rank_fraction": float(sent_fraction(schedule)),
-    }
-
-
-def document(schedule: Schedule) -> str:
-    """A schedule as JSON: what `simcoll verify --schedule` reads."""
-    extra = {"agents": schedule.agents} if schedule.agents else {}
-    extra |= {"root": schedule.root} if schedule.root else {}
-    return json.dumps(
-        {
-            "collective": schedule.collective,
-            "algorithm": schedule.algorithm,
-            "ranks": schedule.n,
-            "n_chunks": schedule.n_chunks,
-            **extra,
-            "counts": counts(schedule),
-            "transfers": [[*map(int, row[:5]), bool(row.reduce)] for row in schedule],
-        }
-    )
-
-
-MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have
-
-_KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
-
-
-def parse(text: str, source: str) -> Schedule:
-    """Read `document`'s JSON; raises InputError naming what is wrong with it."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        what = getattr(error, "msg", "nested too deeply")
-        raise InputError(
-            f"{source}:{line}:{column}: not JSON: {what}", "give what `simcoll show --json` prints"
-        ) from None
-    if not isinstance(found, dict):
-        raise InputError(f"{source}:1:1: not a mapping", "give what `simcoll show --json` prints")
-    for key, kind in _KEYS.items():
-        if not isinstance(found.get(key), kind) or isinstance(found.get(key), bool):
-            raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", "see `simcoll show --json`")
-    for i, row in enumerate(found["transfers"]):
-        if (
-            not isinstance(row, list)
-            or len(row) != 6
-            or not all(isinstance(x, int) for x in row)
-            or row[5] not in (0, 1)
-        ):
-            what = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
-            raise InputError(f"{source}:1:1: {what}", "see `simcoll show --json`")
-    agents, root = found.get("agents", 0), found.get("root", 0)
-    limits = {"ranks": (found["ranks"], 1, MOST), "n_chunks": (found["n_chunks"], 1, MOST // max(1, found["ranks"]))}
-    limits |= {"agents": (agents, 0, MOST), "root": (root, 0, found["ranks"] - 1)}
-    for key, (value, least, most) in limits.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise InputError(f"{source}:1:1: {key}: {value!r} is out of range", f"write {least} … {most}")
-    try:
-        collective(found["collective"])
-        return Schedule.from_rows(
-            found["transfers"],
-            collective=found["collective"],
-            algorithm=found["algorithm"],
-            n=found["ranks"],
-            n_chunks=found["n_chunks"],
-            agents=agents,
-            root=root,
-        )
-    except (ScheduleError, ValueError) as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(f"{source}:1:1: {what}", cure) from None
 
 
 def star_time_ps(schedule: Schedule) -> int:

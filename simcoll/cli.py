@@ -31,6 +31,10 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
         "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
     ),
     "validate": ("validate.validate", "Measure, fit, predict, and report how good predictions are."),
+    "import": (
+        "exchange.import_",
+        "Turn a file of another program into one of ours, and tell what was read and assumed.",
+    ),
     "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),

@@ -135,7 +135,7 @@ def _examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
     first = scenarios[0]
     for scenario in scenarios:
         if scenario.topology == first.topology and scenario.ranks == first.ranks:
-            name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,", "---", ") "))
+            name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
             if name not in found or scenario.nbytes > found[name].nbytes:
                 found[name] = scenario
     return found

@@ -94,8 +94,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
         return _fastest(scenario, topology)
     if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
         return _in_buckets(scenario, topology)
-    topology = profile.serve(topology) if topology else _topology(scenario)
-    places = _placed(scenario, topology)
+    topology = profile.serve(topology) if topology else topology_of(scenario)
+    places = placed(scenario, topology)
     source, proved = source_of(scenario, topology, places)
     devices = (*places, *topology.agents_for(places)[: source.agents])
     prediction = functools.partial(Prediction, scenario, topology, devices, source)
@@ -120,8 +120,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
 
 def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topology | None) -> Prediction:
     """A call as NCCL makes it: one of its channels is run, and stands for all."""
-    rated = topology or _topology(scenario.model_copy(update={"profile": PLAIN}))
-    lowered = lower(scenario, costs, rated, _placed(scenario, rated))
+    rated = topology or topology_of(scenario.model_copy(update={"profile": PLAIN}))
+    lowered = lower(scenario, costs, rated, placed(scenario, rated))
     one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
     totals = dataclasses.replace(
         one.totals,
@@ -249,13 +249,14 @@ def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     return min(found, key=lambda prediction: prediction.time_ps)
 
 
-def _topology(scenario: Scenario) -> Topology:
+def topology_of(scenario: Scenario) -> Topology:
+    """The topology of a scenario, its links as the profile has them; built once for all points that have the same."""
     spec, seed, profile = scenario.topology, scenario.seed, load_profile(scenario.profile)
     key = (spec.model_dump_json(), seed, scenario.contents())
     return _TOPOLOGIES.get(key, lambda: profile.serve(systems.build(spec, seed=seed)))
 
 
-def _placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
+def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     """The device of each rank."""
     wanted, placement = scenario.ranks, scenario.placement
     if isinstance(placement, tuple):

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import simcoll
 from simcoll import registry, tables
-from simcoll.cheatsheet import counts, sent_fraction
 from simcoll.collectives import COLLECTIVES
+from simcoll.formats.schedules.document import counts, sent_fraction
 from simcoll.profile import load_profile, shipped_profiles
 from simcoll.results import Row, swept
 from simcoll.scenario import Scenario, shipped_scenarios

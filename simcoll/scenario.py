@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 import simcoll.algorithms  # noqa: F401  (fills the registry)
 from simcoll import config, registry
@@ -21,6 +30,7 @@ from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import find_measured, read_measured
+from simcoll.formats.schedules import document
 from simcoll.model import Params
 from simcoll.nccl import constants
 from simcoll.profile import ModelSpec, find_profile, load_profile
@@ -28,13 +38,16 @@ from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
 from simcoll.ranges import differences, variants
 from simcoll.systems import TopologySpec, shipped_systems
+from simcoll.workload.spec import Workload
 
 ITEMSIZE: Final = {
     "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
     "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
 }  # fmt: skip
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
-PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation")
+PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
+WORKLOAD: Final = "workload"  # stands in place of a collective
+OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups", "measure")
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
     {
         "name",
@@ -53,7 +66,7 @@ TOLD: Final = frozenset(  # keys that have a column of their own in the results
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
 )
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
-NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes"})
+NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers"})
 
 
 class Placement(Model):
@@ -139,7 +152,8 @@ class Scenario(Model):
     name: str = "scenario"
     seed: StrictInt = 0
     topology: TopologySpec
-    collective: Annotated[str, _named("collective", tuple(COLLECTIVES))]
+    workload: Workload | None = None
+    collective: Annotated[str, _named("collective", (*COLLECTIVES, WORKLOAD))]
     algorithm: str = "auto"
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
     placement: Annotated[Any, _PLACEMENT] = None  # Placement | tuple[str, ...] | None
@@ -163,10 +177,29 @@ class Scenario(Model):
     measure: MeasureSpec = MeasureSpec()
     plots: Annotated[tuple[Annotated[str, _named("plot", PLOTS)], ...], BeforeValidator(_listed)] = ("busbw", "latency")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _workload_or_collective(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("workload") is None:
+            return data
+        for key in OF_ONE:
+            if key in data:
+                raise ValueError(f"{key!r} does not go with a workload; leave it out, or give it to its calls")
+        return {"plots": ["step"], **data, "collective": WORKLOAD, "size": "0 B"}
+
+    @field_validator("collective")
+    @classmethod
+    def _no_workload_meant(cls, value: str, info: ValidationInfo) -> str:
+        if value == WORKLOAD and info.data.get("workload", True) is None:
+            raise ValueError(f"{value!r} is no collective; {did_you_mean(value, COLLECTIVES)}")
+        return value
+
     @field_validator("algorithm")
     @classmethod
     def _known_algorithm(cls, value: str, info: ValidationInfo) -> str:
         name = info.data.get("collective")
+        if document.is_file(value):
+            return _schedule_of(value, name)
         if not name and value.partition("(")[0].strip() not in {"all", "auto", *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
         if name and value not in ("all", "auto"):
@@ -189,7 +222,7 @@ class Scenario(Model):
     @field_validator("size")
     @classmethod
     def _whole_elements(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if info.data.get("collective") == "barrier":
+        if info.data.get("collective") in ("barrier", WORKLOAD):
             return 0
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
@@ -256,7 +289,8 @@ class Scenario(Model):
     def files(self) -> list[Path]:
         """The files outside the scenario that decide its result."""
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
-        return [*([topology] if topology else []), find_profile(self.profile)]
+        schedule = [Path(self.algorithm)] if document.is_file(self.algorithm) else []
+        return [*([topology] if topology else []), find_profile(self.profile), *schedule]
 
     def contents(self) -> str:
         """What those files say: with other contents it is another result."""
@@ -266,6 +300,17 @@ class Scenario(Model):
         """The profile's parameters, overridden by the scenario's."""
         profile = load_profile(self.profile).model
         return Params(**{**profile.model_dump(exclude_none=True), **self.model.model_dump(exclude_none=True)})
+
+
+def _schedule_of(path: str, collective: str | None) -> str:
+    """The path of a schedule, if there is one, of this collective."""
+    try:
+        found = document.read(path)
+    except InputError as error:
+        raise ValueError(str(error.diagnostics[0])) from None
+    if collective and found.collective != collective:
+        raise ValueError(f"{path!r} is a schedule of {found.collective}, not {collective}; let them agree")
+    return path
 
 
 def _every_algorithm() -> set[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from simcoll import algorithms, registry
+from simcoll.collectives import collective
 from simcoll.errors import RefusedError, wrong
 from simcoll.executors import proof
+from simcoll.formats.schedules import document
 from simcoll.recent import Recent
 from simcoll.registry import Groups
 from simcoll.scenario import Scenario
-from simcoll.schedule import side_by_side
-from simcoll.stream import Source
+from simcoll.schedule import Schedule, side_by_side
+from simcoll.stream import Source, Stream
 from simcoll.topology import Topology
 
 STREAMED: Final = 100_000  # transfers: longer schedules are kept as streams
@@ -38,24 +40,51 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     agents = len(topology.agents_for(places)) if len(members) == 1 else 0
     asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
     return _RECENT.get(
-        (*asked, registry.find(*asked[:2])[0].steps, scenario.subgroups, n, scenario.proof),
+        (*asked, _maker(*asked[:2]), scenario.subgroups, n, scenario.proof),
         lambda: _proved(scenario, asked, n),
     )
 
 
-def _proved(scenario: Scenario, asked: tuple[str, str, int, int, Groups, int], world: int) -> tuple[Source, str]:
+Asked = tuple[str, str, int, int, Groups, int]
+
+
+def _maker(collective: str, algorithm: str) -> Hashable:
+    """What makes the schedule: a function, or the text of a file. With another one it is another schedule."""
+    if document.is_file(algorithm):
+        return document.text(algorithm)
+    return registry.find(collective, algorithm)[0].steps
+
+
+def _proved(scenario: Scenario, asked: Asked, world: int) -> tuple[Source, str]:
     """Make a schedule and prove it, once for all sizes of a sweep."""
-    name, algorithm, size, root, groups, agents = asked
-    stream = algorithms.stream(name, algorithm, size, root=root, groups=groups, agents=agents)
-    source: Source = stream
+    source: Source = _of_file(asked) if document.is_file(scenario.algorithm) else _made(asked)
     if scenario.subgroups:
-        source = side_by_side([stream.schedule().on(group, world) for group in scenario.subgroups])
-    elif stream.transfers <= STREAMED:
-        source = stream.schedule()
+        alone = source.schedule() if isinstance(source, Stream) else source
+        source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
+    elif isinstance(source, Stream) and source.transfers <= STREAMED:
+        source = source.schedule()
     how = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
     if how != "off":
         proof.prove(source, how)
     return source, how
+
+
+def _made(asked: Asked) -> Stream:
+    name, algorithm, size, root, groups, agents = asked
+    return algorithms.stream(name, algorithm, size, root=root, groups=groups, agents=agents)
+
+
+def _of_file(asked: Asked) -> Schedule:
+    """The schedule of a file, if it fits; raises RefusedError."""
+    name, path, size, root, _, agents = asked
+    found = document.read(path)
+    if found.n != size:
+        raise RefusedError(f"{path} is a schedule of {found.n} ranks, not {size}; ask for ranks: {found.n}")
+    if found.root != root and collective(name).rooted:
+        raise RefusedError(f"the root of {path} is rank {found.root}, not {root}; ask for root: {found.root}")
+    if found.agents > agents:
+        raise RefusedError(f"{path} needs {found.agents} switches that reduce and reach every rank, and has {agents}")
+    return found
 
 
 def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:

@@ -21,6 +21,7 @@ from simcoll.errors import InputError
 def show(name: str, ranks: str, root: int, data: bool, diagram: bool, as_json: bool) -> None:
     """Show what an algorithm does: transfers, counts, data."""
     from simcoll import cheatsheet, report
+    from simcoll.formats.schedules import document
 
     numbers = _rank_counts(ranks)
     if not 0 <= root < min(numbers):
@@ -30,7 +31,7 @@ def show(name: str, ranks: str, root: int, data: bool, diagram: bool, as_json: b
     for n in numbers:
         cheatsheet.check_length(name, n, root)
     if as_json:
-        documents = [cheatsheet.document(cheatsheet.build(name, n, root)) for n in numbers]
+        documents = [document.dump(cheatsheet.build(name, n, root)) for n in numbers]
         print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
     elif len(numbers) > 1:
         print(report.count_table(name, cheatsheet.count_rows(name, numbers)))
@@ -64,9 +65,10 @@ def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -
     All algorithms that are registered if none is named.
     """
     from simcoll import cheatsheet, report
+    from simcoll.formats.schedules import document
 
     if schedule:
-        rows = [cheatsheet.verdict_on(cheatsheet.parse(read_text(schedule), str(schedule)))]
+        rows = [cheatsheet.verdict_on(document.parse(read_text(schedule), str(schedule)))]
     else:
         rows = [cheatsheet.verdict(pair, ranks) for pair in ([name] if name else cheatsheet.every_pair())]
     print(json.dumps({"rows": rows}, indent=1) if as_json else report.proof_table(rows))

@@ -1,0 +1,222 @@
+"""An MSCCL program: what its thread blocks do, and the transfers that come of it when it is played."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from simcoll.formats.schedules.order import Hint, Moves
+from simcoll.markup import Element
+from simcoll.schedule import Schedule
+
+RECEIVES: Final = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
+SENDS: Final = frozenset(("s", "rcs", "rrs", "rrcs"))
+_OF_RANK: Final = {"in": ("all_gather", "gather"), "out": ("reduce_scatter", "scatter")}  # buffers of one block only
+Place = tuple[str, int]  # a buffer and an offset in it, in chunks
+Ways = dict[tuple[int, int, int], deque[list[int]]]  # what is under way, by sender, receiver and channel
+
+
+class Op(NamedTuple):
+    """A step of a thread block; `deps`: thread block and step to be waited for."""
+
+    kind: str
+    src: Place
+    dst: Place
+    chunks: int
+    deps: tuple[int, int] | None
+    hint: Hint | None
+    element: Element
+
+    @property
+    def spares(self) -> int:
+        """Scratch that it needs where it may not store what it sends on."""
+        return self.chunks if self.kind == "rrs" else 0
+
+
+@dataclass
+class Thread:
+    """A thread block: where it sends to and receives from (-1: nowhere), over which channel, and what it does."""
+
+    gpu: int
+    number: int
+    send: int
+    receive: int
+    channel: int
+    ops: list[Op]
+    done: int = 0
+    spare: int = 0  # of the scratch that the steps of a GPU need of their own, where this one's begins
+
+    @property
+    def spares(self) -> int:
+        """Scratch that its steps need."""
+        return sum(op.spares for op in self.ops)
+
+
+@dataclass
+class Program:
+    """What the file says, before it is played."""
+
+    root: Element
+    name: str
+    collective: str
+    n: int
+    n_chunks: int
+    in_place: bool
+    sizes: Mapping[str, int]  # chunks of each buffer, the most of any GPU
+    threads: dict[int, dict[int, Thread]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Thread]:
+        return (thread for threads in self.threads.values() for thread in threads.values())
+
+
+# --- playing it ---
+
+
+@dataclass
+class _Where:
+    """The slots that buffers are. In place, input and output are one buffer; else the output lies in scratch until it
+    is copied at the end."""
+
+    program: Program
+    alias: bool
+
+    def slot(self, gpu: int, place: Place, op: Op, further: int = 0) -> int:
+        """Of a buffer's chunk; raises InputError if the buffer is smaller."""
+        program, (buffer, offset) = self.program, place
+        offset += further
+        base = self._base(gpu, buffer)
+        size = program.sizes[buffer] or (program.n_chunks if buffer != "s" else 0)
+        if not 0 <= offset < size:
+            op.element.wrong(f"chunk {offset} of buffer {buffer!r}, which has {size}", "let offset and cnt fit")
+        return base + offset
+
+    def _base(self, gpu: int, buffer: str) -> int:
+        program = self.program
+        if buffer == "s":
+            return program.n_chunks
+        kind = "in" if buffer == "i" else "out"
+        if buffer == "o" and not self.alias:
+            return program.n_chunks + program.sizes["s"]
+        return self.block(gpu, kind)
+
+    def block(self, gpu: int, kind: str) -> int:
+        """Where a rank's own block begins, if that is all that the buffer holds."""
+        program = self.program
+        size = program.sizes["i" if kind == "in" else "o"]
+        own = program.collective in _OF_RANK[kind] and 0 < size <= program.n_chunks // program.n
+        return gpu * (program.n_chunks // program.n) if own else 0
+
+    @property
+    def spare(self) -> int:
+        """The first slot that no buffer is."""
+        program = self.program
+        return program.n_chunks + program.sizes["s"] + (0 if self.alias else program.sizes["o"])
+
+
+def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
+    """The schedule of a program that runs until all its thread blocks are done.
+
+    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well.
+    """
+    where, moves = _Where(program, form["alias"]), Moves()
+    ways: Ways = {}
+    for thread in program:
+        thread.done = 0
+    _run(program, where, moves, ways, form["store"])
+    if any(ways.values()):
+        src, dst, channel = next(way for way, found in ways.items() if found)
+        what = f"GPU {src} sends to {dst} on channel {channel} what is never received"
+        program.root.wrong(what, "let every send have its receive")
+    if not form["alias"]:
+        _copy_out(program, where, moves)
+    return moves.schedule(
+        collective=program.collective,
+        algorithm=program.name,
+        n=program.n,
+        n_chunks=program.n_chunks,
+        root=root,
+        pipelined=program.root.attributes.get("pipelined") == "1",
+    )
+
+
+def _run(program: Program, where: _Where, moves: Moves, ways: Ways, store: bool) -> None:
+    """In rounds: each thread block goes on to its next receive, then all receive once. So what is there at the start
+    is sent before anything is put over it, if the program leaves that open."""
+    left = [thread for thread in program if thread.ops]
+    while left:
+        advanced = False
+        for receiving in (False, True):
+            for thread in left:
+                while thread.done < len(thread.ops) and (thread.ops[thread.done].kind in RECEIVES) == receiving:
+                    if not _step(program, thread, where, moves, ways, store):
+                        break
+                    thread.done += 1
+                    advanced = True
+                    if receiving:
+                        break
+            if advanced:
+                break
+        left = [thread for thread in left if thread.done < len(thread.ops)]
+        if left and not advanced:
+            op = left[0].ops[left[0].done]
+            what = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
+            op.element.wrong(what, "for a message that is never sent, or a step that is never done")
+
+
+def _step(program: Program, thread: Thread, where: _Where, moves: Moves, ways: Ways, store: bool) -> bool:
+    """Do the next step of a thread block; False if it has to wait."""
+    op, gpu = thread.ops[thread.done], thread.gpu
+    if op.deps is not None and program.threads[gpu][op.deps[0]].done <= op.deps[1]:
+        return False
+    slots = functools.partial(_slots, thread, op, where)
+    held = op.dst
+    if op.kind in RECEIVES:
+        queue = ways.get((thread.receive, gpu, thread.channel))
+        if not queue:
+            return False
+        came = queue.popleft()
+        if len(came) != op.chunks:
+            op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "let both have the same cnt")
+        if op.kind == "rrs":
+            held = op.src if store else ("spare", 0)
+        into = slots(held)
+        if op.kind in ("r", "rcs") or held == op.src:
+            _land(moves, came, gpu, into, op.kind not in ("r", "rcs"))
+        else:
+            _land(moves, came, gpu, into, False)
+            for a, b in zip(slots(op.src), into, strict=True):
+                moves.local(gpu, a, b, True)
+    if op.kind in SENDS:
+        out = slots(op.src if op.kind == "s" else held)
+        sent = [moves.read(gpu, slot, op.hint) for slot in out]
+        ways.setdefault((gpu, thread.send, thread.channel), deque()).append(sent)
+    elif op.kind in ("cpy", "re"):
+        for a, b in zip(slots(op.src), slots(op.dst), strict=True):
+            moves.local(gpu, a, b, op.kind == "re", op.hint)
+    return True
+
+
+def _slots(thread: Thread, op: Op, where: _Where, place: Place) -> list[int]:
+    if place[0] == "spare":
+        before = sum(one.spares for one in thread.ops[: thread.done])
+        first = where.spare + thread.spare + before
+        return list(range(first, first + op.chunks))
+    return [where.slot(thread.gpu, place, op, i) for i in range(op.chunks)]
+
+
+def _land(moves: Moves, came: list[int], gpu: int, into: list[int], reduce: bool) -> None:
+    for number, slot in zip(came, into, strict=True):
+        moves.write(number, gpu, slot, reduce)
+
+
+def _copy_out(program: Program, where: _Where, moves: Moves) -> None:
+    """The output to where the contract wants it."""
+    written = set(zip(moves.dst, moves.dst_slot, strict=True))
+    for gpu in range(program.n):
+        first, base = program.n_chunks + program.sizes["s"], where.block(gpu, "out")
+        for i in range(program.sizes["o"]):
+            if (gpu, first + i) in written:
+                moves.local(gpu, first + i, base + i, False)

@@ -1,0 +1,281 @@
+"""A schedule as MSCCL's XML, in place: for MSCCL's and RCCL's executors, and for reading back.
+
+Each rank does in every step its sends, then its own copies, then its receives, which no thread block can be blocked
+by for ever. What one receives and at once sends on is one step (`rcs`, `rrcs`; `rrs` where nobody reads what would be
+stored). The attribute `at` of a step, which executors do not read, is the place of its transfer in the schedule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+from xml.sax.saxutils import quoteattr
+
+from simcoll.errors import RefusedError
+from simcoll.schedule import Schedule, Transfer
+
+MOST_TRANSFERS: Final = 200_000
+_COLL: Final = {
+    "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather",
+    "reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter", "all_to_all": "alltoall",
+}  # fmt: skip
+_IN_OUTPUT: Final = ("all_gather", "gather")  # in place, the buffer of n blocks is the output
+
+Peers = tuple[int, int]  # of a thread block: where it sends to and receives from, -1: nowhere
+
+
+class _Event(NamedTuple):
+    """What a rank does for a transfer."""
+
+    does: Literal["send", "local", "receive"]
+    number: int  # of the row
+    row: Transfer
+
+    @property
+    def reads(self) -> int | None:
+        """The slot that is read."""
+        return None if self.does == "receive" else self.row.src_slot
+
+    @property
+    def writes(self) -> int | None:
+        """The slot that is written."""
+        return None if self.does == "send" else self.row.dst_slot
+
+
+@dataclass
+class _Op:
+    """A step of a thread block; `waits`: thread block and step."""
+
+    kind: str
+    src: int = 0
+    dst: int = 0
+    at: str = ""
+    waits: tuple[Peers, int] | None = None
+    awaited: bool = False
+
+
+@dataclass
+class _Rank:
+    """The thread blocks of a GPU by their peers."""
+
+    threads: dict[Peers, list[_Op]] = field(default_factory=dict)
+
+    def number(self, peers: Peers) -> int:
+        """The id of a thread block."""
+        return list(self.threads).index(peers)
+
+
+def dump(schedule: Schedule) -> str:
+    """The XML; raises RefusedError for what the format cannot hold."""
+    _check(schedule)
+    scratch = schedule.n_slots - schedule.n_chunks
+    ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
+    own = "o" if schedule.collective in _IN_OUTPUT else "i"
+    sizes = {"i": 0, "o": 0, own: schedule.n_chunks, "s": scratch}
+    head = {
+        "name": schedule.algorithm, "proto": "Simple", "nchannels": 1, "nchunksperloop": schedule.n_chunks,
+        "ngpus": schedule.n, "coll": _COLL[schedule.collective], "inplace": 1, "outofplace": 0,
+        "minBytes": 0, "maxBytes": 0,
+    }  # fmt: skip
+    extra = ({"root": schedule.root} if schedule.root else {}) | ({"pipelined": 1} if schedule.pipelined else {})
+    lines = [f"<algo {_attributes(head | extra)}>"]
+    for number, rank in enumerate(ranks):
+        chunks = {f"{buffer}_chunks": sizes[buffer] for buffer in "ios"}
+        lines.append(f"  <gpu {_attributes({'id': number} | chunks)}>")
+        for tb, ((send, receive), ops) in enumerate(rank.threads.items()):
+            lines.append(f"    <tb {_attributes({'id': tb, 'send': send, 'recv': receive, 'chan': 0})}>")
+            lines += (f"      <step {_attributes(_step(i, op, rank, own, schedule))}/>" for i, op in enumerate(ops))
+            lines.append("    </tb>")
+        lines.append("  </gpu>")
+    return "\n".join([*lines, "</algo>", ""])
+
+
+def _attributes(values: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={quoteattr(str(value))}" for name, value in values.items())
+
+
+def _step(number: int, op: _Op, rank: _Rank, own: str, schedule: Schedule) -> dict[str, object]:
+    def place(slot: int) -> tuple[str, int]:
+        return (own, slot) if slot < schedule.n_chunks else ("s", slot - schedule.n_chunks)
+
+    (src_buffer, src), (dst_buffer, dst) = place(op.src), place(op.dst)
+    depid, deps = (rank.number(op.waits[0]), op.waits[1]) if op.waits else (-1, -1)
+    if op.kind == "nop":
+        src, dst = -1, -1
+    return {
+        "s": number, "type": op.kind, "srcbuf": src_buffer, "srcoff": src, "dstbuf": dst_buffer, "dstoff": dst,
+        "cnt": 0 if op.kind == "nop" else 1, "depid": depid, "deps": deps, "hasdep": int(op.awaited),
+        **({"at": op.at} if op.at else {}),
+    }  # fmt: skip
+
+
+def _check(schedule: Schedule) -> None:
+    if schedule.collective not in _COLL:
+        raise RefusedError(f"MSCCL's XML has no {schedule.collective}; it holds {', '.join(_COLL)}")
+    if schedule.agents:
+        raise RefusedError(f"MSCCL's XML knows no switch that reduces, and {schedule.name} needs one; take another")
+    if schedule.groups != (tuple(range(schedule.n)),):
+        raise RefusedError("MSCCL's XML holds one group of all ranks; export without subgroups")
+    if len(schedule) > MOST_TRANSFERS:
+        raise RefusedError(f"{len(schedule)} transfers are too many for XML; take fewer ranks (most {MOST_TRANSFERS})")
+
+
+# --- what each rank does, in order ---
+
+
+def _events(schedule: Schedule) -> list[list[_Event]]:
+    """Rank by rank: in each step sends, own copies, receives."""
+    found: list[list[_Event]] = [[] for _ in range(schedule.n)]
+    for rows in schedule.steps():
+        step = [(i, schedule.row(i)) for i in range(rows.start, rows.stop)]
+        for i, row in step:
+            if row.src != row.dst:
+                found[row.src].append(_Event("send", i, row))
+        for i, row in _copies(step):
+            found[row.src].append(_Event("local", i, row))
+        for i, row in step:
+            if row.src != row.dst:
+                found[row.dst].append(_Event("receive", i, row))
+    return found
+
+
+def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
+    """A step's copies within ranks, each after those that read what it overwrites."""
+    left = [(i, row) for i, row in step if row.src == row.dst]
+    first: dict[tuple[int, int], int] = {}  # the first receive into a slot
+    for i, row in step:
+        if row.src != row.dst:
+            first.setdefault((row.dst, row.dst_slot), i)
+    readers = Counter((row.src, row.src_slot) for _, row in left)
+    while left:
+        for item in left:
+            i, row = item
+            others = readers[row.dst, row.dst_slot] - (row.src_slot == row.dst_slot)
+            if not others and first.get((row.dst, row.dst_slot), i) >= i:
+                break
+        else:
+            raise RefusedError(
+                f"step {left[0][1].step}: rank {left[0][1].src} exchanges slots of its own within a step, "
+                "which MSCCL's XML cannot say; copy through a scratch slot"
+            )
+        left.remove(item)
+        readers[row.src, row.src_slot] -= 1
+        yield item
+
+
+# --- thread blocks ---
+
+
+def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _Rank:
+    """Thread blocks with their steps and what these wait for."""
+    next_on = _next_accesses(events)
+    partner = _partners(events, next_on)
+    rank = _Rank()
+    writer: dict[int, tuple[Peers, int]] = {}
+    readers: dict[int, list[tuple[Peers, int]]] = {}
+    held: dict[int, int] = {}  # thread block's last receive, by the event that would send it on
+    for at, event in enumerate(events):
+        peers = _peers(event, partner)
+        ops = rank.threads.setdefault(peers, [])
+        if event.does == "send" and held.get(at) == len(ops) - 1 and ops:
+            op = ops[-1]  # received by the step before in this thread block, and nothing was done with it since
+            op.kind, op.at = _sent_on(op.kind, events, next_on, at), _at(event)
+            readers.setdefault(event.row.src_slot, []).append((peers, len(ops) - 1))
+            continue
+        waits = _waits(event, peers, writer, readers)
+        for wait in waits[:-1]:
+            ops.append(_Op("nop", waits=wait))
+        ops.append(_op(event, waits[-1] if waits else None))
+        for peer, index in waits:
+            rank.threads[peer][index].awaited = True
+        here = (peers, len(ops) - 1)
+        if event.reads is not None:
+            readers.setdefault(event.reads, []).append(here)
+        if event.writes is not None:
+            writer[event.writes], readers[event.writes] = here, []
+        following = next_on.get(at)
+        if event.does == "receive" and following is not None and _goes_on(events, at, following, peers):
+            held[following] = here[1]
+    return rank
+
+
+def _next_accesses(events: list[_Event]) -> dict[int, int]:
+    """For each event that writes, or reads, the next one that has to do with that slot."""
+    found: dict[int, int] = {}
+    last: dict[int, list[int]] = {}
+    for at, event in enumerate(events):
+        for slot in {event.reads, event.writes} - {None}:
+            assert slot is not None
+            for before in last.get(slot, []):
+                if slot == (events[before].writes if events[before].writes is not None else events[before].reads):
+                    found.setdefault(before, at)
+            last[slot] = [at]
+    return found
+
+
+def _partners(events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
+    """Which receiver's thread block sends to whom: the pairs that hand on most."""
+    counts: Counter[Peers] = Counter()
+    for at, following in next_on.items():
+        if events[at].does == "receive" and events[following].does == "send":
+            counts[events[following].row.dst, events[at].row.src] += 1
+    found: dict[int, int] = {}
+    for (send, receive), _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if receive not in found and send not in found.values():
+            found[receive] = send
+    return found
+
+
+def _peers(event: _Event, partner: Mapping[int, int]) -> Peers:
+    if event.does == "local":
+        return -1, -1
+    if event.does == "receive":
+        return partner.get(event.row.src, -1), event.row.src
+    receive = next((receive for receive, send in partner.items() if send == event.row.dst), -1)
+    return event.row.dst, receive
+
+
+def _goes_on(events: list[_Event], at: int, following: int, peers: Peers) -> bool:
+    """Whether what is received is next sent, by the same thread block."""
+    return events[following].does == "send" and events[following].row.dst == peers[0]
+
+
+def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: int) -> str:
+    """The type of a step that receives and sends: what is put over something at once need not be stored."""
+    if kind == "r":
+        return "rcs"
+    following = next_on.get(at)
+    event = events[following] if following is not None else None
+    over = event is not None and event.reads is None and event.does == "receive" and not event.row.reduce
+    return "rrs" if over else "rrcs"
+
+
+def _op(event: _Event, wait: tuple[Peers, int] | None) -> _Op:
+    row = event.row
+    if event.does == "send":
+        return _Op("s", row.src_slot, row.src_slot, _at(event), wait)
+    if event.does == "local":
+        return _Op("re" if row.reduce else "cpy", row.src_slot, row.dst_slot, _at(event), wait)
+    return _Op("rrc" if row.reduce else "r", row.dst_slot, row.dst_slot, "", wait)
+
+
+def _at(event: _Event) -> str:
+    return f"{event.row.step}.{event.number}"
+
+
+def _waits(
+    event: _Event,
+    peers: Peers,
+    writer: Mapping[int, tuple[Peers, int]],
+    readers: Mapping[int, list[tuple[Peers, int]]],
+) -> list[tuple[Peers, int]]:
+    """The steps of other thread blocks that must be done: who wrote what is read, who used what is overwritten."""
+    needed: dict[Peers, int] = {}
+    found = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
+    found += readers.get(event.writes, []) if event.writes is not None else []
+    for other, index in found:
+        if other != peers:
+            needed[other] = max(index, needed.get(other, -1))
+    return list(needed.items())

@@ -1,0 +1,309 @@
+"""NCCL's topology file: what NCCL_TOPO_DUMP_FILE writes, and the skeletons that cloud vendors ship for NCCL_TOPO_FILE.
+
+A tree of processors, PCIe devices, GPUs and NICs with the speed of each PCIe link, Mb/s of each NIC and the number of
+NVLinks. A skeleton has processors and PCIe devices only: which of these are GPUs and NICs is told by their class.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from simcoll import config, markup
+from simcoll.formats.topologies.sketch import Pattern, Sketch, Speed, system_of
+from simcoll.machines import read_machine, template
+from simcoll.markup import Element
+from simcoll.systems import shipped_systems
+
+ROOT: Final = "system"
+_CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
+MOST_DEVICES: Final = 2048
+
+_LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NCCL's codes by GT/s: 80 is 1 GB/s
+_SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # classes of PCIe devices, by how they begin
+_NVSWITCH, _BRIDGE_TO_CPU = "0x068000", "0x068001"
+_AMD: Final = "mi300x"
+
+
+@dataclass
+class _Box:
+    """A PCIe device: GB/s of its link up, what hangs below it, and the GPU or the NICs that it is."""
+
+    element: Element
+    up: float
+    below: list[_Box] = field(default_factory=list)
+    gpu: Element | None = None
+    nets: list[Element] = field(default_factory=list)
+    kind: str = ""  # gpu, nic, pcie_switch; empty: nothing that matters
+
+    @property
+    def busid(self) -> str:
+        """Where it sits."""
+        return self.element.attributes.get("busid", "").lower()
+
+
+def read(text: str, source: str, like: str | None = None) -> Sketch:
+    """The machine that a topology file describes; what it does not carry is as in the shipped system `like`, by
+    default the one with such GPUs. Raises InputError with line and column."""
+    root = markup.parse(text, source, root=ROOT, what="topology file", deepest=40, cure=_CURE)
+    processors = list(root.each("cpu"))
+    if not processors:
+        root.wrong("no <cpu> in it", _CURE)
+    tops = [[box for child in cpu.children if (box := _box(child))] for cpu in processors]
+    boxes = [box for top in tops for box in _all(top)]
+    gpus = sorted((box for box in boxes if box.kind == "gpu"), key=_number)
+    if not gpus or len(boxes) > MOST_DEVICES:
+        root.wrong(f"{len(gpus)} GPUs, {len(boxes)} PCIe devices", f"give a machine of 1 to {MOST_DEVICES}")
+    skeleton = all(box.gpu is None for box in gpus)
+    pattern = Pattern(like or _guess(gpus, skeleton))
+    sketch = Sketch(f"{pattern.name}-imported")
+    _tell(sketch, gpus, boxes, skeleton, pattern, like)
+    names = {id(box): sketch.add("gpu") for box in gpus}
+    nics = _wanted_nics([box for box in boxes if box.kind == "nic"], sketch)
+    names |= {id(box): sketch.add("nic") for box in nics}
+    cpus = [sketch.add("cpu") for _ in processors]
+    for cpu, top in zip(cpus, tops, strict=True):
+        _hang(top, cpu, names, sketch, pattern)
+    _sockets(processors, cpus, sketch, pattern)
+    _between_gpus(root, gpus, names, cpus, sketch, pattern, skeleton)
+    _say_hardware(processors[0], gpus, nics, sketch, pattern)
+    sketch.borrow(pattern)
+    return sketch
+
+
+# --- the tree ---
+
+
+def _box(element: Element) -> _Box | None:
+    if element.name == "nic":  # directly below a processor
+        return _Box(element, 0.0, nets=list(element.each("net")), kind="nic") if list(element.each("net")) else None
+    if element.name != "pci":
+        return None
+    box = _Box(element, _pcie(element), [found for child in element.children if (found := _box(child))])
+    box.gpu = next(element.each("gpu"), None)
+    box.nets = [net for below in box.below if below.element.name == "nic" for net in below.nets]
+    box.below = [below for below in box.below if below.element.name == "pci"]
+    its = element.attributes.get("class", "").lower()
+    if box.gpu is not None or (its.startswith(_GPU) and not box.nets):
+        box.kind = "gpu"
+    elif box.nets or its.startswith(_NIC):
+        box.kind = "nic"
+    elif box.below:
+        box.kind = "pcie_switch"
+    return box
+
+
+def _pcie(element: Element) -> float:
+    """GB/s as NCCL counts them: what it does not know is generation 3, no width is 16 lanes."""
+    speed = re.match(r"([\d.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
+    width = element.whole("link_width", "16", most=64) or 16
+    return width * _LANE.get(speed[1] if speed else "", 60) / 80
+
+
+def _all(boxes: list[_Box]) -> list[_Box]:
+    return [box for one in boxes for box in (one, *_all(one.below))]
+
+
+def _number(box: _Box) -> tuple[int, str]:
+    return (box.gpu.whole("dev", "0", most=1023) if box.gpu is not None else 0, box.busid)
+
+
+def _hang(boxes: list[_Box], above: str, names: dict[int, str], sketch: Sketch, pattern: Pattern) -> None:
+    """Join devices to what is above them; a bridge above one device only is no device of its own."""
+    for box in boxes:
+        speed = _checked(box, sketch)
+        while box.kind == "pcie_switch" and len(useful := [b for b in box.below if _leads(b, names)]) == 1:
+            box = useful[0]
+            speed = min(speed, _checked(box, sketch))
+        if box.kind == "pcie_switch" and _leads(box, names):
+            switch = sketch.add("pcie_switch")
+            sketch.join(switch, above, pattern.speed("pcie", speed))
+            _hang(box.below, switch, names, sketch, pattern)
+        elif id(box) in names:
+            sketch.join(names[id(box)], above, pattern.speed("pcie", speed or None))
+
+
+def _leads(box: _Box, names: dict[int, str]) -> bool:
+    return any(id(one) in names for one in _all([box]))
+
+
+def _checked(box: _Box, sketch: Sketch) -> float:
+    """GB/s up from a device; a bridge that says generation 1 or 2, or a single lane, above faster devices is misread
+    by the machine's firmware or its hypervisor."""
+    fastest = max((below.up for below in _all(box.below)), default=0.0)
+    slow = box.element.attributes.get("link_speed", "").startswith(("2.5", "5")) or box.up < 1.0
+    if box.kind != "pcie_switch" or not slow or fastest <= box.up:
+        return box.up
+    line = box.element.place.line
+    said = f"{box.element.attributes.get('link_speed', '')!r} x{box.element.attributes.get('link_width', '')}"
+    what = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s), and there are {fastest:g} GB/s below it"
+    sketch.notes.warn(f"{what}; NCCL believes it, here it is taken to be as fast as what is below")
+    return fastest
+
+
+# --- what it is like ---
+
+
+def _guess(gpus: list[_Box], skeleton: bool) -> str:
+    if skeleton:
+        fastest = max(box.up for box in gpus)
+        return "dgx1-v100" if fastest <= 12 else "dgx-a100" if fastest <= 24 else "hgx-h100"
+    element = gpus[0].gpu
+    assert element is not None
+    if "gcn" in element.attributes or any(element.each("xgmi")):
+        return _AMD
+    return system_of(element.whole("sm", "70", most=2000))
+
+
+def _tell(
+    sketch: Sketch, gpus: list[_Box], boxes: list[_Box], skeleton: bool, pattern: Pattern, like: str | None
+) -> None:
+    nets = sum(len(box.nets) or 1 for box in boxes if box.kind == "nic")
+    kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
+    sketch.notes.read.append(f"{len(gpus)} GPUs, {nets} NIC ports of NCCL's topology file, {kind}")
+    how = "as was asked for" if like else "the GPUs were the hint; --like NAME takes another"
+    if skeleton and not like:
+        how = "the speed of PCIe was the hint; --like NAME takes another"
+    what = "latencies, memory and what the file does not carry are" if not skeleton else "all but PCIe's speeds is"
+    sketch.notes.assume(f"{what} as in {pattern.name} ({how})")
+
+
+def _rate(box: _Box) -> float:
+    """GB/s of all ports of a NIC; NCCL takes 10 Gb/s where it does not know better."""
+    return sum(net.whole("speed", "0", least=-(2**31), most=10**8) or 10_000 for net in box.nets) / 8000
+
+
+def _wanted_nics(nics: list[_Box], sketch: Sketch) -> list[_Box]:
+    """Those for traffic between GPUs: not the ones that are slower by more than half."""
+    fastest = max(map(_rate, nics), default=0.0)
+    wanted = [box for box in nics if _rate(box) * 2 >= fastest]
+    if len(wanted) < len(nics):
+        slow = ", ".join(net.attributes.get("name", "?") for box in nics if box not in wanted for net in box.nets)
+        sketch.notes.assume(f"NICs of less than half the speed of others are for management, and left out: {slow}")
+    if any(len(box.nets) > 1 for box in wanted):
+        sketch.notes.assume("the ports of one NIC are one device with their summed speed")
+    return wanted
+
+
+def _say_hardware(cpu: Element, gpus: list[_Box], nics: list[_Box], sketch: Sketch, pattern: Pattern) -> None:
+    """Vendors and rates, for who asks what a library would."""
+    vendors = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
+    vendor = vendors.get(cpu.attributes.get("vendor", ""), {"arm64": "arm", "ppc64": "ibm"}.get(_arch(cpu), ""))
+    if vendor:
+        model = f"family {cpu.attributes.get('familyid', '?')} model {cpu.attributes.get('modelid', '?')}"
+        sketch.keys["cpu"] = {"vendor": vendor, "model": model}
+    rates = Counter(round(_rate(box) * 8, 3) for box in nics if box.nets)
+    if rates and pattern.file.nic:
+        (rate, _), *others = rates.most_common()
+        if others:
+            sketch.notes.warn(f"NICs of different speeds: all are taken to have {rate:g} Gb/s")
+        said = {"model": "", "rate": f"{rate:g} Gb/s"}
+        sketch.keys["nic"] = {**pattern.file.nic.model_dump(), **said}
+    elif nics and pattern.file.nic:
+        sketch.notes.assume(f"NICs run at {pattern.file.nic.rate}, as in {pattern.name}")
+
+
+def _arch(cpu: Element) -> str:
+    return cpu.attributes.get("arch", "")
+
+
+# --- between sockets and GPUs ---
+
+
+def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch, pattern: Pattern) -> None:
+    for (one, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
+        speed = pattern.speed("socket", _socket_speed(one))
+        sketch.join(a, b, speed)
+        sketch.notes.assume(f"{speed.bandwidth:g} GB/s between processors, as NCCL counts for this kind")
+
+
+def _socket_speed(cpu: Element) -> float:
+    """GB/s between two processors, as NCCL 2.30 has it (topo.h)."""
+    arch, vendor = _arch(cpu), cpu.attributes.get("vendor", "")
+    if arch == "ppc64":
+        return 32.0
+    if arch == "arm64":
+        return 6.0
+    if vendor == "AuthenticAMD":
+        return 16.0
+    if vendor == "GenuineIntel":
+        model = cpu.whole("modelid", "0", most=10**6)
+        return 40.0 if model >= 0xCF else 22.0 if model >= 0x8F else 10.0 if model in (0x55, 0x6A, 0x6C) else 6.0
+    return 9.0
+
+
+def _between_gpus(
+    root: Element,
+    gpus: list[_Box],
+    names: dict[int, str],
+    cpus: list[str],
+    sketch: Sketch,
+    pattern: Pattern,
+    skeleton: bool,
+) -> None:
+    """NVLinks and xGMI, to GPUs, to NVSwitches (one device stands for all) and to processors."""
+    if skeleton:
+        _borrowed_links([names[id(box)] for box in gpus], sketch, pattern)
+        return
+    by_bus = {box.busid: names[id(box)] for box in gpus}
+    switched: list[tuple[str, float]] = []
+    each = pattern.speed("xgmi").bandwidth if pattern.has("xgmi") else pattern.nvlink
+    for box in gpus:
+        name, to_switch = names[id(box)], 0.0
+        assert box.gpu is not None
+        for link in box.gpu.children:
+            if link.name in ("nvlink", "xgmi"):
+                count = link.whole("count", "1", least=1, most=64)
+                target = link.attributes.get("target", "").lower()
+                if target in by_bus:
+                    _direct(name, by_bus[target], count * each, sketch, pattern)
+                elif link.attributes.get("tclass", _NVSWITCH).lower().startswith(_BRIDGE_TO_CPU):
+                    sketch.join(name, cpus[0], pattern.speed("nvlink", count * each))
+                else:
+                    to_switch += count * each
+            elif link.name == "c2c":
+                bandwidth = link.number("bw") * link.whole("count", "1", least=1, most=64) / 1000
+                sketch.join(name, _above(name, sketch) or cpus[0], Speed(bandwidth or 1.0, 0.3, "c2c"))
+        if to_switch:
+            switched.append((name, to_switch))
+    if switched:
+        switch = sketch.add("nvswitch")
+        for name, bandwidth in switched:
+            sketch.join(name, switch, pattern.speed("nvlink", bandwidth))
+    if switched or any(speed.kind in ("nvlink", "xgmi") for speed in sketch.links.values()):
+        sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, as in {pattern.name}")
+    elif len(gpus) > 1:
+        sketch.notes.warn("no NVLinks in it: GPUs talk over PCIe")
+
+
+def _direct(a: str, b: str, bandwidth: float, sketch: Sketch, pattern: Pattern) -> None:
+    """Both ends tell of a link between GPUs: it is one."""
+    if (a, b) not in sketch.links and (b, a) not in sketch.links:
+        speed = pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth)
+        sketch.join(a, b, speed)
+
+
+def _above(name: str, sketch: Sketch) -> str | None:
+    return next((v for u, v in sketch.links if u == name and v.startswith("cpu")), None)
+
+
+def _borrowed_links(gpus: list[str], sketch: Sketch, pattern: Pattern) -> None:
+    """A skeleton has no NVLinks: those of the pattern, if it has as many GPUs or joins them by a switch."""
+    file = pattern.file
+    counts = file.devices if isinstance(file.devices, dict) else {}
+    if "nvswitch" in counts:
+        switch = sketch.add("nvswitch")
+        for gpu in gpus:
+            sketch.join(gpu, switch, pattern.speed("nvlink"))
+        sketch.notes.assume(f"GPUs hang on an NVSwitch by {pattern.speed('nvlink').bandwidth:g} GB/s each")
+    elif pattern.has("nvlink") and counts.get("gpu") == len(gpus):
+        plan = template(read_machine(config.read(shipped_systems()[pattern.name])), None)
+        for u, v, link in plan.links:
+            if link.kind == "nvlink" and (v, u) not in sketch.links:
+                sketch.join(u, v, pattern.speed("nvlink", link.bandwidth / 1e9))
+        sketch.notes.assume(f"NVLinks join the GPUs as in {pattern.name}")
+    elif len(gpus) > 1:
+        sketch.notes.warn(f"no NVLinks: the file has none, and {pattern.name} has none for {len(gpus)} GPUs")

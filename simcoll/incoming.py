@@ -1,0 +1,133 @@
+"""Other people's files: what a file is, and what becomes of it. Nothing in a file leads to another one.
+
+Texts are decoded whatever they are, and bounded. Speeds that a file does not carry, and other things that it leaves
+open, are told in notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from simcoll import config
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.formats.schedules import document, msccl
+from simcoll.formats.topologies import graph_file, nccl_xml, smi
+from simcoll.notes import Notes
+from simcoll.schedule import Schedule
+from simcoll.units import format_size
+
+MOST_BYTES: Final = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What whoever imports adds to a file: the shipped system that lends speeds, the collective of a schedule, columns
+    of a measured table."""
+
+    like: str | None = None
+    collective: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+class Imported(NamedTuple):
+    """What a file became: `kind` is what it was taken for, `text` ours of it (a topology file, a schedule, a measured
+    table), `suffix` how such files are named."""
+
+    kind: str
+    text: str
+    suffix: str
+    notes: Notes
+
+
+Reader = Callable[[str, str, Asked], Imported]
+
+
+def decoded(data: bytes) -> str:
+    """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace").replace("\x00", "�")
+    return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
+
+
+def read_bounded(path: Path) -> str:
+    """The text of a file; raises InputError if it cannot be read or is too large."""
+    try:
+        with config.open_file(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(what, "give the path of a file") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {format_size(MOST_BYTES)}", "give a part of it")
+    return decoded(data)
+
+
+def assignments(options: Iterable[str]) -> dict[str, str]:
+    """Columns and values of `COLUMN=VALUE`; raises InputError."""
+    found = {}
+    for option in options:
+        column, equals, value = option.partition("=")
+        if not equals or not column.strip():
+            raise InputError(f"--set {option!r} is not COLUMN=VALUE", "write e.g. --set ranks=8")
+        found[column.strip()] = value.strip()
+    return found
+
+
+def convert(text: str, source: str, asked: Asked, kind: str | None = None) -> Imported:
+    """A text as one of our files; `kind` (of `KINDS`) if it is known. Raises InputError with the place."""
+    if kind is None:
+        kind = recognise(text)
+        if kind is None:
+            known = "; or say what it is with --as: " + ", ".join(KINDS)
+            raise InputError(f"{source}: not known what this is", f"give {_WHAT}{known}")
+    if kind not in KINDS:
+        raise InputError(f"{kind!r} is no kind of file", did_you_mean(kind, KINDS))
+    try:
+        return KINDS[kind](text, source, asked)
+    except RecursionError:
+        raise InputError([Diagnostic("nested too deeply", "flatten the file", "", Place(source, 1, 1))]) from None
+
+
+_WHAT: Final = "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, or a measured table"
+_ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
+_REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
+_ROOTS: Final = {nccl_xml.ROOT: "nccl-topology", graph_file.ROOT: "nccl-graph", msccl.ROOT: "msccl"}
+
+
+def recognise(text: str) -> str | None:
+    """The kind of file that a text is, told by what only that kind has; None if nothing tells."""
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith("<"):
+        root = _ROOT.search(_REMARK.sub("", start[:65536]))
+        return _ROOTS.get(root[1]) if root else None
+    if smi.looks(text):
+        return "nvidia-smi"
+    return None
+
+
+def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
+    def read(text: str, source: str, asked: Asked) -> Imported:
+        sketch = reader(text, source, asked.like)
+        return Imported(kind, sketch.document(Path(source).name), ".yaml", sketch.notes)
+
+    return read
+
+
+def _schedule(reader: Callable[[str, str, str | None, Notes], Schedule]) -> Reader:
+    def read(text: str, source: str, asked: Asked) -> Imported:
+        notes = Notes()
+        return Imported("schedule", document.dump(reader(text, source, asked.collective, notes)), ".json", notes)
+
+    return read
+
+
+KINDS: Final[Mapping[str, Reader]] = {
+    "nvidia-smi": _topology(smi.read, "topology"),
+    "nccl-topology": _topology(nccl_xml.read, "topology"),
+    "nccl-graph": _topology(graph_file.read, "topology"),
+    "msccl": _schedule(msccl.read),
+}
