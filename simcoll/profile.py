@@ -129,7 +129,8 @@ class Profile(Model):
 
 def shipped_profiles() -> dict[str, Path]:
     """Name and file of every shipped profile."""
-    return {path.stem: path for path in sorted((Path(__file__).parent / "profiles").glob("*.yaml"))}
+    found = {path.stem: path for path in (Path(__file__).parent / "profiles").glob("*.yaml")}
+    return dict(sorted(found.items()))
 
 
 def find_profile(name: str) -> Path:

@@ -285,7 +285,7 @@ def test_a_barrier_has_no_size():
         ({"model": {"o_send": "1 kB"}}, ("'kB'", "duration")),
         ({"model": {"gamma": "3 us"}}, ("'3 us'", "ps/B")),
         ({"model": {"blocking": "maybe"}}, ("'maybe'", "even-odd")),
-        ({"protocol": "LL64"}, ("'LL64'", "none")),
+        ({"protocol": "LL64"}, ("'LL64'", "LL")),
         ({**GATHER, "weights": [1.5, 2.5]}, ("1.5", "whole")),
         ({**GATHER, "weights": ["a", "b"]}, ("'a'", "whole")),
         ({**GATHER, "weights": [1, [2, 3]]}, ("weights", "one length")),
