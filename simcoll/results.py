@@ -37,6 +37,12 @@ def swept(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
 
 
+def kinds(rows: Sequence[Row]) -> dict[str, type]:
+    """The columns and what kind of value each holds."""
+    own = {"in_place": bool, **dict.fromkeys(_INTS, int), **dict.fromkeys(_FLOATS, float)}
+    return {column: own.get(column, str) for column in (*COLUMNS, *swept(rows))}
+
+
 def to_csv(rows: Sequence[Row]) -> str:
     """CSV text; times with all six decimals, so that no picosecond is lost."""
     text, columns = io.StringIO(), [*COLUMNS, *swept(rows)]
@@ -99,14 +105,14 @@ def _value(column: str, text: str | None) -> Any:
     return {"true": True, "false": False}.get(text, text) if column == "in_place" else text
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file so that it is there whole or not at all; raises InputError if it cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(text if isinstance(text, bytes) else text.encode())
             Path(temporary).chmod(0o644)
             Path(temporary).replace(path)
         except BaseException:
