@@ -20,13 +20,15 @@ COLUMNS: Final = (
     *("algbw_GBps", "busbw_GBps", "steps", "messages", "wire_bytes", "lower_bound_us", "engine", "seed", "status"),
     *("dtype", "op", "root", "in_place", "profile", "sharing", "shortcut", "proved", "bytes_per_rank"),
     *("confidence", "low_us", "high_us", "binding_link", "binding_busy", "staged", "staged_bytes"),
+    *("workload", "step_us", "exposed_us", "compute_us", "buckets"),
 )
 _INTS: Final = frozenset(
     {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
-    | {"staged", "staged_bytes"}
+    | {"staged", "staged_bytes", "buckets"}
 )
 _FLOATS: Final = frozenset(
     {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}
+    | {"step_us", "exposed_us", "compute_us"}
 )
 
 Row = Mapping[str, Any]
