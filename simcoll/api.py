@@ -16,7 +16,9 @@ from typing import Any
 from simcoll import config, results, scenario, sweep
 from simcoll.algorithms import build
 from simcoll.errors import Place, SimcollError
+from simcoll.executors import benchmark
 from simcoll.executors.proof import prove
+from simcoll.formats.outputs import arrow
 from simcoll.prediction import Prediction, predict
 from simcoll.registry import Request, register
 from simcoll.scenario import Point, Scenario
@@ -57,14 +59,16 @@ class Results(list[dict[str, Any]]):
 
     def to_parquet(self, path: str | Path) -> None:
         """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise SimcollError('Parquet needs pyarrow: pip install "simcoll[parquet]"') from None
-        columns = [*results.COLUMNS, *results.swept(self)]
-        table = pyarrow.table({column: [row.get(column) for row in self] for column in columns})
-        pyarrow.parquet.write_table(table, path)
+        results.write_atomically(Path(path), arrow.parquet(self, results.kinds(self)))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
+        `parquet`."""
+        return arrow.table(self, results.kinds(self)).__arrow_c_stream__(requested_schema)
+
+    def to_torch(self) -> list[Any]:
+        """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
+        return benchmark.measurements(self)
 
     def to_csv(self, path: str | Path) -> None:
         """Write a results.csv."""

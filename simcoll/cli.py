@@ -35,6 +35,7 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
         "exchange.import_",
         "Turn a file of another program into one of ours, and tell what was read and assumed.",
     ),
+    "export": ("exchange.export", "Write a schedule, a topology or results for another program."),
     "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simcoll import config
-from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.schedules import document, msccl
+from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
+from simcoll.formats import measured
+from simcoll.formats.schedules import document, goal, msccl, order
 from simcoll.formats.topologies import graph_file, nccl_xml, smi
 from simcoll.notes import Notes
 from simcoll.schedule import Schedule
@@ -106,7 +107,11 @@ def recognise(text: str) -> str | None:
         return _ROOTS.get(root[1]) if root else None
     if smi.looks(text):
         return "nvidia-smi"
-    return None
+    if start.startswith("{") and document.looks(text):
+        return "schedule"
+    if goal.looks(text):
+        return "goal"
+    return "measured" if measured.looks(text) else None
 
 
 def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
@@ -125,9 +130,40 @@ def _schedule(reader: Callable[[str, str, str | None, Notes], Schedule]) -> Read
     return read
 
 
+def _table(text: str, source: str, asked: Asked) -> Imported:
+    rows = measured.parse_measured(text, source, asked.columns)
+    notes = Notes()
+    named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
+    notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
+    sources = sorted({row.timing for row in rows if row.timing})
+    if sources:
+        notes.read.append(f"timed by {', '.join(sources)}")
+    kept = list(dict.fromkeys(name for row in rows for name in row.others if name.startswith("env.")))
+    if kept:
+        notes.read.append(f"of the environment: {', '.join(kept)}; the rest is dropped")
+    for column in ("nodes", "dtype"):
+        if any(getattr(row, column) is None for row in rows):
+            notes.warn(f"nothing says {column}; --set {column}=VALUE does")
+    return Imported("measured table", measured.dump(rows), ".csv", notes)
+
+
+def _own(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
+    """A schedule of ours; proved, as any."""
+    found = document.parse(text, source)
+    try:
+        order.prove(found)
+    except ScheduleError as error:
+        raise InputError(f"{source}: {error}", "the schedule does not do what its collective promises") from None
+    notes.read.append(f"proved {found.name}: {found.n} ranks, {found.n_steps} steps, {found.messages} messages")
+    return found
+
+
 KINDS: Final[Mapping[str, Reader]] = {
     "nvidia-smi": _topology(smi.read, "topology"),
     "nccl-topology": _topology(nccl_xml.read, "topology"),
     "nccl-graph": _topology(graph_file.read, "topology"),
     "msccl": _schedule(msccl.read),
+    "goal": _schedule(goal.read),
+    "schedule": _schedule(_own),
+    "measured": _table,
 }

@@ -14,15 +14,17 @@ from simcoll.results import Row, write_atomically
 from simcoll.scenario import Scenario
 
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
+STEP: Final = "step"  # the one of workloads
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
 
 
 def draw(scenarios: Sequence[Scenario], rows: Sequence[Row], folder: Path) -> list[Path]:
     """The plots that the scenario asks for."""
     wanted = list(dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots))
-    found = curves(rows, [plot for plot in wanted if plot in CURVES], folder, _measured(scenarios, rows))
-    if {"timeline", "utilisation"} & set(wanted):
-        found += _one_run(scenarios, rows, wanted, folder)
+    alone = [scenario for scenario in scenarios if not scenario.workload]
+    found = curves(rows, [plot for plot in wanted if plot in (*CURVES, STEP)], folder, _measured(alone, rows))
+    if alone and {"timeline", "utilisation"} & set(wanted):
+        found += _one_run(alone, rows, wanted, folder)
     return found
 
 
@@ -33,6 +35,7 @@ def curves(
     from simcoll.plot import save
     from simcoll.plot.curves import scaling_figure, size_figure
     from simcoll.plot.maps import crossover_figure
+    from simcoll.plot.steps import step_figure
 
     good = [row for row in rows if row["status"] == "ok" and row["size_bytes"] and row["time_us"]]  # what has a speed
     figure: dict[str, Callable[[], Any]] = {
@@ -40,9 +43,10 @@ def curves(
         "latency": lambda: size_figure(good, "latency", measured),
         "scaling": lambda: scaling_figure(good, measured),
         "crossover": lambda: crossover_figure(good),
+        STEP: lambda: step_figure(rows),
     }
     found = []
-    for name in wanted if good else ():
+    for name in wanted if good else [name for name in wanted if name == STEP]:
         try:
             save(figure[name](), folder / f"{name}.png")
         except ValueError as reason:

@@ -20,13 +20,15 @@ COLUMNS: Final = (
     *("algbw_GBps", "busbw_GBps", "steps", "messages", "wire_bytes", "lower_bound_us", "engine", "seed", "status"),
     *("dtype", "op", "root", "in_place", "profile", "sharing", "shortcut", "proved", "bytes_per_rank"),
     *("confidence", "low_us", "high_us", "binding_link", "binding_busy", "staged", "staged_bytes"),
+    *("workload", "step_us", "exposed_us", "compute_us", "buckets"),
 )
 _INTS: Final = frozenset(
     {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
-    | {"staged", "staged_bytes"}
+    | {"staged", "staged_bytes", "buckets"}
 )
 _FLOATS: Final = frozenset(
     {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}
+    | {"step_us", "exposed_us", "compute_us"}
 )
 
 Row = Mapping[str, Any]
@@ -35,6 +37,12 @@ Row = Mapping[str, Any]
 def swept(rows: Sequence[Row]) -> list[str]:
     """The columns of swept keys that have no column of their own: those with a dot, e.g. `model.o_send`."""
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
+
+
+def kinds(rows: Sequence[Row]) -> dict[str, type]:
+    """The columns and what kind of value each holds."""
+    own = {"in_place": bool, **dict.fromkeys(_INTS, int), **dict.fromkeys(_FLOATS, float)}
+    return {column: own.get(column, str) for column in (*COLUMNS, *swept(rows))}
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -99,14 +107,14 @@ def _value(column: str, text: str | None) -> Any:
     return {"true": True, "false": False}.get(text, text) if column == "in_place" else text
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file so that it is there whole or not at all; raises InputError if it cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(text if isinstance(text, bytes) else text.encode())
             Path(temporary).chmod(0o644)
             Path(temporary).replace(path)
         except BaseException:

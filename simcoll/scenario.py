@@ -47,26 +47,37 @@ ITEMSIZE: Final = {
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
 WORKLOAD: Final = "workload"  # stands in place of a collective
-OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups", "measure")
+OF_ONE: Final = (
+    "collective",
+    "algorithm",
+    "size",
+    "root",
+    "op",
+    "in_place",
+    "weights",
+    "arrivals",
+    "subgroups",
+    "measure",
+)
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
-    {
-        "name",
-        "seed",
-        "collective",
-        "algorithm",
-        "ranks",
-        "root",
-        "op",
-        "dtype",
-        "in_place",
-        "protocol",
-        "library_version",
-        "profile",
+    {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
+    | {
+        "size",
+        "engine",
+        "shortcuts",
+        "proof",
+        "model.sharing",
+        "topology.system",
+        "topology.nodes",
+        "topology.hosts",
+        "workload.template",
+        "workload.algorithm",
     }
-    | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
 )
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
-NATURAL_LISTS: Final = frozenset({"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers"})
+NATURAL_LISTS: Final = frozenset(
+    {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers"}
+)
 
 
 class Placement(Model):

@@ -21,6 +21,7 @@ from simcoll.prediction import describe, predict, row
 from simcoll.results import Row, to_csv, write_atomically
 from simcoll.scenario import Point
 from simcoll.units import format_size
+from simcoll.workload import simulate
 
 MANIFEST = "manifest.json"
 
@@ -38,17 +39,20 @@ def run_point(point: Point) -> dict[str, Any]:
 
 
 def _row(point: Point) -> dict[str, Any]:
+    told = simulate.describe if point.scenario.workload else describe
     try:
+        if point.scenario.workload:
+            return simulate.row(simulate.simulate(point))
         return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm == "auto" else {})
     except RefusedError as error:
-        return {**describe(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
+        return {**told(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
     except InputError as error:
         located = InputError(_placed(d, point) for d in error.diagnostics)
-        return {**describe(point.scenario), "status": f"failed: {located}", "wrong_input": True, "passing": True}
+        return {**told(point.scenario), "status": f"failed: {located}", "wrong_input": True, "passing": True}
     except SimcollError as error:
-        return {**describe(point.scenario), "status": f"failed: {error}"}
+        return {**told(point.scenario), "status": f"failed: {error}"}
     except MemoryError:
-        return {**describe(point.scenario), "status": f"failed: {NO_MEMORY}", "passing": True}
+        return {**told(point.scenario), "status": f"failed: {NO_MEMORY}", "passing": True}
 
 
 def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
@@ -64,6 +68,8 @@ def told(point: Point) -> str:
     scenario = point.scenario
     where = f"{scenario.ranks} ranks" if scenario.ranks else scenario.topology.title
     more = [f"{name} {value}" for name, value in point.swept.items()]
+    if scenario.workload:
+        return ", ".join([scenario.workload.template, where, *more])
     return ", ".join([f"{scenario.collective} {scenario.algorithm}", format_size(scenario.nbytes), where, *more])
 
 

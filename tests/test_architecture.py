@@ -23,7 +23,7 @@ HOMES = {  # library: where it may be imported
     "matplotlib": ["plot/"],
     "yaml": ["config.py"],
     "torch": ["executors/"],
-    "networkx": ["topology.py", "systems.py", "fabrics.py", "plot/topology.py"],
+    "networkx": ["topology.py", "systems.py", "fabrics.py", "plot/topology.py", "formats/outputs/drawings.py"],
     "click": ["cli.py", "commands/"],
     "rich": ["commands/"],
     "joblib": ["workers.py"],

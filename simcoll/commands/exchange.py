@@ -10,6 +10,9 @@ from typing import IO
 import click
 
 from simcoll.commands.options import JSON
+from simcoll.errors import InputError
+
+FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "parquet", "arrow", "torch")
 
 
 @click.command(name="import")
@@ -62,3 +65,41 @@ def _stdin() -> bytes:
 
     stream: IO[bytes] = sys.stdin.buffer
     return stream.read(MOST_BYTES + 1)
+
+
+@click.command(name="export")
+@click.argument("what", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json|SYSTEM|TOPOLOGY.yaml|RESULTS")
+@click.option("--to", required=True, metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
+@click.option("--ranks", type=click.IntRange(1), help="Number of ranks of a schedule.")
+@click.option("--root", default=0, show_default=True, type=click.IntRange(0), help="Root of a schedule.")
+@click.option("--nodes", type=click.IntRange(1), help="Number of nodes of a topology.")
+@click.option("--size", default="1 MiB", show_default=True, help="Size of the buffer, for GOAL's messages.")
+def export(what: str, to: str, output: Path | None, ranks: int | None, root: int, nodes: int | None, size: str) -> None:
+    """Write a schedule, a topology or results for another program.
+
+    Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml.
+    Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`),
+    parquet, arrow (pyarrow), torch (the table of torch.utils.benchmark).
+    """
+    from simcoll import outgoing, results, units
+    from simcoll.notes import Notes
+
+    try:
+        nbytes = units.parse(size, "size")
+    except ValueError as error:
+        complaint, _, cure = str(error).partition("; ")
+        raise InputError(f"--size: {complaint}", cure) from None
+    if ranks is not None and root >= ranks:
+        raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
+    notes = Notes()
+    written = outgoing.convert(what, to, outgoing.Options(ranks, root, nodes, nbytes), notes)
+    if output:
+        results.write_atomically(output, written)
+        print(f"{to}: {output}")
+    elif isinstance(written, bytes):
+        raise InputError(f"{to} is not text", "name a file with -o")
+    else:
+        print(written, end="")
+    if str(notes):
+        print(notes, file=sys.stderr)

@@ -17,5 +17,7 @@ def plot(results_csv: Path, output: Path | None) -> None:
     from simcoll import pictures, results
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
-    for path in pictures.curves(results.read(source), pictures.CURVES, output or source.parent / "plots", ()):
+    rows = results.read(source)
+    wanted = [pictures.STEP] if any(row.get("workload") for row in rows) else pictures.CURVES
+    for path in pictures.curves(rows, wanted, output or source.parent / "plots", ()):
         print(path)

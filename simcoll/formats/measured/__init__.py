@@ -1,4 +1,5 @@
-"""Measured tables, as CSV or as nccl-tests and rccl-tests print them.
+"""Measured tables, as CSV, as nccl-tests and rccl-tests print them or write them as JSON, as OSU's and Intel's MPI
+benchmarks print them.
 
 A reader turns text into located cells (column → text and place); `rows` makes checked rows of them, whoever read them.
 """
@@ -10,10 +11,28 @@ from pathlib import Path
 
 from simcoll import config
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.formats.measured import csv_table, nccl_tests, rows
+from simcoll.formats.measured import csv_table, mpi, nccl_json, nccl_tests, rows
 from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, Row, normal
+from simcoll.formats.measured.writer import dump
 
-__all__ = ["COLUMNS", "MAX_MISTAKES", "Row", "find_measured", "normal", "parse_measured", "read_measured"]
+__all__ = [
+    "COLUMNS",
+    "MAX_MISTAKES",
+    "Row",
+    "dump",
+    "find_measured",
+    "looks",
+    "normal",
+    "parse_measured",
+    "read_measured",
+]
+
+
+def looks(text: str) -> bool:
+    """Whether a text is one of these, by its header."""
+    if csv_table.is_table(text) or nccl_json.looks(text) or mpi.looks(text):
+        return True
+    return nccl_tests.looks(text)
 
 
 def find_measured(name: Path | str) -> Path:
@@ -46,4 +65,5 @@ def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None
     mistakes: list[Diagnostic] = []
     if csv_table.is_table(text):
         return rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
-    return rows.rows(nccl_tests.cells(text, source, given), given, mistakes)
+    reader = nccl_json if nccl_json.looks(text) else mpi if mpi.looks(text) else nccl_tests
+    return rows.rows(reader.cells(text, source, given), given, mistakes)

@@ -43,6 +43,11 @@ class _Test:
     rows: list[Cells] = field(default_factory=list)
 
 
+def looks(text: str) -> bool:
+    """Whether a line is the header of its table."""
+    return any(_is_header(match[1].split()) for match in _HEADER.finditer(text))
+
+
 def cells(text: str, source: str, given: Cells) -> list[Cells]:
     """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
 
@@ -96,7 +101,7 @@ def _tests(text: str, source: str) -> list[_Test]:
 def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     match = _HEADER.search(line)
     words = match[1].split() if match else []
-    if "time" not in words or "type" not in words[: words.index("time")]:
+    if not _is_header(words):
         return None
     lead, tail = words[: words.index("time")], words[words.index("time") :]
     if len(set(lead)) < len(lead):
@@ -112,6 +117,10 @@ def _lead(match: re.Match[str], source: str, line: int) -> Cells:
         for word, text in match.groupdict().items()
         if text is not None
     }
+
+
+def _is_header(words: list[str]) -> bool:
+    return "time" in words and "type" in words[: words.index("time")]
 
 
 def _complete(lead: Cells, tail: list[str], values: list[tuple[str, Place | None]]) -> Iterator[Cells]:

@@ -1,0 +1,295 @@
+"""GOAL text, which LogGOPSim and ATLAHS replay: sends and receives of each rank, and which of them waits for which.
+
+    num_ranks 2
+    rank 0 {
+    l1: send 1024b to 1 tag 0 cpu 0 nic 0
+    l2: recv 1024b from 1 tag 1 cpu 0 nic 0
+    l2 requires l1
+    }
+
+It says how much is sent and not what. Ours carry that in their labels: `t7s2a0b3r` is transfer 7, in step 2, from slot
+0 to slot 3, reducing; and a computation of no length, at rank 0, says what the whole is. Of other files every message
+is taken to carry the whole buffer, or, with a reduction, what its sender has of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from simcoll.collectives import COLLECTIVES, collective
+from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
+from simcoll.formats.schedules import order
+from simcoll.formats.schedules.names import collective_of, plain
+from simcoll.formats.schedules.order import Moves
+from simcoll.model import Dependencies, dependencies
+from simcoll.notes import Notes
+from simcoll.schedule import Schedule
+
+MOST_RANKS: Final = 4096
+MOST_TRANSFERS: Final = 200_000
+_LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+(\d+)\s*b?(?:\s+(?:to|from)\s+(\d+))?(.*)")
+_WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
+_TAG: Final = re.compile(r"\btag\s+(\d+)")
+_RANK: Final = re.compile(r"rank\s+(\d+)\s*\{?")
+_LABEL: Final = re.compile(r"[tu](\d{1,9})s(\d{1,9})a(\d{1,9})b(\d{1,9})(r?)")
+_WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n(\d{1,9})_root(\d{1,6})_p([01])_(\w*)")
+_REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
+_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # what can be told from who talks to whom
+
+
+@dataclass
+class _Op:
+    """A line: `kind` of it, the other rank, the tag, what it waits for (places in the rank's list)."""
+
+    kind: str
+    nbytes: int
+    peer: int
+    tag: int
+    label: str
+    place: Place
+    waits: list[int] = field(default_factory=list)
+
+
+def looks(text: str) -> bool:
+    """Whether it says how many ranks there are, as GOAL does."""
+    return re.search(r"^\s*num_ranks\s+\d+", text, re.MULTILINE) is not None
+
+
+def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
+    """The proved schedule of a GOAL text; `asked` names its collective where the file is not of ours.
+
+    Raises InputError with line and column, or when the schedule does not do what its collective promises.
+    """
+    ranks = _parsed(text, source)
+    sends = sum(op.kind == "send" for ops in ranks for op in ops)
+    notes.read.append(f"{len(ranks)} ranks, {sends} messages of GOAL text")
+    whole = next((m for op in ranks[0] if op.kind == "calc" and (m := _WHOLE.fullmatch(op.label))), None)
+    try:
+        if whole and asked in (None, whole[1]):
+            found = _ours(ranks, whole)
+        else:
+            found = _others(ranks, _asked(asked, source), notes)
+        order.prove(found)
+    except ScheduleError as error:
+        what, _, cure = str(error).partition("; ")
+        cure = cure or "the schedule does not do what its collective promises"
+        raise InputError([Diagnostic(what, cure, "", Place(source, 1, 1))]) from None
+    notes.read.append(f"proved {found.collective}: {found.n_steps} steps, {found.messages} messages")
+    return found
+
+
+def _asked(asked: str | None, source: str) -> str:
+    name = collective_of(asked or "")
+    if name not in _WHOLE_BUFFER:
+        what = f"{source}: GOAL does not say which data a message carries" + (f", as {asked} needs" if asked else "")
+        raise InputError(what, f"say with --collective what it does, of: {', '.join(_WHOLE_BUFFER)}")
+    return str(name)
+
+
+# --- the text ---
+
+
+def _parsed(text: str, source: str) -> list[list[_Op]]:
+    ranks: list[list[_Op]] | None = None
+    labels: dict[str, int] = {}
+    current: list[_Op] | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        place = Place(source, number, len(raw) - len(raw.lstrip()) + 1)
+        line = _REMARK.sub("", raw).strip()
+        if line.startswith("num_ranks"):
+            ranks = [[] for _ in range(_number(line.partition("num_ranks")[2].strip(), MOST_RANKS, place, least=1))]
+        elif not line or line in ("}", "{"):
+            current = None if line == "}" else current
+        elif ranks is None:
+            raise InputError([Diagnostic("no num_ranks yet", "begin with num_ranks N", "", place)])
+        elif match := _RANK.fullmatch(line):
+            current, labels = ranks[_number(match[1], len(ranks) - 1, place)], {}
+        elif current is None:
+            raise InputError([Diagnostic(f"{line[:40]!r} stands outside of a rank", "write rank N {", "", place)])
+        elif match := _WAITS.fullmatch(line):
+            _wait(match, labels, current, place)
+        else:
+            op = _op(line, len(ranks), place)
+            if op.label and labels.setdefault(op.label, len(current)) != len(current):
+                raise InputError([Diagnostic(f"label {op.label!r} stands twice", "name it otherwise", "", place)])
+            current.append(op)
+    if not ranks:
+        raise InputError([Diagnostic("no ranks in it", "begin with num_ranks N", "", Place(source, 1, 1))])
+    return ranks
+
+
+def _number(text: str, most: int, place: Place, least: int = 0) -> int:
+    number = int(text) if text.isdecimal() and len(text) < 19 else -1
+    if not least <= number <= most:
+        raise InputError([Diagnostic(f"{text[:40]!r} is no number from {least} to {most}", "mend it", "", place)])
+    return number
+
+
+def _wait(match: re.Match[str], labels: dict[str, int], ops: list[_Op], place: Place) -> None:
+    for label in (match[1], match[3]):
+        if label not in labels:
+            raise InputError([Diagnostic(f"there is no {label!r} above", "write the operation first", "", place)])
+    ops[labels[match[1]]].waits.append(labels[match[3]])
+
+
+def _op(line: str, n: int, place: Place) -> _Op:
+    match = _LINE.fullmatch(line)
+    if match is None or (match[2] != "calc" and match[4] is None):
+        cure = "write send Nb to R, recv Nb from R, calc N, or A requires B"
+        raise InputError([Diagnostic(f"{line[:60]!r} is not understood", cure, "", place)])
+    peer = -1 if match[2] == "calc" else _number(match[4], n - 1, place)
+    tag = _TAG.search(match[5])
+    return _Op(
+        match[2],
+        _number(match[3], 2**62, place),
+        peer,
+        _number(tag[1], 2**62, place) if tag else 0,
+        match[1] or "",
+        place,
+    )
+
+
+# --- ours ---
+
+
+def _ours(ranks: list[list[_Op]], whole: re.Match[str]) -> Schedule:
+    rows = []
+    for rank, ops in enumerate(ranks):
+        for op in ops:
+            label = _LABEL.fullmatch(op.label)
+            if label and (op.kind == "send" or (op.kind == "calc" and op.label.startswith("t"))):
+                number, step, a, b = map(int, label.groups()[:4])
+                rows.append((number, (step, rank, a, op.peer if op.kind == "send" else rank, b, bool(label[5]))))
+    if len({number for number, _ in rows}) < len(rows) or len(rows) > MOST_TRANSFERS:
+        raise ScheduleError("two operations have the label of one transfer, or there are too many")
+    name, n_chunks, root, pipelined, algorithm = whole.groups()
+    if name not in COLLECTIVES or not 0 < int(n_chunks) * len(ranks) <= order.MOST_PLACES or int(root) >= len(ranks):
+        raise ScheduleError(f"{whole[0][:60]!r} is no collective, or of numbers too large")
+    if any(max(row[2], row[4]) * len(ranks) > order.MOST_PLACES for _, row in rows):
+        raise ScheduleError("a label names a slot that is too large")
+    return Schedule.from_rows(
+        [row for _, row in sorted(rows)],
+        collective=name,
+        algorithm=algorithm or "imported",
+        n=len(ranks),
+        n_chunks=int(n_chunks),
+        root=int(root),
+        pipelined=pipelined == "1",
+    )
+
+
+# --- others ---
+
+
+def _others(ranks: list[list[_Op]], name: str, notes: Notes) -> Schedule:
+    """Played: each message carries one buffer. What arrives is reduced unless it is complete already."""
+    sizes = {op.nbytes for ops in ranks for op in ops if op.kind == "send"}
+    if len(sizes) > 1 and name != "barrier":
+        raise ScheduleError(f"messages of {len(sizes)} sizes; such schedules are not mapped: only whole buffers are")
+    notes.assume("GOAL does not say which data a message carries: each carries one whole buffer")
+    if calcs := sum(op.kind == "calc" and op.nbytes > 0 for ops in ranks for op in ops):
+        notes.assume(f"{calcs} computations are left out: model.gamma says what reductions cost")
+    tries: Iterable[int] = range(min(len(ranks), 64)) if collective(name).rooted else (0,)
+    error = ScheduleError("no rank could be the root")
+    for root in tries:
+        found = _played(ranks, name, root)
+        try:
+            order.prove(found)
+        except ScheduleError as wrong:
+            error = wrong
+            continue
+        return found
+    raise error
+
+
+def _played(ranks: list[list[_Op]], name: str, root: int) -> Schedule:
+    moves, n = Moves(), len(ranks)
+    everyone = (1 << n) - 1
+    holds = [1 << rank if name != "broadcast" else (everyone if rank == root else 0) for rank in range(n)]
+    ways: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
+    done = [[False] * len(ops) for ops in ranks]
+    left = [list(range(len(ops))) for ops in ranks]
+    while any(left):
+        advanced = False
+        for kind in ("send", "recv"):
+            for rank, ops in enumerate(ranks):
+                for i in _ready(ops, left[rank], done[rank]):
+                    op = ops[i]
+                    if (op.kind == "recv") != (kind == "recv"):
+                        continue
+                    if op.kind == "send":
+                        way = (rank, op.peer, op.tag)
+                        ways.setdefault(way, deque()).append((moves.read(rank, 0), holds[rank]))
+                    elif op.kind == "recv":
+                        queue = ways.get((op.peer, rank, op.tag))
+                        if not queue:
+                            continue
+                        number, came = queue.popleft()
+                        reduce = name != "broadcast" and came != everyone
+                        moves.write(number, rank, 0, reduce)
+                        holds[rank] |= came
+                    done[rank][i] = advanced = True
+            left = [[i for i in its if not done[rank][i]] for rank, its in enumerate(left)]
+            if advanced:
+                break
+        if not advanced:
+            rank = next(r for r in range(n) if left[r])
+            what = f"rank {rank} waits here for ever"
+            where = ranks[rank][left[rank][0]].place
+            cure = "for a message that is never sent, or an operation that is never done"
+            raise InputError([Diagnostic(what, cure, "", where)])
+    if any(ways.values()):
+        raise ScheduleError("a message is sent and never received")
+    return moves.schedule(collective=name, algorithm="goal", n=n, n_chunks=1, root=root)
+
+
+def _ready(ops: list[_Op], left: list[int], done: list[bool]) -> Iterator[int]:
+    return (i for i in left if all(done[wait] for wait in ops[i].waits))
+
+
+# --- writing ---
+
+
+def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
+    """GOAL text of a schedule for buffers of `nbytes`; raises RefusedError for what the format cannot hold."""
+    if schedule.agents or schedule.groups != (tuple(range(schedule.n)),):
+        raise RefusedError("GOAL knows ranks of one group only: no switches that reduce, no subgroups")
+    if len(schedule) > MOST_TRANSFERS:
+        raise RefusedError(f"{len(schedule)} transfers are too many for text; take fewer ranks (most {MOST_TRANSFERS})")
+    waits = dependencies(schedule)
+    sizes = _sizes(schedule, waits, nbytes, itemsize)
+    lines: list[list[str]] = [[] for _ in range(schedule.n)]
+    what = f"simcoll_{schedule.collective}_n{schedule.n_chunks}_root{schedule.root}_p{int(schedule.pipelined)}"
+    name = plain(schedule.algorithm, "own").translate(str.maketrans("-.", "__"))
+    lines[0].append(f"{what}_{name}: calc 0")
+    codes, ends = [], []
+    for i, row in enumerate(schedule):
+        codes.append(f"{i}s{row.step}a{row.src_slot}b{row.dst_slot}{'r' if row.reduce else ''}")
+        ends.append(f"{'t' if row.src == row.dst else 'u'}{codes[-1]}")
+        if row.src == row.dst:
+            lines[row.src].append(f"t{codes[i]}: calc 0")
+        else:
+            lines[row.src].append(f"t{codes[i]}: send {sizes[i]}b to {row.dst} tag {i} cpu 0 nic 0")
+            lines[row.dst].append(f"u{codes[i]}: recv {sizes[i]}b from {row.src} tag {i} cpu 0 nic 0")
+        before = int(waits.reads[i])
+        while before >= 0:  # the version that is read, and those that it was reduced into
+            lines[row.src].append(f"t{codes[i]} requires {ends[before]}")
+            before = int(waits.chain[before])
+    texts = [f"num_ranks {schedule.n}", ""]
+    for rank, its in enumerate(lines):
+        texts += [f"rank {rank} {{", *its, "}", ""]
+    return "\n".join(texts)
+
+
+def _sizes(schedule: Schedule, waits: Dependencies, nbytes: int, itemsize: int) -> list[int]:
+    """Bytes of each transfer: of the slot that its value was in at first."""
+    held = collective(schedule.collective).sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root, itemsize)
+    found: list[int] = []
+    for row, before in zip(schedule, waits.reads.tolist(), strict=True):
+        first = int(held[row.src, row.src_slot]) if row.src_slot < schedule.n_chunks else 0
+        found.append(first if before < 0 else found[before])
+    return found

@@ -1,0 +1,114 @@
+"""Ours in the formats of other programs: which writer takes what, and where it is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simcoll import cheatsheet, results, scenario, systems
+from simcoll.errors import InputError, did_you_mean
+from simcoll.executors import benchmark
+from simcoll.formats.outputs import arrow, drawings, nccl
+from simcoll.formats.schedules import document, goal, msccl_writer
+from simcoll.incoming import read_bounded
+from simcoll.notes import Notes
+from simcoll.schedule import Schedule
+
+Written = str | bytes
+
+
+@dataclass(frozen=True)
+class Options:
+    """What else a writer needs: `ranks` and `root` of a schedule, `nodes` of a topology, bytes of a buffer."""
+
+    ranks: int | None = None
+    root: int = 0
+    nodes: int | None = None
+    nbytes: int = 1 << 20
+
+
+def convert(what: str, to: str, options: Options, notes: Notes) -> Written:
+    """`what` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
+
+    Raises InputError, or RefusedError for what the format cannot hold.
+    """
+    if to not in FORMATS:
+        raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
+    return FORMATS[to](what, options, notes)
+
+
+def _schedule(what: str, options: Options) -> Schedule:
+    if document.is_file(what):
+        return document.read(what)
+    if options.ranks is None:
+        raise InputError(f"{what}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
+    cheatsheet.check_length(what, options.ranks, options.root)
+    return cheatsheet.build(what, options.ranks, options.root)
+
+
+def _msccl(what: str, options: Options, notes: Notes) -> Written:
+    return msccl_writer.dump(_schedule(what, options))
+
+
+def _goal(what: str, options: Options, notes: Notes) -> Written:
+    return goal.dump(_schedule(what, options), options.nbytes)
+
+
+def _graphviz(what: str, options: Options, notes: Notes) -> Written:
+    return drawings.graphviz(systems.build(scenario.topology_spec(what, options.nodes)))
+
+
+def _graphml(what: str, options: Options, notes: Notes) -> Written:
+    return drawings.graphml(systems.build(scenario.topology_spec(what, options.nodes)))
+
+
+def _rows(what: str) -> list[dict[str, Any]]:
+    """The rows of a results.csv, or of the folder that it lies in."""
+    path = Path(what)
+    return results.read(path / "results.csv" if path.is_dir() else path)
+
+
+def _tests(what: str, options: Options, notes: Notes) -> Written:
+    return nccl.tests(_rows(what))
+
+
+def _tuner(what: str, options: Options, notes: Notes) -> Written:
+    if not what.endswith(".json"):
+        return nccl.tuner(_rows(what), notes)
+    try:
+        found = json.loads(read_bounded(Path(what)))
+        shared = {"ranks": int(found["ranks"]), "nodes": int(found["nodes"])}
+        rows = [{**row, **shared, "time_us": float(row["time_us"])} for row in found["choice"]]
+        return nccl.tuner(rows, notes)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{what}: not what `simcoll tune --json` prints", "give that, or a results.csv") from None
+
+
+def _parquet(what: str, options: Options, notes: Notes) -> Written:
+    rows = _rows(what)
+    return arrow.parquet(rows, results.kinds(rows))
+
+
+def _arrow(what: str, options: Options, notes: Notes) -> Written:
+    rows = _rows(what)
+    return arrow.stream(rows, results.kinds(rows))
+
+
+def _torch(what: str, options: Options, notes: Notes) -> Written:
+    return benchmark.compared(nccl.timed(_rows(what))) + "\n"
+
+
+FORMATS: Final[Mapping[str, Callable[[str, Options, Notes], Written]]] = {
+    "msccl": _msccl,
+    "goal": _goal,
+    "graphviz": _graphviz,
+    "graphml": _graphml,
+    "nccl-tests": _tests,
+    "nccl-tuner": _tuner,
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "torch": _torch,
+}

@@ -1,0 +1,97 @@
+"""Named models: what their layers hold and compute, from `models.yaml`, and how fast GPUs are at most."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from simcoll import config
+from simcoll.config import Model
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Row(NamedTuple):
+    """A module: the elements of each of its tensors, and the multiply-adds of a forward pass over one sample."""
+
+    name: str
+    tensors: tuple[int, ...]
+    macs: int
+
+
+class NamedModel(NamedTuple):
+    """A model's layers in forward order, and where they are from."""
+
+    name: str
+    source: str
+    parameters: int
+    layers: tuple[Row, ...]
+
+
+class _Module(Model):
+    name: str
+    shapes: Shapes = ()
+    uses: Shapes = ()
+    positions: int | None = None
+    attends: int = 0
+    lookup: bool = False
+
+
+class _Repeated(Model):
+    times: int
+    layers: tuple[_Module, ...]
+
+
+class _Table(Model):
+    source: str
+    parameters: int
+    positions: int
+    layers: tuple[_Module | _Repeated, ...]
+
+
+class _File(Model):
+    gpus: dict[str, Annotated[float, Field(gt=0)]]
+    models: dict[str, _Table]
+
+
+@functools.cache
+def _file() -> _File:
+    return config.validate(_File, [config.read(Path(__file__).parent / "models.yaml")])[0]
+
+
+def gpus() -> dict[str, float]:
+    """The dense peak of each known GPU in FLOP/s."""
+    return _file().gpus
+
+
+def models() -> Sequence[str]:
+    """The names of the models."""
+    return tuple(_file().models)
+
+
+@functools.cache
+def load_model(name: str) -> NamedModel:
+    """A named model; raises KeyError."""
+    table = _file().models[name]
+    return NamedModel(name, table.source, table.parameters, tuple(_rows(table)))
+
+
+def _rows(table: _Table) -> Iterator[Row]:
+    for entry in table.layers:
+        if isinstance(entry, _Module):
+            yield _row(entry, entry.name, table.positions)
+        else:
+            for number in range(entry.times):
+                yield from (_row(module, f"{number}.{module.name}", table.positions) for module in entry.layers)
+
+
+def _row(module: _Module, name: str, positions: int) -> Row:
+    at = module.positions or positions
+    used = (*(() if module.lookup else (shape for shape in module.shapes if len(shape) > 1)), *module.uses)
+    macs = at * sum(map(math.prod, used)) + at * at * module.attends
+    return Row(name, tuple(map(math.prod, module.shapes)), macs)

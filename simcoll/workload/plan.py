@@ -1,0 +1,89 @@
+"""The plan of a workload: what is computed and sent, by whom, on which stream, behind what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+COMPUTE: Final = "compute"  # the stream on which a rank computes
+
+
+class Call(NamedTuple):
+    """A collective that some ranks run: `nbytes` as nccl-tests counts it, `root` a place among them."""
+
+    collective: str
+    algorithm: str
+    nbytes: int
+    root: int = 0
+    weights: tuple[object, ...] | None = None
+
+
+class Work(NamedTuple):
+    """One operation: a computation that takes `time_ps`, on each rank its own if there are several, or a `call`.
+
+    `before` are the numbers of operations that each of the `ranks` has to be done with, where it has a part in them.
+    """
+
+    name: str
+    stream: str
+    ranks: tuple[int, ...]
+    time_ps: int | tuple[int, ...]
+    call: Call | None
+    before: tuple[int, ...]
+
+
+class Plan:
+    """Operations in the order in which they are launched, on `n` ranks.
+
+    On each rank what is on one stream goes one after the other, in that order; what is on different streams goes side
+    by side, unless one is put behind the other (`after`). Nothing is launched before what it is behind.
+    """
+
+    def __init__(self, n: int):
+        self.n = n
+        self.works: list[Work] = []
+        self._last: dict[tuple[str, int], int] = {}  # on each stream of each rank
+
+    def compute(
+        self,
+        name: str,
+        time_ps: int | Sequence[int],
+        *,
+        ranks: Iterable[int] | None = None,
+        after: Iterable[int] = (),
+        stream: str = COMPUTE,
+    ) -> int:
+        """Let ranks (default: all) compute; returns the number of the operation, to put others behind it."""
+        time = time_ps if isinstance(time_ps, int) else tuple(time_ps)
+        return self._add(name, stream, ranks, time, None, after)
+
+    def call(
+        self, name: str, call: Call, *, stream: str, ranks: Iterable[int] | None = None, after: Iterable[int] = ()
+    ) -> int:
+        """Let ranks (default: all) run a collective; returns the number of the operation."""
+        return self._add(name, stream, ranks, 0, call, after)
+
+    def _add(
+        self,
+        name: str,
+        stream: str,
+        ranks: Iterable[int] | None,
+        time_ps: int | tuple[int, ...],
+        call: Call | None,
+        after: Iterable[int],
+    ) -> int:
+        members, number = tuple(range(self.n) if ranks is None else ranks), len(self.works)
+        before = {self._last[stream, rank] for rank in members if (stream, rank) in self._last} | set(after)
+        self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before))))
+        self._last.update({(stream, rank): number for rank in members})
+        return number
+
+    def computed_ps(self) -> list[int]:
+        """How long each rank computes in all, in ps."""
+        found = [0] * self.n
+        for work in self.works:
+            if work.call is None:
+                times = [work.time_ps] * len(work.ranks) if isinstance(work.time_ps, int) else work.time_ps
+                for rank, time in zip(work.ranks, times, strict=True):
+                    found[rank] += time
+        return found

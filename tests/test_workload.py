@@ -1,0 +1,220 @@
+"""Workloads: what their plans mean, against closed forms and against the collectives alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import devices, program, schedule, star
+
+from simcoll import config
+from simcoll.engines import event, fast
+from simcoll.errors import InputError, Place
+from simcoll.joint import Operation, join
+from simcoll.model import Params
+from simcoll.prediction import predict
+from simcoll.program import bind
+from simcoll.scenario import points
+from simcoll.sweep import run_point
+from simcoll.topology import Link
+from simcoll.workload.buckets import buckets
+from simcoll.workload.models import load_model, models
+from simcoll.workload.simulate import simulate
+
+CABLE = {"bandwidth": "10 GB/s", "latency": "1 us"}
+STAR = {"fabric": "single-switch", "hosts": 4, "link": CABLE}
+NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain")
+MS = 10**9
+US_100TH = 10**4  # a hundredth of a microsecond
+
+
+def step(workload: dict[str, Any], **more: Any) -> Any:
+    """A workload simulated on four hosts around a switch."""
+    tree = config.located({"topology": STAR, "workload": workload, **more}, Place("test", 1, 1))
+    (point,) = points(tree)
+    return simulate(point)
+
+
+def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -> int:
+    """How long one collective takes there by itself."""
+    keys = {"topology": STAR, "collective": collective, "algorithm": algorithm, "size": f"{size} B", **more}
+    (point,) = points(config.located(keys, Place("test", 1, 1)))
+    return predict(point).time_ps
+
+
+def layers(count: int, size: str = "4 MiB", backward: str = "1 ms", forward: str = "0.5 ms") -> list[dict[str, Any]]:
+    """Layers that are alike."""
+    return [{"parameters": size, "backward": backward, "forward": forward, "times": count}]
+
+
+def ddp(count: int = 8, **more: Any) -> dict[str, Any]:
+    """A data-parallel step."""
+    return {"template": "ddp", "algorithm": "ring", "layers": layers(count), "first_bucket": "same", **more}
+
+
+# --- several operations as one program ---
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_operation_is_the_collective(name: str, sharing: str) -> None:
+    """Joined with nothing else, a collective has the very same timeline."""
+    topology = star(5, Link(50 * 10**9, 500_000))
+    played = program(name, topology, 16_000, sharing=sharing, chunk=1000, slots=2, channels=2, o_send=10**5, g=10**6)
+    joined = join([Operation(np.arange(5), played)], 5, topology)
+    for run in (event.run, lambda one: fast.run(one, compiled=False).timeline):
+        alone, found = run(played), run(joined)
+        for column in ("start", "sent", "arrive", "end", "complete", "hop_begin", "hop_end"):
+            assert getattr(found, column).tolist() == getattr(alone, column).tolist(), column
+        assert found.makespan_ps == alone.makespan_ps
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_engines_agree_on_several_collectives(seed: int) -> None:
+    """Random collectives of random groups of ranks, with parameters of their own and computation in between: equal
+    times in both engines."""
+    rng = random.Random(seed)
+    topology, sharing = star(6, Link(50 * 10**9, 500_000)), rng.choice(["fair", "fifo"])
+    operations: list[Operation] = []
+    for number in range(rng.randint(1, 7)):
+        ranks = rng.sample(range(6), rng.randint(2, 6))
+        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
+        params = Params(
+            sharing=sharing, chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
+            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
+            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
+        )  # fmt: skip
+        where = tuple(topology.ranks[rank] for rank in ranks)
+        bound = bind(plan, topology, (*where, *devices(topology, plan)[plan.n :]), params, 16_000 * len(ranks))
+        after = tuple(sorted(rng.sample(range(number), min(number, rng.randint(0, 2)))))
+        computing = rng.random() < 0.4
+        operations.append(Operation(np.array(ranks), None if computing else bound, rng.randint(0, 10**7), after))
+    joined = join(operations, 6, topology)
+    assert fast.run(joined, compiled=False).timeline == event.run(joined)
+
+
+def test_what_operations_cannot_share() -> None:
+    """Two ways of sharing links at once, and barriers over steps of several operations, are refused."""
+    topology = star(3, Link(50 * 10**9, 500_000))
+    one, other, barred = (
+        program("all_reduce/ring", topology, 1200, **how) for how in ({}, {"sharing": "fifo"}, {"barrier": True})
+    )
+    with pytest.raises(InputError, match="cannot be shared in two ways"):
+        join([Operation(np.arange(3), one), Operation(np.arange(3), other)], 3, topology)
+    with pytest.raises(InputError, match="leave out barrier"):
+        join([Operation(np.arange(3), barred)], 3, topology)
+
+
+# --- buckets ---
+
+
+@given(st.lists(st.integers(1, 40), max_size=40), st.integers(1, 60), st.integers(1, 60))
+def test_buckets_are_those_of_pytorch(nbytes: list[int], cap: int, first: int) -> None:
+    """Any tensors are bucketed as PyTorch's own function does it."""
+    torch = pytest.importorskip("torch")
+    if nbytes:
+        tensors = [torch.empty(size, dtype=torch.uint8) for size in nbytes]
+        expected, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [first, cap])
+        assert buckets(nbytes, cap, first) == expected
+
+
+def test_without_a_limit_each_gradient_goes_alone() -> None:
+    """`bucket_cap: none` is an all-reduce for each tensor."""
+    assert buckets([3, 1, 2], 0, 0) == [[0], [1], [2]]
+    assert step(ddp(5, bucket_cap="none")).told["buckets"] == 5
+
+
+@pytest.mark.parametrize("name", models())
+def test_the_parameters_of_a_model_add_up(name: str) -> None:
+    """The tensors of each named model hold as many parameters as its source says."""
+    model = load_model(name)
+    assert sum(sum(row.tensors) for row in model.layers) == model.parameters
+    assert sum(row.macs for row in model.layers) > 0
+    assert model.source
+
+
+# --- data parallel ---
+
+
+def test_one_bucket_does_not_overlap() -> None:
+    """With one bucket a step takes what is computed and the one all-reduce."""
+    found = step(ddp(8, bucket_cap="1 GiB", forward="3 ms", optimizer="2 ms"))
+    expected = (3 + 8 + 2) * MS + alone_ps("all_reduce", 8 * 4 * 2**20)
+    assert abs(found.step_ps - expected) <= US_100TH
+    assert found.compute_ps == 13 * MS
+    assert found.told["buckets"] == 1
+
+
+def test_on_links_that_take_no_time_a_step_is_computation() -> None:
+    """Without latency and with more bandwidth than there is, a step takes what is computed."""
+    quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
+    found = step(ddp(8, bucket_cap="8 MiB"), topology=quick)
+    assert found.step_ps - found.compute_ps <= US_100TH
+
+
+@pytest.mark.parametrize("size", ["256 KiB", "4 MiB", "64 MiB"])
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_equal_buckets_are_a_recurrence(size: str, sharing: str) -> None:
+    """Equal buckets behind equal layers: each goes when it is there and the one before is through."""
+    more = {"layers": layers(6, size), "bucket_cap": size, "forward": "1 ms"}
+    found = step(ddp(**more), model={"sharing": sharing})
+    each = alone_ps("all_reduce", found.plan.works[-2].call.nbytes, model={"sharing": sharing})
+    end = 0
+    for layer in range(1, 7):
+        end = max(end, (1 + layer) * MS) + each
+    assert abs(found.step_ps - end) <= US_100TH
+    assert found.told["buckets"] == 6
+
+
+def test_without_overlap_all_reduces_follow_the_backward_pass() -> None:
+    """Each tensor by itself after the backward pass: the times add up."""
+    found = step(ddp(6, bucket_cap="none", overlap=False, forward="1 ms"))
+    assert abs(found.step_ps - 7 * MS - 6 * alone_ps("all_reduce", 4 * 2**20)) <= US_100TH
+
+
+def test_a_launch_is_paid_by_every_call(tmp_path: Path) -> None:
+    """What a profile says that a call costs comes before each all-reduce."""
+    profile = tmp_path / "slow.yaml"
+    profile.write_text("name: slow\nsource: test\nlaunch: 20 us\nmodel: {}\n")
+    found = step(ddp(6, bucket_cap="none", overlap=False), profile=str(profile))
+    without = step(ddp(6, bucket_cap="none", overlap=False))
+    assert found.step_ps - without.step_ps == 6 * 20 * 10**6
+
+
+# --- the row, and what is refused ---
+
+
+def test_the_row_of_a_step() -> None:
+    """A step is what is computed and what is exposed; `auto` tells what it took."""
+    tree = config.located({"topology": STAR, "workload": ddp(6, algorithm="auto")}, Place("test", 1, 1))
+    row = run_point(points(tree)[0])
+    assert row["status"] == "ok"
+    assert row["step_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
+    assert row["time_ps"] == round(row["step_us"] * 1e6)
+    assert row["algorithm"] not in (None, "", "auto")
+    assert row["buckets"] == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"workload": {"template": "dpp"}}, "'dpp' is no template"),
+        ({"workload": ddp(), "size": "4 MiB"}, "'size' does not go with a workload"),
+        ({"workload": ddp(model="gpt2")}, "either 'layers' or a 'model'"),
+        ({"workload": {"template": "ddp", "model": "gpt2"}}, "add e.g. gpu: h100"),
+        ({"workload": {"template": "ddp", "model": "gpt3", "gpu": "h100"}}, "'gpt3' is no model"),
+        ({"workload": ddp(bucket_cap=25)}, "25 has no unit"),
+        ({"workload": ddp(bucket_capp="25 MiB")}, "unknown key 'bucket_capp'"),
+        ({"collective": "workload", "size": "4 MiB"}, "'workload' is no collective"),
+    ],
+)
+def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) -> None:
+    """What is wrong with a workload is told by name, once."""
+    with pytest.raises(InputError, match=said) as error:
+        points(config.located({"topology": STAR, **keys}, Place("test", 1, 1)))
+    assert len(error.value.diagnostics) == 1, error.value
