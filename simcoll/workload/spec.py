@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictIn
 from simcoll import units
 from simcoll.config import Model
 from simcoll.errors import did_you_mean
-from simcoll.quantities import Duration, Share
+from simcoll.profile import Duration, Share
 from simcoll.workload.buckets import BUCKET_CAP, FIRST_BUCKET
 from simcoll.workload.models import gpus, load_model, models
 
