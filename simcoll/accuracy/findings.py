@@ -14,6 +14,7 @@ from simcoll.accuracy.studies import PLACES, Study
 from simcoll.accuracy.validate import Finding, Scored, machine
 from simcoll.errors import InputError
 from simcoll.real.measure import beside_library
+from simcoll.real.probes import gamma_ps_per_byte
 from simcoll.results import write_atomically
 
 REPORT, PLOTS = "REPORT.md", "plots"
@@ -50,6 +51,8 @@ def goals(finding: Finding) -> list[Goal]:
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
         median = max(median, asked.spreads * spread)
+    if finding.device:
+        return []
     rows = [
         ("median error", median, errors.get("median"), _most),
         ("95th percentile of errors", asked.p95, errors.get("p95"), _most),
@@ -126,6 +129,9 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
         yield f"Not carried out: {finding.why_not}.\n"
         return
     yield f"Measured: {PLACES[study.place]}.\n"
+    if finding.device:
+        yield from _device(finding.device)
+        return
     yield from _measured(finding)
     yield from _parameters(finding)
     yield from _errors(finding)
@@ -166,6 +172,19 @@ def _parameters(finding: Finding) -> Iterator[str]:
         if left:
             yield f"Left as they were: {'; '.join(left)}.\n"
         yield from (f"Note: {note}.\n" for note in document["notes"])
+
+
+def _device(rows: Sequence[Document]) -> Iterator[str]:
+    """Times by what and size, and what a reduction costs."""
+    gamma = gamma_ps_per_byte(rows)
+    yield f"A reduction of large buffers takes {gamma:.3g} ps/B (`model.gamma`).\n"
+    sizes = sorted({row["size_bytes"] for row in rows})
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault(row["what"], {})[row["size_bytes"]] = row["time_us"]
+    yield "Times in µs, by bytes:\n"
+    lines = [(what, *(f"{its[s]:.4g}" if s in its else "–" for s in sizes)) for what, its in found.items()]
+    yield from _table(("what", *map(str, sizes)), lines)
 
 
 def _parameter(told: Mapping[str, Any] | None) -> str:

@@ -170,7 +170,12 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
 
 
 def _match(measured: Record, predicted: Record) -> bool:
-    return all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE)
+    """Whether two rows agree in what both say; swept keys (`measure.buckets`) are columns that both tables have."""
+    if not all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE):
+        return False
+    swept = (column for column in measured if "." in column and column in predicted)
+    pairs = ((_comparable(c, measured[c]), _comparable(c, predicted[c])) for c in swept)
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) -> None:

@@ -140,6 +140,9 @@ def samples(rows: Sequence[Row], asking: Asking) -> tuple[Samples, list[str]]:
     pairs = list[tuple[Row, Scenario]]()
     refused: Counter[str] = Counter()
     for row in rows:
+        if row.others.get("buckets", "1") not in ("", "1"):
+            refused["they are calls in buckets, of which a fit of whole calls knows nothing"] += 1
+            continue
         points = asking.points(row)
         if len(points) == 1:
             pairs.append((row, points[0].scenario))

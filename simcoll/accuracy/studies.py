@@ -18,7 +18,7 @@ from simcoll.errors import InputError, did_you_mean
 from simcoll.profile import find_profile
 
 STUDIES, CASES = "studies", "cases"  # folders
-Place = Literal["loopback", "lab", "nccl", "tables"]
+Place = Literal["loopback", "lab", "nccl", "one-gpu", "tables", "device"]
 Percent = Annotated[float, Field(ge=0)]
 
 
@@ -31,7 +31,9 @@ PLACES: Final = {
     "loopback": "processes of one machine, gloo over loopback",
     "lab": "hosts made of network namespaces, gloo over TCP on shaped links",
     "nccl": "GPUs, NCCL",
+    "one-gpu": "ranks that share a GPU, NCCL over sockets",
     "tables": "tables measured by others",
+    "device": "one device: the first GPU, else the processor",
 }
 
 
@@ -56,13 +58,14 @@ class Goals(Model):
 
 class Used(Model):
     """A case, or a table of a system, and which of its rows are fitted: `all`, `nothing`, every second size of each
-    series, or those with certain values in certain columns."""
+    series, or those with certain values in certain columns. `score` says which of the others count; default: all."""
 
     case: str | None = None
     table: str | None = None
     system: str | None = None
     where: dict[str, str] = Field(default_factory=dict)
     fit: Literal["all", "nothing", "every second size"] | dict[str, list[str]] = "nothing"
+    score: dict[str, list[str]] | None = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Used:
@@ -86,8 +89,14 @@ class Study(Model):
     profile: Annotated[str, AfterValidator(_profile)] = "ideal"
     free: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
-    cases: tuple[Used, ...] = Field(min_length=1)
+    cases: tuple[Used, ...] = ()
     goals: Goals = Goals()
+
+    @model_validator(mode="after")
+    def _has_cases(self) -> Study:
+        if bool(self.cases) == (self.place == "device"):
+            raise ValueError("a study has cases, unless its place is device; write cases: [{case: NAME}]")
+        return self
 
 
 def load(folder: Path, names: Sequence[str] = ()) -> list[Study]:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from simcoll.errors import InputError
 from simcoll.executors.dist.support import Backend
 from simcoll.formats.measured import Row, find_measured, parse_measured
 from simcoll.profile import Source, load_profile
-from simcoll.real import lab, measure, namespaces
+from simcoll.real import lab, measure, namespaces, probes
 from simcoll.results import write_atomically
 from simcoll.scenario import Point
 
@@ -80,6 +80,7 @@ class Finding:
     materials: tuple[Material, ...] = ()
     fits: tuple[tuple[str, Calibrated], ...] = ()
     scored: tuple[Scored, ...] = ()
+    device: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ def carry_out(study: Study, way: Way) -> Finding:
         _ = studies.case_file(way.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, way):
         return Finding(study, why_not)
-    materials = tuple(_material(study, used, way) for used in study.cases)
+    if study.place == "device":
+        return Finding(study, device=_device(way))
+    materials = tuple(_kept(_material(study, used, way)) for used in study.cases)
     fits: list[tuple[str, Calibrated]] = []
     scored: list[Scored] = []
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
@@ -125,7 +128,7 @@ def _why_not(study: Study, way: Way) -> str | None:
         return None
     if study.place == "lab":
         return namespaces.why_not()
-    if study.place == "nccl":
+    if study.place in ("nccl", "one-gpu"):
         from simcoll.executors.dist.session import gpus
 
         return None if gpus() else "torch sees no GPU"
@@ -155,18 +158,40 @@ def _material(study: Study, used: Used, way: Way) -> Material:
     return Material(used, tuple(table), rows, tuple(p["point"] for _, p in pairs), _source(path, data, rows))
 
 
+def _kept(material: Material) -> Material:
+    """Without the rows that are neither fitted nor scored."""
+    if material.used.score is None:
+        return material
+    scored = join.among(material.rows, material.used.score, f"{material.used.name}: score")
+    return material.of([a or b for a, b in zip(material.chosen(), scored, strict=True)])
+
+
 def _counts(point: Point, rows: Sequence[Row]) -> bool:
     return point.scenario.measure.harness == rows[0].harness
 
 
 def _measure(study: Study, points: Sequence[Point], path: Path, way: Way) -> None:
     way.tell(f"{path.stem}: measuring")
-    backend: Backend = "nccl" if study.place == "nccl" else "gloo"
+    backend: Backend = "nccl" if study.place in ("nccl", "one-gpu") else "gloo"
     if study.place == "lab":
         rows = lab.run(points, timeout_s=way.timeout_s, tell=way.tell)
+    elif study.place == "one-gpu":
+        rows = probes.several_on_one_gpu(points, timeout_s=way.timeout_s, tell=way.tell)
     else:
         rows = measure.run(points, backend=backend, timeout_s=way.timeout_s, tell=way.tell)
     measure.write(path, rows, measure.remarks(backend))
+
+
+def _device(way: Way) -> tuple[dict[str, Any], ...]:
+    """What the device here does: measured, and written beside the tables."""
+    from simcoll.executors.dist.session import gpus
+
+    name: Literal["cuda", "cpu"] = "cuda" if gpus() else "cpu"
+    way.tell(f"{name}: measuring")
+    rows = probes.device(name, tell=way.tell)
+    rows += probes.one_rank("nccl" if name == "cuda" else "gloo", timeout_s=way.timeout_s, tell=way.tell)
+    probes.write(way.output / MEASURED / f"device-{name}.csv", rows, name)
+    return tuple(rows)
 
 
 def _of_table(used: Used) -> Material:
@@ -209,14 +234,18 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     told = [(m, chosen) for m, chosen in told if chosen.any()]
     if not told:
         return None
-    pairs = [(row, point.scenario) for m, _ in told for row, point in zip(m.rows, m.points, strict=True)]
+    begins = {"profile": study.profile}
+    pairs = [
+        (row, point.scenario.model_copy(update=begins))
+        for m, _ in told
+        for row, point in zip(m.rows, m.points, strict=True)
+    ]
     some, notes = samples.of_pairs(pairs)
     if len(some) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
-    plain = pairs[0][1].model_copy(update={"profile": study.profile})
     begin = Beginning(
         name=study.name,
-        params=plain.params(),
+        params=pairs[0][1].params(),
         profile=load_profile(study.profile),
         topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in told)),
         sources=[m.source for m, _ in told],
