@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from simcoll import config
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
-from simcoll.formats.schedules import document, goal, msccl, order
-from simcoll.formats.topologies import graph_file, nccl_xml, smi
+from simcoll.formats.schedules import document, goal, msccl, mscclpp, order
+from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, smi
 from simcoll.notes import Notes
 from simcoll.schedule import Schedule
 from simcoll.units import format_size
@@ -109,8 +109,12 @@ def recognise(text: str) -> str | None:
         return "nvidia-smi"
     if start.startswith("{") and document.looks(text):
         return "schedule"
+    if start.startswith("{") and mscclpp.looks(text):
+        return "mscclpp"
     if goal.looks(text):
         return "goal"
+    if infragraph.looks(text):
+        return "infragraph"
     return "measured" if measured.looks(text) else None
 
 
@@ -162,7 +166,9 @@ KINDS: Final[Mapping[str, Reader]] = {
     "nvidia-smi": _topology(smi.read, "topology"),
     "nccl-topology": _topology(nccl_xml.read, "topology"),
     "nccl-graph": _topology(graph_file.read, "topology"),
+    "infragraph": _topology(infragraph.read, "topology"),
     "msccl": _schedule(msccl.read),
+    "mscclpp": _schedule(mscclpp.read),
     "goal": _schedule(goal.read),
     "schedule": _schedule(_own),
     "measured": _table,

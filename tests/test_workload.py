@@ -24,6 +24,7 @@ from simcoll.sweep import run_point
 from simcoll.topology import Link
 from simcoll.workload.buckets import buckets
 from simcoll.workload.models import load_model, models
+from simcoll.workload.plans import plan_of
 from simcoll.workload.simulate import simulate
 
 CABLE = {"bandwidth": "10 GB/s", "latency": "1 us"}
@@ -50,6 +51,12 @@ def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -
 def layers(count: int, size: str = "4 MiB", backward: str = "1 ms", forward: str = "0.5 ms") -> list[dict[str, Any]]:
     """Layers that are alike."""
     return [{"parameters": size, "backward": backward, "forward": forward, "times": count}]
+
+
+def parsed(workload: dict[str, Any]) -> Any:
+    """The template with its keys."""
+    (point,) = points(config.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
+    return point.scenario.workload
 
 
 def ddp(count: int = 8, **more: Any) -> dict[str, Any]:
@@ -186,6 +193,128 @@ def test_a_launch_is_paid_by_every_call(tmp_path: Path) -> None:
     assert found.step_ps - without.step_ps == 6 * 20 * 10**6
 
 
+# --- sharded and split ---
+
+
+def test_fully_sharded_without_prefetch_is_a_sum() -> None:
+    """Blocks gathered one by one when they are needed: everything follows everything else."""
+    found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "optimizer": "1 ms"})
+    gathers, scatters = (alone_ps(name, 4 * 2**20) for name in ("all_gather", "reduce_scatter"))
+    expected = 5 * (MS // 2 + MS) + MS + 10 * gathers + 5 * scatters
+    assert abs(found.step_ps - expected) <= US_100TH
+    kept = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "reshard": False})
+    end = forward = 5 * (MS // 2 + gathers)
+    for block in range(1, 6):
+        end = max(end, forward + block * MS) + scatters
+    assert abs(kept.step_ps - end) <= US_100TH
+
+
+def test_prefetching_hides_gathers() -> None:
+    """Where a block takes longer to compute than to gather, only the first gather and the last scatter are seen, and
+    the first of the backward pass, which waits for the last block to be freed."""
+    found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5, "1 MiB", "5 ms", "5 ms")})
+    gather, scatter = (alone_ps(name, 2**20) for name in ("all_gather", "reduce_scatter"))
+    assert abs(found.step_ps - found.compute_ps - 2 * gather - scatter) <= US_100TH
+
+
+def test_tensor_parallel_blocks_pay_for_every_all_reduce() -> None:
+    """Split over all ranks: a share of the computation, and two all-reduces in each pass over each block."""
+    keys = {"template": "tensor_parallel", "algorithm": "ring", "layers": layers(3), "activations": "2 MiB"}
+    found = step({**keys, "degree": 4})
+    expected = 3 * (MS // 2 + MS) // 4 + 3 * 4 * alone_ps("all_reduce", 2 * 2**20)
+    assert abs(found.step_ps - expected) <= US_100TH
+    assert found.told["buckets"] == 0
+    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).told["buckets"] == 1
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 9])
+def test_a_pipeline_has_its_bubble(microbatches: int) -> None:
+    """On links that take no time p stages and m microbatches take m + p - 1 passes of each kind."""
+    quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
+    keys = {"template": "pipeline", "layers": layers(8), "stages": 4, "activations": "1 MiB"}
+    found = step({**keys, "microbatches": microbatches}, topology=quick)
+    assert abs(found.step_ps - (microbatches + 3) * 2 * (MS // 2 + MS)) <= US_100TH
+    assert found.compute_ps == microbatches * 2 * (MS // 2 + MS)
+
+
+def test_a_pipeline_of_one_microbatch_is_a_chain() -> None:
+    """One microbatch goes through all stages and back: what is computed, and a message between any two, twice."""
+    keys = {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 1, "activations": "1 MiB"}
+    message = alone_ps("send_recv", 2**20, "direct", ranks=2)
+    assert abs(step(keys).step_ps - 4 * (MS // 2 + MS) - 6 * message) <= US_100TH
+
+
+def test_experts_pay_for_four_all_to_alls() -> None:
+    """Even tokens: what is computed, and two all-to-alls in each pass over each block."""
+    keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "direct"}
+    plan, _ = plan_of(parsed(keys), 4, 4)
+    without = [work for work in plan.works if work.stream != "gradients"]
+    assert [work.call.collective for work in without if work.call] == ["all_to_all"] * 12
+    assert max(plan.computed_ps()) == 3 * (MS // 2 + MS + 3 * MS)
+
+
+def test_skewed_tokens_take_longer() -> None:
+    """Where one expert gets most tokens, all wait for it; what it sends back is what it got."""
+    keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "auto"}
+    even, skewed = (step({**keys, "skew": skew}) for skew in (0, 1.5))
+    assert skewed.step_ps > 1.5 * even.step_ps
+    assert skewed.compute_ps > even.compute_ps
+    away, back = [work.call for work in skewed.plan.works if work.stream == "experts" and work.call][:2]
+    moved = np.array(away.weights) * away.nbytes / np.array(away.weights).sum(axis=1)[:, None]
+    returned = np.array(back.weights) * back.nbytes / np.array(back.weights).sum(axis=1)[:, None]
+    others = ~np.eye(4, dtype=bool)
+    assert np.allclose(moved.T[others], returned[others], rtol=1e-3)
+
+
+# --- small programs, and plans of one's own ---
+
+
+@pytest.mark.parametrize(
+    ("template", "calls", "locals_"),
+    [
+        ("mean", ["all_reduce"], 2),
+        ("softmax", ["all_reduce", "all_reduce"], 3),
+        ("argmax", ["all_reduce", "all_gather"], 3),
+        ("scatter", ["scatter"], 1),
+        ("gather", ["gather"], 1),
+        ("broadcast", ["broadcast"], 1),
+    ],
+)
+def test_small_programs_add_up(template: str, calls: list[str], locals_: int) -> None:
+    """A mean is a sum between local work, a softmax a maximum and a sum, an argmax a maximum and a gathering."""
+    algorithm = {"scatter": "direct", "gather": "direct", "broadcast": "naive"}.get(template, "ring")
+    found = step({"template": template, "size": "1 MiB", "local": "100 us", "algorithm": algorithm})
+    assert found.compute_ps == locals_ * 10**8
+    expected = locals_ * 10**8 + sum(alone_ps(call, 2**20, algorithm) for call in calls)
+    assert abs(found.step_ps - expected) <= US_100TH
+
+
+def test_groups_that_share_no_link_do_not_disturb_each_other() -> None:
+    """Two pairs around a switch take what one takes; two operations over one pair of links take twice as long."""
+    own = {
+        "name": "pairs",
+        "collective": "all_reduce",
+        "size": "8 MiB",
+        "algorithm": "ring",
+        "groups": [[0, 1], [2, 3]],
+    }
+    pair = alone_ps("all_reduce", 8 * 2**20, ranks=2)
+    assert step({"operations": [own]}).step_ps == pair
+    both = [{**own, "groups": [[0, 1]], "name": name, "stream": name} for name in ("data", "tensor")]
+    assert step({"operations": both}).step_ps == pytest.approx(2 * pair, rel=0.01)
+
+
+def test_streams_order_and_names_wait() -> None:
+    """Operations of one stream follow each other; those of two go side by side unless one names the other."""
+    computing = [{"name": name, "time": "2 ms", "stream": name} for name in ("a", "b")]
+    assert step({"operations": computing}).step_ps == 2 * MS
+    computing[1]["after"] = ["a"]
+    assert step({"operations": computing}).step_ps == 4 * MS
+    assert step({"operations": [{"name": "a", "time": "2 ms"}, {"name": "b", "time": "2 ms"}]}).step_ps == 4 * MS
+    apart = [{"name": "a", "time": "2 ms", "ranks": [0]}, {"name": "b", "time": "3 ms", "ranks": [1], "after": ["a"]}]
+    assert step({"operations": apart}).step_ps == 3 * MS  # a rank waits for its own part only
+
+
 # --- the row, and what is refused ---
 
 
@@ -201,6 +330,30 @@ def test_the_row_of_a_step() -> None:
 
 
 @pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (
+            {"template": "tensor_parallel", "layers": layers(4), "degree": 3, "activations": "1 MiB"},
+            "let degree divide",
+        ),
+        (
+            {"template": "pipeline", "layers": layers(4), "stages": 3, "microbatches": 1, "activations": "1 MiB"},
+            "stages",
+        ),
+        ({"operations": [{"name": "a", "time": "1 ms", "ranks": [7]}]}, "there is no rank 7"),
+        ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "stands twice"),
+        (ddp(algorithm="rring"), "'rring' is no algorithm"),
+    ],
+)
+def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:
+    """A plan that its ranks cannot follow fails its row, which says why."""
+    (point,) = points(config.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
+    row = run_point(point)
+    assert row["status"].startswith("failed: ")
+    assert said in row["status"]
+
+
+@pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"workload": {"template": "dpp"}}, "'dpp' is no template"),
@@ -210,6 +363,9 @@ def test_the_row_of_a_step() -> None:
         ({"workload": {"template": "ddp", "model": "gpt3", "gpu": "h100"}}, "'gpt3' is no model"),
         ({"workload": ddp(bucket_cap=25)}, "25 has no unit"),
         ({"workload": ddp(bucket_capp="25 MiB")}, "unknown key 'bucket_capp'"),
+        ({"workload": {"operations": [{"name": "a"}]}}, "either a 'time' or a 'collective'"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "after": ["b"]}]}}, "comes after 'b'"),
+        ({"workload": {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 2}}, "activations"),
         ({"collective": "workload", "size": "4 MiB"}, "'workload' is no collective"),
     ],
 )

@@ -304,7 +304,8 @@ class _Run:
 
     def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _Outcome:
         """With the times of tasks."""
-        return _Outcome(ended, max([latest, *self.done]), (*columns, self.opened, self.done))
+        last = np.max(np.asarray(self.done, np.int64), initial=latest)
+        return _Outcome(ended, int(last), (*columns, self.opened, self.done))
 
 
 def _turns(before: Array) -> Array:

@@ -17,19 +17,22 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Row(NamedTuple):
-    """A module: the elements of each of its tensors, and the multiply-adds of a forward pass over one sample."""
+    """A module: the elements of each of its tensors, the multiply-adds of a forward pass over one sample, and the
+    number of the block that it stands in, counted from 0, or None."""
 
     name: str
     tensors: tuple[int, ...]
     macs: int
+    block: int | None
 
 
 class NamedModel(NamedTuple):
-    """A model's layers in forward order, and where they are from."""
+    """A model's layers in forward order, where they are from, and how many elements blocks hand on for a sample."""
 
     name: str
     source: str
     parameters: int
+    activations: int
     layers: tuple[Row, ...]
 
 
@@ -51,6 +54,7 @@ class _Table(Model):
     source: str
     parameters: int
     positions: int
+    width: int = 0
     layers: tuple[_Module | _Repeated, ...]
 
 
@@ -78,20 +82,24 @@ def models() -> Sequence[str]:
 def load_model(name: str) -> NamedModel:
     """A named model; raises KeyError."""
     table = _file().models[name]
-    return NamedModel(name, table.source, table.parameters, tuple(_rows(table)))
+    activations = table.positions * table.width
+    return NamedModel(name, table.source, table.parameters, activations, tuple(_rows(table)))
 
 
 def _rows(table: _Table) -> Iterator[Row]:
+    block = 0
     for entry in table.layers:
         if isinstance(entry, _Module):
-            yield _row(entry, entry.name, table.positions)
-        else:
-            for number in range(entry.times):
-                yield from (_row(module, f"{number}.{module.name}", table.positions) for module in entry.layers)
+            yield _row(entry, table.positions, None)
+            continue
+        for _ in range(entry.times):
+            yield from (_row(module, table.positions, block) for module in entry.layers)
+            block += 1
 
 
-def _row(module: _Module, name: str, positions: int) -> Row:
+def _row(module: _Module, positions: int, block: int | None) -> Row:
     at = module.positions or positions
     used = (*(() if module.lookup else (shape for shape in module.shapes if len(shape) > 1)), *module.uses)
     macs = at * sum(map(math.prod, used)) + at * at * module.attends
-    return Row(name, tuple(map(math.prod, module.shapes)), macs)
+    name = module.name if block is None else f"{block}.{module.name}"
+    return Row(name, tuple(map(math.prod, module.shapes)), macs, block)

@@ -78,6 +78,10 @@ class Plan:
         self._last.update({(stream, rank): number for rank in members})
         return number
 
+    def last(self, rank: int, stream: str = COMPUTE) -> int:
+        """The newest operation on a stream of a rank; raises KeyError if there is none."""
+        return self._last[stream, rank]
+
     def computed_ps(self) -> list[int]:
         """How long each rank computes in all, in ps."""
         found = [0] * self.n

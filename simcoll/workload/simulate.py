@@ -20,7 +20,7 @@ from simcoll.stream import Stream
 from simcoll.timeline import Timeline, Totals
 from simcoll.topology import Topology
 from simcoll.workload.plan import Call, Plan
-from simcoll.workload.training import plan_of
+from simcoll.workload.plans import plan_of
 
 
 @dataclass(frozen=True, eq=False)

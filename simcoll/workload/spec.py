@@ -8,9 +8,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
 from simcoll import units
+from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model
 from simcoll.errors import did_you_mean
-from simcoll.profile import Duration, Share
+from simcoll.quantities import Duration, Share
 from simcoll.workload.buckets import BUCKET_CAP, FIRST_BUCKET
 from simcoll.workload.models import gpus, load_model, models
 
@@ -36,12 +37,14 @@ First = Annotated[int | None, BeforeValidator(_first)]
 
 
 class Layer(NamedTuple):
-    """A layer as a rank has it: bytes of each of its tensors, how long it computes forward and backward, in ps."""
+    """A layer as a rank has it: bytes of each of its tensors, how long it computes forward and backward, in ps, and
+    which block it stands in, if in one: what is split or sharded as a whole."""
 
     name: str
     tensors: tuple[int, ...]
     forward: int
     backward: int
+    block: int | None
 
     @property
     def nbytes(self) -> int:
@@ -92,39 +95,177 @@ class Training(Model):
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:
-        """The layers in forward order, `itemsize` bytes a parameter of a named model."""
+        """The layers in forward order, `itemsize` bytes a parameter of a named model; one that is given is a block."""
         if self.model is None:
             given = [layer for layer in self.layers or () for _ in range(layer.times)]
-            return [Layer(f"layer{i}", (la.parameters,), la.forward, la.backward) for i, la in enumerate(given)]
+            return [Layer(f"layer{i}", (la.parameters,), la.forward, la.backward, i) for i, la in enumerate(given)]
         speed = gpus()[self.gpu or ""] * self.efficiency  # multiply-adds count twice, a backward pass twice a forward
         found = []
         for row in load_model(self.model).layers:
             forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
-            found.append(Layer(row.name, tuple(size * itemsize for size in row.tensors), forward, 2 * forward))
+            found.append(
+                Layer(row.name, tuple(size * itemsize for size in row.tensors), forward, 2 * forward, row.block)
+            )
+        return found
+
+    def blocks(self, itemsize: int) -> list[Layer]:
+        """The same with the layers of each block as one."""
+        found: list[Layer] = []
+        for layer in self.timed(itemsize):
+            if found and layer.block is not None and layer.block == found[-1].block:
+                last = found.pop()
+                passes = last.forward + layer.forward, last.backward + layer.backward
+                found.append(Layer(last.name, last.tensors + layer.tensors, *passes, layer.block))
+            else:
+                found.append(layer)
         return found
 
 
-class Ddp(Training):
-    """Data parallel: gradients in buckets, each all-reduced when all of it is there, beside what is left of the
+class Bucketed(Training):
+    """Training whose gradients go in buckets, each all-reduced when all of it is there, beside what is left of the
     backward pass (`overlap`) or behind it; `bucket_cap: none` is an all-reduce for each tensor."""
 
-    template: Literal["ddp"]
     bucket_cap: Cap = BUCKET_CAP
     first_bucket: First = FIRST_BUCKET
     overlap: StrictBool = True
 
 
-TEMPLATES: Final[dict[str, type[Model]]] = {"ddp": Ddp}
+class Ddp(Bucketed):
+    """Data parallel: every rank has the model, and takes samples of its own."""
+
+    template: Literal["ddp"]
+
+
+class Fsdp(Training):
+    """Fully sharded: parameters of a block are gathered before each pass over it, `prefetch` blocks ahead, and its
+    gradients reduced and scattered behind the backward pass; with `reshard: false` they are gathered once."""
+
+    template: Literal["fsdp"]
+    prefetch: Annotated[StrictInt, Field(ge=0)] = 1
+    reshard: StrictBool = True
+
+
+class Split(Bucketed):
+    """Training in which what a block hands on is sent: `activations` bytes, by default those of the model."""
+
+    activations: Bytes | None = None
+
+    @model_validator(mode="after")
+    def _something_is_sent(self) -> Split:
+        if self.activations is None and not (self.model and load_model(self.model).activations):
+            raise ValueError("it does not know what a block hands on; add e.g. activations: 64 MiB")
+        return self
+
+    def handed_on(self, itemsize: int) -> int:
+        """Bytes that a block hands on."""
+        if self.activations is not None or self.model is None:
+            return self.activations or 0
+        return load_model(self.model).activations * self.batch * itemsize
+
+
+class TensorParallel(Split):
+    """Each block split over `degree` neighbouring ranks: two all-reduces of `activations` in each pass over it."""
+
+    template: Literal["tensor_parallel"]
+    degree: Count
+
+
+class Pipeline(Split):
+    """Blocks in `stages` equal parts, one after the other: `microbatches` go through them one forward, one backward
+    (1F1B); passes are over one microbatch."""
+
+    template: Literal["pipeline"]
+    stages: Annotated[StrictInt, Field(ge=2)]
+    microbatches: Count
+
+
+class Moe(Split):
+    """Mixture of experts: in each pass over a block two all-to-alls of `activations` among `degree` neighbouring ranks
+    (default: all), around experts that compute for `experts` if tokens are even. The k-th rank of a group gets tokens
+    in proportion to k**-skew."""
+
+    template: Literal["moe"]
+    experts: Duration
+    degree: Count | None = None
+    skew: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
+
+
+class Composition(Model):
+    """What distributed programs do with one or two collectives: see `workload.small`. `size` as nccl-tests counts it,
+    `local` what each rank computes between them."""
+
+    template: Literal["mean", "softmax", "argmax", "scatter", "gather", "broadcast"]
+    size: Bytes
+    local: Duration = 0
+    root: Annotated[StrictInt, Field(ge=0)] = 0
+    algorithm: str = "auto"
+
+
+class OperationSpec(Model):
+    """One operation of a plan: a computation of some `time`, or a `collective`; on all ranks, on some, or by each of
+    several groups at once; after what stands before it on its stream, and after those named. Without a `stream` all
+    computations share one, and all collectives."""
+
+    name: str
+    stream: str | None = None
+    time: Duration | None = None
+    collective: str | None = None
+    size: Bytes | None = None
+    algorithm: str | None = None
+    root: Annotated[StrictInt, Field(ge=0)] = 0
+    ranks: tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
+    groups: tuple[tuple[Annotated[StrictInt, Field(ge=0)], ...], ...] | None = None
+    after: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> OperationSpec:
+        if (self.time is None) == (self.collective is None):
+            raise ValueError("an operation has either a 'time' or a 'collective'; write one of them")
+        if self.collective is not None and self.collective not in COLLECTIVES:
+            raise ValueError(f"{self.collective!r} is no collective; {did_you_mean(self.collective, COLLECTIVES)}")
+        if self.collective not in (None, "barrier") and not self.size:
+            raise ValueError("a collective without 'size'; add e.g. size: 64 MiB")
+        if self.ranks is not None and self.groups is not None:
+            raise ValueError("both 'ranks' and 'groups'; keep one of them")
+        return self
+
+
+class Operations(Model):
+    """A plan of one's own, operation by operation."""
+
+    template: Literal["operations"] = "operations"
+    algorithm: str = "auto"
+    operations: tuple[OperationSpec, ...]
+
+    @model_validator(mode="after")
+    def _names_before(self) -> Operations:
+        known: list[str] = []
+        if not self.operations:
+            raise ValueError("no operation; write at least one, e.g. {name: a, time: 1 ms}")
+        for operation in self.operations:
+            for name in operation.after:
+                if name not in known:
+                    raise ValueError(f"{operation.name!r} comes after {name!r}, which is not before it; order them")
+            if operation.name in known:
+                raise ValueError(f"two operations are called {operation.name!r}; rename one")
+            known.append(operation.name)
+        return self
+
+
+SMALL: Final = ("mean", "softmax", "argmax", "scatter", "gather", "broadcast")
+TEMPLATES: Final = ("ddp", "fsdp", "tensor_parallel", "pipeline", "moe", *SMALL, "operations")
 
 
 def _template(value: object) -> str:
     name = value.get("template") if isinstance(value, dict) else getattr(value, "template", None)
-    return f"<{name}>"
+    return "<small>" if name in SMALL else f"<{name}>"
 
 
 def _known(value: object) -> object:
     if isinstance(value, Model):
         return value
+    if isinstance(value, dict) and "operations" in value:
+        value = {"template": "operations", **value}
     if not isinstance(value, dict) or "template" not in value:
         raise ValueError("it needs a template; write e.g. workload: {template: ddp, model: gpt2, gpu: h100}")
     if value["template"] not in TEMPLATES:
@@ -133,7 +274,13 @@ def _known(value: object) -> object:
 
 
 Workload = Annotated[
-    Annotated[Ddp, Tag("<ddp>")],
+    Annotated[Ddp, Tag("<ddp>")]
+    | Annotated[Fsdp, Tag("<fsdp>")]
+    | Annotated[TensorParallel, Tag("<tensor_parallel>")]
+    | Annotated[Pipeline, Tag("<pipeline>")]
+    | Annotated[Moe, Tag("<moe>")]
+    | Annotated[Composition, Tag("<small>")]
+    | Annotated[Operations, Tag("<operations>")],
     Discriminator(_template),
     BeforeValidator(_known),
 ]

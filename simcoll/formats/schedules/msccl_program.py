@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from simcoll.formats.schedules.buffers import Buffers
 from simcoll.formats.schedules.order import Hint, Moves
 from simcoll.markup import Element
 from simcoll.schedule import Schedule
 
 RECEIVES: Final = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
 SENDS: Final = frozenset(("s", "rcs", "rrs", "rrcs"))
-_OF_RANK: Final = {"in": ("all_gather", "gather"), "out": ("reduce_scatter", "scatter")}  # buffers of one block only
 Place = tuple[str, int]  # a buffer and an offset in it, in chunks
 Ways = dict[tuple[int, int, int], deque[list[int]]]  # what is under way, by sender, receiver and channel
 
@@ -75,53 +75,12 @@ class Program:
 # --- playing it ---
 
 
-@dataclass
-class _Where:
-    """The slots that buffers are. In place, input and output are one buffer; else the output lies in scratch until it
-    is copied at the end."""
-
-    program: Program
-    alias: bool
-
-    def slot(self, gpu: int, place: Place, op: Op, further: int = 0) -> int:
-        """Of a buffer's chunk; raises InputError if the buffer is smaller."""
-        program, (buffer, offset) = self.program, place
-        offset += further
-        base = self._base(gpu, buffer)
-        size = program.sizes[buffer] or (program.n_chunks if buffer != "s" else 0)
-        if not 0 <= offset < size:
-            op.element.wrong(f"chunk {offset} of buffer {buffer!r}, which has {size}", "let offset and cnt fit")
-        return base + offset
-
-    def _base(self, gpu: int, buffer: str) -> int:
-        program = self.program
-        if buffer == "s":
-            return program.n_chunks
-        kind = "in" if buffer == "i" else "out"
-        if buffer == "o" and not self.alias:
-            return program.n_chunks + program.sizes["s"]
-        return self.block(gpu, kind)
-
-    def block(self, gpu: int, kind: str) -> int:
-        """Where a rank's own block begins, if that is all that the buffer holds."""
-        program = self.program
-        size = program.sizes["i" if kind == "in" else "o"]
-        own = program.collective in _OF_RANK[kind] and 0 < size <= program.n_chunks // program.n
-        return gpu * (program.n_chunks // program.n) if own else 0
-
-    @property
-    def spare(self) -> int:
-        """The first slot that no buffer is."""
-        program = self.program
-        return program.n_chunks + program.sizes["s"] + (0 if self.alias else program.sizes["o"])
-
-
 def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
     """The schedule of a program that runs until all its thread blocks are done.
 
     `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well.
     """
-    where, moves = _Where(program, form["alias"]), Moves()
+    where, moves = Buffers(program.collective, program.n, program.n_chunks, program.sizes, form["alias"]), Moves()
     ways: Ways = {}
     for thread in program:
         thread.done = 0
@@ -130,8 +89,7 @@ def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
         src, dst, channel = next(way for way, found in ways.items() if found)
         what = f"GPU {src} sends to {dst} on channel {channel} what is never received"
         program.root.wrong(what, "let every send have its receive")
-    if not form["alias"]:
-        _copy_out(program, where, moves)
+    where.copy_out(moves)
     return moves.schedule(
         collective=program.collective,
         algorithm=program.name,
@@ -142,7 +100,7 @@ def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
     )
 
 
-def _run(program: Program, where: _Where, moves: Moves, ways: Ways, store: bool) -> None:
+def _run(program: Program, where: Buffers, moves: Moves, ways: Ways, store: bool) -> None:
     """In rounds: each thread block goes on to its next receive, then all receive once. So what is there at the start
     is sent before anything is put over it, if the program leaves that open."""
     left = [thread for thread in program if thread.ops]
@@ -166,7 +124,7 @@ def _run(program: Program, where: _Where, moves: Moves, ways: Ways, store: bool)
             op.element.wrong(what, "for a message that is never sent, or a step that is never done")
 
 
-def _step(program: Program, thread: Thread, where: _Where, moves: Moves, ways: Ways, store: bool) -> bool:
+def _step(program: Program, thread: Thread, where: Buffers, moves: Moves, ways: Ways, store: bool) -> bool:
     """Do the next step of a thread block; False if it has to wait."""
     op, gpu = thread.ops[thread.done], thread.gpu
     if op.deps is not None and program.threads[gpu][op.deps[0]].done <= op.deps[1]:
@@ -183,12 +141,11 @@ def _step(program: Program, thread: Thread, where: _Where, moves: Moves, ways: W
         if op.kind == "rrs":
             held = op.src if store else ("spare", 0)
         into = slots(held)
-        if op.kind in ("r", "rcs") or held == op.src:
-            _land(moves, came, gpu, into, op.kind not in ("r", "rcs"))
-        else:
-            _land(moves, came, gpu, into, False)
-            for a, b in zip(slots(op.src), into, strict=True):
-                moves.local(gpu, a, b, True)
+        reduces = op.kind not in ("r", "rcs")
+        operand = slots(op.src) if reduces else into
+        _land(moves, came, gpu, into, reduces and operand == into)
+        for a, b in zip(operand, into, strict=True):
+            moves.local(gpu, a, b, True)
     if op.kind in SENDS:
         out = slots(op.src if op.kind == "s" else held)
         sent = [moves.read(gpu, slot, op.hint) for slot in out]
@@ -199,24 +156,18 @@ def _step(program: Program, thread: Thread, where: _Where, moves: Moves, ways: W
     return True
 
 
-def _slots(thread: Thread, op: Op, where: _Where, place: Place) -> list[int]:
+def _slots(thread: Thread, op: Op, where: Buffers, place: Place) -> list[int]:
     if place[0] == "spare":
         before = sum(one.spares for one in thread.ops[: thread.done])
         first = where.spare + thread.spare + before
         return list(range(first, first + op.chunks))
-    return [where.slot(thread.gpu, place, op, i) for i in range(op.chunks)]
+    buffer, offset = place
+    try:
+        return [where.slot(thread.gpu, buffer, offset + i) for i in range(op.chunks)]
+    except ValueError as error:
+        op.element.wrong(str(error), "let offset and cnt fit")
 
 
 def _land(moves: Moves, came: list[int], gpu: int, into: list[int], reduce: bool) -> None:
     for number, slot in zip(came, into, strict=True):
         moves.write(number, gpu, slot, reduce)
-
-
-def _copy_out(program: Program, where: _Where, moves: Moves) -> None:
-    """The output to where the contract wants it."""
-    written = set(zip(moves.dst, moves.dst_slot, strict=True))
-    for gpu in range(program.n):
-        first, base = program.n_chunks + program.sizes["s"], where.block(gpu, "out")
-        for i in range(program.sizes["o"]):
-            if (gpu, first + i) in written:
-                moves.local(gpu, first + i, base + i, False)

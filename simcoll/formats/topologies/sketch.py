@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,6 +53,12 @@ class Pattern:
     def nvlink(self) -> float:
         """GB/s of one NVLink."""
         return NVLINK[max((known for known in NVLINK if known <= self.capability), default=70)]
+
+    @property
+    def nic(self) -> Speed | None:
+        """The cable of one of its NICs."""
+        nic = self.file.nic
+        return Speed(_number(nic.rate, "GB/s"), _number(nic.latency, "us"), "cable") if nic else None
 
     def has(self, kind: str) -> bool:
         """Whether it has links of a kind."""
@@ -114,15 +120,17 @@ class Sketch:
         if file.in_network and self.counts["nvswitch"]:
             self.keys.setdefault("in_network", ["nvswitch0"])
 
-    def document(self, origin: str) -> str:
-        """The topology file, as YAML; opens with what was read and assumed, and from where."""
+    def rules(self, gpus: Sequence[str]) -> list[dict[str, Any]]:
+        """The links as a topology file has them, those of one speed together; `gpus` have memory."""
         by_speed: dict[Speed, list[list[str]]] = {}
         for (u, v), speed in self.links.items():
             by_speed.setdefault(speed, []).append([u, v])
-        rules: list[Mapping[str, Any]] = []
-        if self.memory and self.counts["gpu"]:
-            rules.append({"from": "gpu*", "to": "self", **_said(self.memory)})
-        rules += [{**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items()]
+        memory = [{"from": gpu, "to": "self", **_said(self.memory)} for gpu in gpus] if self.memory else []
+        return [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
+
+    def document(self, origin: str) -> str:
+        """The topology file, as YAML; opens with what was read and assumed, and from where."""
+        rules = self.rules(["gpu*"] if self.counts["gpu"] else [])
         keys = {"name": self.name, **self.keys, "devices": dict(self.counts), "links": rules}
         remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
         return "\n".join([*remarks, config.dump(keys, inline=True)])

@@ -1,0 +1,294 @@
+"""MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces, and how they
+wait for each other. Chunks of input, output and scratch buffers; semaphores of channels, barriers within a GPU.
+
+Read are one-sided copies and reductions and their packet forms, in which whoever reads a packet waits for it. Not read,
+and named where they occur, are loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) and pipelined
+loops (`pipeline`): the chunks that they move are not in the plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simcoll.collectives import collective
+from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
+from simcoll.formats.schedules import order
+from simcoll.formats.schedules.buffers import Buffers
+from simcoll.formats.schedules.names import collective_of, plain
+from simcoll.formats.schedules.order import Moves
+from simcoll.notes import Notes
+from simcoll.schedule import Schedule
+
+MOST_RANKS: Final = 4096
+SIGNALS: Final = frozenset(("signal", "rlxsignal", "pws", "pwsf"))
+WAITS: Final = frozenset(("wait", "rlxwait"))
+COPIES: Final = frozenset(("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt"))
+REDUCES: Final = frozenset(("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt"))
+READS_PACKETS: Final = frozenset(("rppkt", "upkt", "repkt", "respkt", "recpkt", "recspkt"))
+NOTHING: Final = frozenset(("nop", "flush"))
+SYNCS: Final = frozenset(("barrier", "sem_acquire", "sem_release"))
+_KNOWN: Final = SIGNALS | WAITS | COPIES | REDUCES | NOTHING | SYNCS
+_CURE: Final = "give an execution plan as MSCCL++'s language writes it"
+
+Piece = tuple[int, str, int]  # rank, buffer, chunk
+
+
+@dataclass
+class _Block:
+    """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
+
+    gpu: int
+    number: int
+    ops: list[Mapping[str, Any]]
+    peers: Mapping[str, list[tuple[int, int]]]  # type → (peer, which of the channels to that peer)
+    remote: Mapping[str, list[tuple[int, str]]]  # type → (rank, buffer)
+    where: str
+    done: int = 0
+    arrived: bool = False  # at a barrier
+
+
+@dataclass
+class _Plan:
+    """What the file says, before it is played."""
+
+    name: str
+    collective: str
+    n: int
+    n_chunks: int
+    in_place: bool
+    sizes: Mapping[str, int]
+    blocks: list[_Block] = field(default_factory=list)
+
+
+def looks(text: str) -> bool:
+    """Whether a JSON text has a plan's keys."""
+    return '"gpus"' in text and '"threadblocks"' in text and '"ops"' in text
+
+
+def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
+    """The proved schedule of a plan; `asked` names its collective where the file has another name for it.
+
+    Raises InputError: with the operation that cannot be mapped, or when the plan does not do what its collective
+    promises.
+    """
+    wrong = functools.partial(_wrong, source)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = Place(source, getattr(error, "lineno", 1), getattr(error, "colno", 1))
+        raise InputError([Diagnostic(f"not JSON: {getattr(error, 'msg', 'too deep')}", _CURE, "", place)]) from None
+    try:
+        plan = _plan(found, asked, wrong)
+        told = Counter(op["name"] for block in plan.blocks for op in block.ops)
+        steps = ", ".join(f"{count} {name}" for name, count in told.items())
+        notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
+        notes.assume("thread blocks and channels are not kept: a transfer waits for its data")
+        truth, simpler = {"alias": plan.in_place}, [{"alias": True}] * (not plan.in_place)
+        schedule = order.proved(lambda form: _played(plan, form["alias"], wrong), truth, simpler)
+    except ScheduleError as error:
+        raise wrong("", str(error), "the plan does not do what its collective promises") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise wrong("", f"not a plan: {type(error).__name__} {error}"[:200], _CURE) from None
+    notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
+    return schedule
+
+
+Wrong = Callable[[str, str, str], InputError]
+
+
+def _wrong(source: str, path: str, what: str, cure: str) -> InputError:
+    return InputError([Diagnostic(what, cure, path, Place(source, 1, 1))])
+
+
+# --- the file ---
+
+
+def _whole(value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]!r} is no whole number from 0 to {most}")
+    return value
+
+
+def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _Plan:
+    name = collective_of(asked or str(found["collective"]))
+    if name is None or name == "barrier" or collective(name).rooted:
+        said = str(asked or found["collective"])[:40]
+        raise wrong("collective", f"{said!r} is no collective of such plans", "say which with --collective NAME")
+    gpus = list(found["gpus"])
+    n = len(gpus)
+    if sorted(_whole(gpu["id"], MOST_RANKS) for gpu in gpus) != list(range(n)) or not n:
+        raise wrong("gpus", f"{n} GPUs that are not numbered from 0", _CURE)
+    keys = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
+    sizes = {b: max(_whole(gpu.get(key, 0), order.MOST_PLACES) for gpu in gpus) for b, key in keys.items()}
+    n_chunks = max(sizes["i"], sizes["o"], 1)
+    if n_chunks % collective(name).blocks(n):
+        raise wrong("gpus", f"{n_chunks} chunks of {n} GPUs", f"{name} needs a multiple of {n}")
+    plan = _Plan(plain(str(found.get("name", "")), "imported"), name, n, n_chunks, bool(found.get("inplace")), sizes)
+    for gpu in gpus:
+        plan.blocks += (_block(gpu, tb, n, wrong) for tb in gpu.get("threadblocks", []))
+    return plan
+
+
+def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) -> _Block:
+    number, where = _whole(gpu["id"], MOST_RANKS), f"gpus.{gpu['id']}.threadblocks.{tb['id']}"
+    channels: dict[str, list[tuple[int, int]]] = {}
+    for channel in gpu.get("channels", []):
+        known = channels.setdefault(str(channel["channel_type"]), [])
+        for peer in channel.get("connected_to", []):
+            rank = _whole(peer, n - 1)
+            known.append((rank, sum(other == rank for other, _ in known)))
+    buffers = [(_whole(b["rank"], n - 1), str(b["type"])[:1]) for b in gpu.get("remote_buffers", [])]
+    peers = {
+        str(c["channel_type"]): [channels[str(c["channel_type"])][_whole(i, 2**20)] for i in c["channel_ids"]]
+        for c in tb.get("channels", [])
+    }
+    remote = {
+        str(r["access_channel_type"]): [buffers[_whole(i, 2**20)] for i in r["remote_buffer_ids"]]
+        for r in tb.get("remote_buffer_refs", [])
+    }
+    ops = list(tb.get("ops", []))
+    for i, op in enumerate(ops):
+        if op["name"] not in _KNOWN or str(op.get("channel_type")) == "switch":
+            cure = "plans of copies and reductions are: put, get, copy, re, res, rre, rres and their packet forms"
+            what = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
+            raise wrong(f"{where}.ops.{i}", what, cure)
+    return _Block(number, _whole(tb["id"], 2**20), ops, peers, remote, where)
+
+
+# --- playing it ---
+
+
+class _Run:
+    """A plan under way: signals sent and not yet waited for, semaphores, packets that have come."""
+
+    def __init__(self, plan: _Plan, alias: bool, wrong: Wrong):
+        self.plan, self.wrong = plan, wrong
+        self.where = Buffers(plan.collective, plan.n, plan.n_chunks, plan.sizes, alias)
+        self.moves = Moves()
+        self.signals: Counter[tuple[int, int, str, int]] = Counter()
+        self.semaphores: Counter[tuple[int, int]] = Counter()
+        self.packets: set[tuple[int, int]] = set()
+        self.spare = itertools.count(self.where.spare)
+
+    def step(self, block: _Block) -> bool:
+        """Do the next operation of a thread block; False if it has to wait."""
+        op = block.ops[block.done]
+        name, kind = op["name"], str(op.get("channel_type"))
+        if name in WAITS:
+            needed = Counter((peer, block.gpu, kind, which) for peer, which in self._ways(block, op, kind))
+            if any(self.signals[way] < count for way, count in needed.items()):
+                return False
+            self.signals -= needed
+        elif name == "sem_acquire":
+            wanted = Counter((block.gpu, _whole(i, 2**20)) for i in op["semaphore_ids"])
+            if any(self.semaphores[key] < count for key, count in wanted.items()):
+                return False
+            self.semaphores -= wanted
+        elif name == "sem_release":
+            self.semaphores.update((block.gpu, _whole(i, 2**20)) for i in op["semaphore_ids"])
+        elif name == "barrier":
+            return self._barrier(block, op)
+        elif name in COPIES | REDUCES:
+            src, dst = self._pieces(block, op, "src_buff", kind), self._pieces(block, op, "dst_buff", kind)
+            if name in READS_PACKETS and not self._came(src):
+                return False
+            (self._copy if name in COPIES else self._reduce)(block, op, src, dst)
+        if name in SIGNALS:
+            self.signals.update((block.gpu, peer, kind, which) for peer, which in self._ways(block, op, kind))
+        return True
+
+    def _ways(self, block: _Block, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
+        return [block.peers[kind][_whole(i, 2**20)] for i in op.get("channel_ids", [])]
+
+    def _barrier(self, block: _Block, op: Mapping[str, Any]) -> bool:
+        """Passed when as many thread blocks of the GPU as it says have come to it."""
+        block.arrived = True
+        same = [
+            other
+            for other in self.plan.blocks
+            if other.gpu == block.gpu
+            and other.arrived
+            and other.done < len(other.ops)
+            and other.ops[other.done].get("barrier_id") == op.get("barrier_id")
+        ]
+        if len(same) < _whole(op.get("num_threadblocks", 1), 2**20):
+            return False
+        for other in same:
+            other.arrived = False
+            if other is not block:
+                other.done += 1
+        return True
+
+    def _pieces(self, block: _Block, op: Mapping[str, Any], key: str, kind: str) -> list[list[Piece]]:
+        """The chunks of each buffer that an operation names."""
+        found = []
+        for entry in op.get(key, []):
+            first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), order.MOST_TRANSFERS)
+            if "buffer_id" in entry:
+                rank, buffer = block.remote[kind][_whole(entry["buffer_id"], 2**20)]
+            else:
+                rank, buffer = block.gpu, str(entry["type"])[:1]
+            if buffer not in "ios":
+                raise self.wrong(block.where, f"buffer {buffer!r} in {op['name']}", "buffers are i, o and s")
+            found.append([(rank, buffer, first + i) for i in range(size)])
+        return found
+
+    def _slot(self, piece: Piece) -> tuple[int, int]:
+        rank, buffer, chunk = piece
+        return rank, self.where.slot(rank, buffer, chunk)
+
+    def _came(self, pieces: list[list[Piece]]) -> bool:
+        return all(self._slot(p) in self.packets for its in pieces for p in its if p[1] == "s")
+
+    def _move(self, src: tuple[int, int], dst: tuple[int, int], reduce: bool) -> None:
+        if src != dst:
+            self.moves.write(self.moves.read(*src), *dst, reduce)
+        self.packets.add(dst)
+
+    def _copy(self, block: _Block, op: Mapping[str, Any], src: list[list[Piece]], dst: list[list[Piece]]) -> None:
+        src = src * len(dst) if len(src) == 1 else src
+        if [len(its) for its in src] != [len(its) for its in dst]:
+            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
+        for one, other in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
+            self._move(self._slot(one), self._slot(other), False)
+
+    def _reduce(self, block: _Block, op: Mapping[str, Any], src: list[list[Piece]], dst: list[list[Piece]]) -> None:
+        """The sum of all sources into the first destination of this GPU, or into scratch; from there to the others."""
+        if not src or not dst or len({len(its) for its in (*src, *dst)}) != 1:
+            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
+        for k in range(len(src[0])):
+            sources, targets = [self._slot(its[k]) for its in src], [self._slot(its[k]) for its in dst]
+            own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
+            if own not in sources:
+                self._move(sources.pop(0), own, False)
+            else:
+                sources.remove(own)
+            for source in sources:
+                self._move(source, own, True)
+            for target in targets:
+                self._move(own, target, False)
+
+
+def _played(plan: _Plan, alias: bool, wrong: Wrong) -> Schedule:
+    run = _Run(plan, alias, wrong)
+    for block in plan.blocks:
+        block.done, block.arrived = 0, False
+    left = [block for block in plan.blocks if block.ops]
+    while left:
+        before = sum(block.done for block in left)
+        for block in left:
+            while block.done < len(block.ops) and run.step(block):
+                block.done += 1
+        if sum(block.done for block in left) == before:
+            first = left[0]
+            path = f"{first.where}.ops.{first.done}"
+            raise wrong(path, f"{first.ops[first.done]['name']} waits here for ever", "for what never comes")
+        left = [block for block in left if block.done < len(block.ops)]
+    run.where.copy_out(run.moves)
+    return run.moves.schedule(collective=plan.collective, algorithm=plan.name, n=plan.n, n_chunks=plan.n_chunks)
