@@ -39,6 +39,7 @@ _AS: Final = {
     "reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
+USUAL_REACH: Final = 0.8  # where a fit of a share begins that the profile leaves to NCCL's figures
 MOST_OWN: Final = 4.0  # as `Block` has it
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one that ran
 
@@ -94,6 +95,8 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
 def _of_kernels(name: str, kernels: Kernels) -> float:
     what, _, key = name.partition(".")
     value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
+    if value is None:
+        return 1 / USUAL_REACH
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
     return above / value if above and value else float(value)
 

@@ -13,7 +13,7 @@ from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
 from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, Protocol
+from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
 from simcoll.nccl.protocols import chunk_bytes, figures
 from simcoll.nccl.selection import Selection
@@ -48,6 +48,7 @@ class Call:
     itemsize: int
     channels: int
     threads: int
+    usual_reach: float = 1.0
 
     @property
     def kind(self) -> Kind:
@@ -103,7 +104,10 @@ class Call:
 
     def share_of_links(self, costs: Kernels) -> float:
         """What a channel has of them: where links are what limits it, what all channels reach is shared."""
-        return self.block(costs).reach / (self.channels if self.kind in ("Simple", "NVLS") else 1)
+        reach = self.block(costs).reach
+        return (self.usual_reach if reach is None else reach) / (
+            self.channels if self.kind in ("Simple", "NVLS") else 1
+        )
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""
@@ -150,4 +154,11 @@ def call(
         what = f"{algorithm if choice is None else choice.algorithm}/{protocol}"
         raise RefusedError(f"NCCL has no {what} for {collective} here, or it is not modelled")
     found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
-    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)
+    reach = _usual_reach(comm, table.constants) if choice.algorithm == "nvls" else 1.0
+    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads, reach)
+
+
+def _usual_reach(comm: Communicator, constants: NcclConstants | RcclConstants) -> float:
+    """The share of its links' bandwidth that NCCL's tuner gives NVLS."""
+    known = constants.nvls_efficiency if isinstance(constants, NcclConstants) else None
+    return known.get(comm.generation) or 1.0 if known else 1.0
