@@ -157,7 +157,8 @@ def _own(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
     try:
         order.prove(found)
     except ScheduleError as error:
-        raise InputError(f"{source}: {error}", "the schedule does not do what its collective promises") from None
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"{source}: {what}", cure or "it does not do what its collective promises") from None
     notes.read.append(f"proved {found.name}: {found.n} ranks, {found.n_steps} steps, {found.messages} messages")
     return found
 

@@ -79,11 +79,12 @@ def _is_header(line: str) -> bool:
 
 def _columns(line: str) -> list[str]:
     """Words of the header; OSU's are of two words where it says `Avg Latency(us)`."""
-    text = re.sub(r"(\w+) Latency ?\(us\)", r"\1_latency", line.lstrip("# \t"))
+    text = re.sub(r"\b(avg|min|max) +latency ?\(us\)", r"\1_latency", line.lstrip("# \t"), flags=re.IGNORECASE)
+    text = re.sub(r"\blatency ?\(us\)", "latency", text, flags=re.IGNORECASE)
     return [word.lower().lstrip("#") for word in text.split()]
 
 
-_TIME: Final = ("t_avg[usec]", "avg_latency", "latency(us)", "latency")
+_TIME: Final = ("t_avg[usec]", "avg_latency", "latency")
 _LEAST: Final = ("t_min[usec]", "min_latency")
 _MOST: Final = ("t_max[usec]", "max_latency")
 

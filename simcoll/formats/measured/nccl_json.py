@@ -111,7 +111,7 @@ def _environment(found: object) -> Iterator[tuple[str, str]]:
     pairs = found.items() if isinstance(found, dict) else (str(v).split("=", 1) for v in _list(found) if "=" in str(v))
     for name, value in pairs:
         if KEPT.fullmatch(str(name)) and not _SECRET.search(str(name)):
-            yield f"env.{name}", str(value)
+            yield f"env.{str(name).lower()}", str(value)  # columns are told apart in small letters
 
 
 def _rccl(text: str, source: str) -> Iterator[Cells]:

@@ -45,6 +45,7 @@ def counts(schedule: Schedule) -> dict[str, Any]:
 
 def dump(schedule: Schedule) -> str:
     """A schedule as JSON."""
+    columns = (schedule.step, schedule.src, schedule.src_slot, schedule.dst, schedule.dst_slot, schedule.reduce)
     extra = {"agents": schedule.agents} if schedule.agents else {}
     extra |= {"root": schedule.root} if schedule.root else {}
     extra |= {"pipelined": True} if schedule.pipelined else {}
@@ -56,7 +57,7 @@ def dump(schedule: Schedule) -> str:
             "n_chunks": schedule.n_chunks,
             **extra,
             "counts": counts(schedule),
-            "transfers": [[*map(int, row[:5]), bool(row.reduce)] for row in schedule],
+            "transfers": list(zip(*(column.tolist() for column in columns), strict=True)),
         }
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,7 @@ from simcoll.schedule import Schedule
 
 MOST_RANKS: Final = 4096
 MOST_TRANSFERS: Final = 200_000
+MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that is not of ours
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+(\d+)\s*b?(?:\s+(?:to|from)\s+(\d+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
 _TAG: Final = re.compile(r"\btag\s+(\d+)")
@@ -187,7 +188,10 @@ def _ours(ranks: list[list[_Op]], whole: re.Match[str]) -> Schedule:
 
 def _others(ranks: list[list[_Op]], name: str, notes: Notes) -> Schedule:
     """Played: each message carries one buffer. What arrives is reduced unless it is complete already."""
-    sizes = {op.nbytes for ops in ranks for op in ops if op.kind == "send"}
+    sent = [op.nbytes for ops in ranks for op in ops if op.kind == "send"]
+    if len(sent) > MOST_OF_OTHERS:
+        raise ScheduleError(f"more than {MOST_OF_OTHERS} messages; give a smaller schedule")
+    sizes = set(sent)
     if len(sizes) > 1 and name != "barrier":
         raise ScheduleError(f"messages of {len(sizes)} sizes; such schedules are not mapped: only whole buffers are")
     notes.assume("GOAL does not say which data a message carries: each carries one whole buffer")
@@ -206,49 +210,68 @@ def _others(ranks: list[list[_Op]], name: str, notes: Notes) -> Schedule:
     raise error
 
 
+class _Play:
+    """Other people's ranks at work: what each holds (a bit a rank), and which operations can be done next."""
+
+    def __init__(self, ranks: list[list[_Op]], name: str, root: int):
+        n = len(ranks)
+        self.ranks, self.copies = ranks, name == "broadcast"
+        self.everyone = (1 << n) - 1
+        self.holds = [(self.everyone if r == root else 0) if self.copies else 1 << r for r in range(n)]
+        self.moves = Moves()
+        self.ways: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
+        self.parked: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
+        self.left = [[len(op.waits) for op in ops] for ops in ranks]
+        self.next: list[list[list[int]]] = [[[] for _ in ops] for ops in ranks]
+        self.ready: tuple[deque[tuple[int, int]], deque[tuple[int, int]]] = (deque(), deque())  # sends, receives
+        self.done = 0
+        for rank, ops in enumerate(ranks):
+            for i, op in enumerate(ops):
+                for before in op.waits:
+                    self.next[rank][before].append(i)
+                if not op.waits:
+                    self._queue(rank, i)
+
+    def _queue(self, rank: int, i: int) -> None:
+        self.ready[self.ranks[rank][i].kind == "recv"].append((rank, i))
+
+    def run(self) -> None:
+        """Until nothing can be done: sends first, so that what is there at the start is sent before it is changed."""
+        while self.ready[0] or self.ready[1]:
+            rank, i = self.ready[0].popleft() if self.ready[0] else self.ready[1].popleft()
+            op = self.ranks[rank][i]
+            if op.kind == "send":
+                way = (rank, op.peer, op.tag)
+                self.ways.setdefault(way, deque()).append((self.moves.read(rank, 0), self.holds[rank]))
+                if self.parked.get(way):
+                    self.ready[1].append(self.parked[way].popleft())
+            elif op.kind == "recv":
+                way = (op.peer, rank, op.tag)
+                if not self.ways.get(way):
+                    self.parked.setdefault(way, deque()).append((rank, i))
+                    continue
+                number, came = self.ways[way].popleft()
+                self.moves.write(number, rank, 0, not self.copies and came != self.everyone)
+                self.holds[rank] |= came
+            self.done += 1
+            for after in self.next[rank][i]:
+                self.left[rank][after] -= 1
+                if not self.left[rank][after]:
+                    self._queue(rank, after)
+
+
 def _played(ranks: list[list[_Op]], name: str, root: int) -> Schedule:
-    moves, n = Moves(), len(ranks)
-    everyone = (1 << n) - 1
-    holds = [1 << rank if name != "broadcast" else (everyone if rank == root else 0) for rank in range(n)]
-    ways: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
-    done = [[False] * len(ops) for ops in ranks]
-    left = [list(range(len(ops))) for ops in ranks]
-    while any(left):
-        advanced = False
-        for kind in ("send", "recv"):
-            for rank, ops in enumerate(ranks):
-                for i in _ready(ops, left[rank], done[rank]):
-                    op = ops[i]
-                    if (op.kind == "recv") != (kind == "recv"):
-                        continue
-                    if op.kind == "send":
-                        way = (rank, op.peer, op.tag)
-                        ways.setdefault(way, deque()).append((moves.read(rank, 0), holds[rank]))
-                    elif op.kind == "recv":
-                        queue = ways.get((op.peer, rank, op.tag))
-                        if not queue:
-                            continue
-                        number, came = queue.popleft()
-                        reduce = name != "broadcast" and came != everyone
-                        moves.write(number, rank, 0, reduce)
-                        holds[rank] |= came
-                    done[rank][i] = advanced = True
-            left = [[i for i in its if not done[rank][i]] for rank, its in enumerate(left)]
-            if advanced:
-                break
-        if not advanced:
-            rank = next(r for r in range(n) if left[r])
-            what = f"rank {rank} waits here for ever"
-            where = ranks[rank][left[rank][0]].place
-            cure = "for a message that is never sent, or an operation that is never done"
-            raise InputError([Diagnostic(what, cure, "", where)])
-    if any(ways.values()):
+    play = _Play(ranks, name, root)
+    play.run()
+    if play.done < sum(map(len, ranks)):
+        waiting = [its for parked in play.parked.values() for its in parked]
+        blocked = ((r, i) for r, its in enumerate(play.left) for i, count in enumerate(its) if count)
+        rank, i = min(waiting) if waiting else next(blocked)
+        cure = "for a message that is never sent, or an operation that is never done"
+        raise InputError([Diagnostic(f"rank {rank} waits here for ever", cure, "", ranks[rank][i].place)])
+    if any(play.ways.values()):
         raise ScheduleError("a message is sent and never received")
-    return moves.schedule(collective=name, algorithm="goal", n=n, n_chunks=1, root=root)
-
-
-def _ready(ops: list[_Op], left: list[int], done: list[bool]) -> Iterator[int]:
-    return (i for i in left if all(done[wait] for wait in ops[i].waits))
+    return play.moves.schedule(collective=name, algorithm="goal", n=len(ranks), n_chunks=1, root=root)
 
 
 # --- writing ---
@@ -257,7 +280,7 @@ def _ready(ops: list[_Op], left: list[int], done: list[bool]) -> Iterator[int]:
 def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
     """GOAL text of a schedule for buffers of `nbytes`; raises RefusedError for what the format cannot hold."""
     if schedule.agents or schedule.groups != (tuple(range(schedule.n)),):
-        raise RefusedError("GOAL knows ranks of one group only: no switches that reduce, no subgroups")
+        raise RefusedError("GOAL knows ranks of one group and no switches that reduce; take another algorithm")
     if len(schedule) > MOST_TRANSFERS:
         raise RefusedError(f"{len(schedule)} transfers are too many for text; take fewer ranks (most {MOST_TRANSFERS})")
     waits = dependencies(schedule)

@@ -92,7 +92,8 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         truth, simpler = {"alias": plan.in_place}, [{"alias": True}] * (not plan.in_place)
         schedule = order.proved(lambda form: _played(plan, form["alias"], wrong), truth, simpler)
     except ScheduleError as error:
-        raise wrong("", str(error), "the plan does not do what its collective promises") from None
+        what, _, cure = str(error).partition("; ")
+        raise wrong("", what, cure or "the plan does not do what its collective promises") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise wrong("", f"not a plan: {type(error).__name__} {error}"[:200], _CURE) from None
     notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")

@@ -20,9 +20,15 @@ from simcoll.executors import proof
 from simcoll.schedule import Schedule
 from simcoll.steps import Step
 
-MOST_TRANSFERS: Final = 500_000  # of a schedule that is read
-MOST_PLACES: Final = 4_000_000  # ranks times slots
-FULL_PROOF: Final = 2 * 10**8  # bytes that a full proof may need; beyond, fingerprints
+MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
+MOST_PLACES: Final = 2_000_000  # ranks times slots
+MOST_BYTES: Final = 3 * 10**8  # that a proof may need where chunks are mixed; where they are not, it is bounded
+
+
+def check_size(ranks: int, slots: int) -> None:
+    """Raise ScheduleError for more than can be proved in little memory."""
+    if ranks * slots > MOST_PLACES:
+        raise ScheduleError(f"{ranks} ranks of {slots} slots are too many; give a smaller schedule")
 
 
 class Hint(NamedTuple):
@@ -93,8 +99,7 @@ class Moves:
         """The schedule, in the steps and rows that hints give if all have one and these fit, else as early as data
         allow. Raises ScheduleError."""
         slots = max(self.src_slot + self.dst_slot, default=0) + 1
-        if what["n"] * max(slots, what["n_chunks"]) > MOST_PLACES:
-            raise ScheduleError(f"{what['n']} ranks of {slots} slots are too many; give a smaller schedule")
+        check_size(what["n"], max(slots, what["n_chunks"]))
         hinted = self._hinted()
         if hinted is not None:
             rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
@@ -152,9 +157,14 @@ Builder = Callable[[Variant], Schedule]
 
 
 def prove(schedule: Schedule) -> None:
-    """In full where memory allows, else by fingerprints. Raises ScheduleError."""
+    """In full. Raises ScheduleError, also for a schedule that cannot be proved in little memory."""
+    check_size(schedule.participants, schedule.n_slots)
     places = schedule.participants * schedule.n_slots
-    proof.prove(schedule, "full" if places * (schedule.n // 4 + 9) <= FULL_PROOF else "fingerprint")
+    apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
+    if not apart and places * (schedule.n + 140) > MOST_BYTES:
+        what = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
+        raise ScheduleError(f"{what} are too many to be proved; give a smaller schedule")
+    proof.prove(schedule)
 
 
 def proved(build: Builder, truth: Variant, simpler: Iterable[Variant]) -> Schedule:

@@ -18,8 +18,9 @@ from simcoll.config import Node
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.topologies.sketch import Pattern, Sketch, Speed
 
-MOST_DEVICES: Final = 50_000
-MOST_EDGES: Final = 200_000
+MOST_DEVICES: Final = 20_000
+MOST_EDGES: Final = 40_000
+MOST_MISTAKES: Final = 10
 _DEEPEST: Final = 6
 _KINDS: Final = {"xpu": "gpu", "nic": "nic", "cpu": "cpu", "memory": "memory", "port": "port"}
 _ELEMENT: Final = re.compile(r"([A-Za-z0-9_-]+)(?:\[([^\]]*)\])?")
@@ -46,7 +47,11 @@ def looks(text: str) -> bool:
 def read(text: str, source: str, like: str | None = None) -> InfraSketch:
     """The topology of an infrastructure; links without a bandwidth are as in the shipped system `like`. Raises
     InputError with line and column."""
-    graph = _expanded(config.parse(text, source))
+    mistakes: list[Diagnostic] = []
+    tree = config.parse(text, source, mistakes)
+    if mistakes:
+        raise InputError(mistakes[:MOST_MISTAKES])
+    graph = _expanded(tree)
     said = min(((text.find(word), system) for word, system in _HINTS if word in text), default=(0, "hgx-h100"))[1]
     pattern = Pattern(like or said)
     sketch = InfraSketch(str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph)

@@ -21,6 +21,7 @@ from simcoll.systems import shipped_systems
 ROOT: Final = "system"
 _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
 MOST_DEVICES: Final = 2048
+MOST_PROCESSORS: Final = 64
 
 _LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NCCL's codes by GT/s: 80 is 1 GB/s
 _SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # classes of PCIe devices, by how they begin
@@ -50,8 +51,8 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     default the one with such GPUs. Raises InputError with line and column."""
     root = markup.parse(text, source, root=ROOT, what="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
-    if not processors:
-        root.wrong("no <cpu> in it", _CURE)
+    if not 0 < len(processors) <= MOST_PROCESSORS:
+        root.wrong(f"{len(processors)} <cpu> in it", f"give a machine of 1 to {MOST_PROCESSORS}")
     tops = [[box for child in cpu.children if (box := _box(child))] for cpu in processors]
     boxes = [box for top in tops for box in _all(top)]
     gpus = sorted((box for box in boxes if box.kind == "gpu"), key=_number)

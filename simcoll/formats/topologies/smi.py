@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.topologies.sketch import Pattern, Sketch
 
-MOST_DEVICES: Final = 512
+MOST_DEVICES: Final = 160
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _GPU: Final = re.compile(r"GPU\d+")
 _CELL: Final = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")

@@ -1,0 +1,365 @@
+"""Small files of other programs for the tests of import and export; all of them written for this."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+MATRIX: Final = "\n".join(
+    [
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tNIC2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m",
+        "GPU0\t X \tNV12\tNV12\tNV12\tPXB\tSYS\tNODE\t0-31\t0\t\tN/A",
+        "GPU1\tNV12\t X \tNV12\tNV12\tPXB\tSYS\tNODE\t0-31\t0\t\tN/A",
+        "GPU2\tNV12\tNV12\t X \tNV12\tSYS\tPXB\tSYS\t32-63\t1\t\tN/A",
+        "GPU3\tNV12\tNV12\tNV12\t X \tSYS\tPXB\tSYS\t32-63\t1\t\tN/A",
+        "NIC0\tPXB\tPXB\tSYS\tSYS\t X \tSYS\tNODE\t\t\t\t",
+        "NIC1\tSYS\tSYS\tPXB\tPXB\tSYS\t X \tSYS\t\t\t\t",
+        "NIC2\tNODE\tNODE\tSYS\tSYS\tNODE\tSYS\t X \t\t\t\t",
+        "",
+        "Legend:",
+        "",
+        "  X    = Self",
+        "  NV#  = Connection traversing a bonded set of # NVLinks",
+        "",
+        "NIC Legend:",
+        "",
+        "  NIC0: mlx5_0",
+        "  NIC1: mlx5_1",
+        "  NIC2: eth0",
+        "",
+    ]
+)
+OLD_MATRIX: Final = """\
+$ nvidia-smi topo -m
+        GPU0    GPU1    GPU2    mlx5_0  CPU Affinity
+GPU0     X      NV1     NV2     PIX     0-19,40-59
+GPU1    NV1      X      SOC     PHB     0-19,40-59
+GPU2    NV2     SOC      X      SOC     20-39,60-79
+mlx5_0  PIX     PHB     SOC      X
+"""
+TOPOLOGY: Final = """\
+<?xml version="1.0"?>
+<!-- two GPUs behind a bridge that is misread, two beside each other -->
+<system version="1">
+  <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143" host_hash="0x1">
+    <pci busid="0000:08:00.0" class="0x060400" link_speed="2.5 GT/s PCIe" link_width="16">
+      <pci busid="0000:09:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="1" sm="90" rank="1" gdr="1">
+          <nvlink target="0000:50:00.0" count="10" tclass="0x068000"/>
+          <nvlink target="0000:51:00.0" count="8" tclass="0x068000"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:0a:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="90" rank="0" gdr="1">
+          <nvlink target="0000:50:00.0" count="10" tclass="0x068000"/>
+          <nvlink target="0000:51:00.0" count="8" tclass="0x068000"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:0b:00.0" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16">
+        <nic>
+          <net name="mlx5_0" dev="0" speed="200000" port="1" latency="0.0" guid="0x1" maxconn="1" gdr="1"/>
+          <net name="mlx5_1" dev="1" speed="200000" port="2" latency="0.0" guid="0x1" maxconn="1" gdr="1"/>
+        </nic>
+      </pci>
+    </pci>
+    <nic><net name="eth0" dev="2" speed="10000" port="0" guid="0x9" maxconn="1" gdr="0"/></nic>
+  </cpu>
+  <cpu numaid="1" affinity="ffff0000" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:89:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:8a:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="2" sm="90" rank="2" gdr="1"><nvlink target="0000:50:00.0" count="18" tclass="0x068000"/></gpu>
+      </pci>
+    </pci>
+  </cpu>
+</system>
+"""
+SKELETON: Final = """\
+<system version="1">
+  <cpu numaid="0" affinity="ffff" arch="x86_64" vendor="AuthenticAMD" familyid="23" modelid="49">
+    <pci busid="ffff:ff:01.0" class="0x060400" link_speed="16 GT/s" link_width="16">
+      <pci busid="0001:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>
+      <pci busid="0101:00:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/>
+      <pci busid="0002:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>
+      <pci busid="0102:00:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/>
+    </pci>
+  </cpu>
+</system>
+"""
+GRAPH: Final = """\
+<graphs version="1">
+  <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="12" speedinter="12.5" latencyinter="1.5"
+         typeintra="PHB" typeinter="PIX" samechannels="1">
+    <channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><gpu dev="2"/><gpu dev="3"/><net dev="0"/></channel>
+    <channel><net dev="1"/><gpu dev="0x1"/><gpu dev="0"/><gpu dev="3"/><gpu dev="2"/><net dev="1"/></channel>
+  </graph>
+</graphs>
+"""
+INFRAGRAPH: Final = """\
+name: two servers and a switch
+devices:
+- name: server
+  components:
+  - {choice: cpu, count: 1, name: cpu}
+  - {choice: xpu, count: 2, name: xpu}
+  - {choice: switch, count: 2, name: nvsw}
+  - {choice: device, count: 2, name: card}
+  links:
+  - {name: pcie}
+  - name: nvlink
+    physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 100}, latency: {choice: ns, ns: 300}}
+  edges:
+  - {ep1: {component: xpu}, ep2: {component: nvsw}, link: nvlink, scheme: many2many}
+  - {ep1: {component: xpu}, ep2: {component: 'cpu[0]'}, link: pcie, scheme: many2many}
+  - {ep1: {component: 'card[0:2].nic'}, ep2: {component: 'cpu[0]'}, link: pcie, scheme: many2many}
+- name: card
+  components:
+  - {choice: nic, count: 1, name: nic}
+- name: switch
+  components:
+  - {choice: port, count: 4, name: port}
+  - {choice: cpu, count: 1, name: asic}
+  links: [{name: ic}]
+  edges:
+  - {ep1: {component: asic}, ep2: {component: port}, link: ic, scheme: many2many}
+instances:
+- {name: server, device: server, count: 2}
+- {name: switch, device: switch, count: 1}
+links:
+- name: wire
+  physical: {bandwidth: {choice: gigabits_per_second, gigabits_per_second: 200}}
+edges:
+- {ep1: {instance: 'server[0]', component: 'card[:].nic'}, ep2: {instance: 'switch[0]', component: 'port[0:2]'},
+   link: wire, scheme: one2one}
+- {ep1: {instance: 'server[1]', component: 'card[:].nic'}, ep2: {instance: 'switch[0]', component: 'port[2:]'},
+   link: wire, scheme: one2one}
+"""
+
+
+def _step(number: int, kind: str, src: str, dst: str, waits: tuple[int, int] = (-1, -1), count: int = 1) -> str:
+    (a, i), (b, j) = src.split(), dst.split()
+    where = f'srcbuf="{a}" srcoff="{i}" dstbuf="{b}" dstoff="{j}"'
+    return f'<step s="{number}" type="{kind}" {where} cnt="{count}" depid="{waits[0]}" deps="{waits[1]}" hasdep="0"/>'
+
+
+def _all_pairs() -> str:
+    """Out of place, with scratch: everyone sends its whole buffer to everyone, sums up in the output."""
+    lines = ['<algo name="pairs" proto="LL" nchannels="2" nchunksperloop="2" ngpus="3" coll="allreduce" inplace="0">']
+    for gpu in range(3):
+        lines.append(f'<gpu id="{gpu}" i_chunks="2" o_chunks="2" s_chunks="4">')
+        lines += [
+            '<tb id="0" send="-1" recv="-1" chan="0">',
+            _step(0, "cpy", "i 0", "o 0", count=2),
+            _step(1, "nop", "i 0", "o 0", (1, 1), count=0),
+            _step(2, "re", "s 0", "o 0", (2, 1), count=2),
+            _step(3, "re", "s 2", "o 0", count=2),
+            "</tb>",
+        ]
+        for tb, shift in ((1, 1), (2, 2)):
+            to, of = (gpu + shift) % 3, (gpu - shift) % 3
+            lines.append(f'<tb id="{tb}" send="{to}" recv="{of}" chan="{tb - 1}">')
+            lines += [_step(0, "s", "i 0", "s 0", count=2), _step(1, "r", "i 0", f"s {2 * tb - 2}", count=2), "</tb>"]
+        lines.append("</gpu>")
+    return "\n".join([*lines, "</algo>", ""])
+
+
+def _ring() -> str:
+    """In place, of 4 GPUs: 2(n-1)+1 steps each."""
+    lines = [
+        '<algo name="ring" proto="Simple" nchannels="1" nchunksperloop="4" ngpus="4" coll="allreduce" inplace="1">'
+    ]
+    kinds = ("s", "rrs", "rrs", "rrcs", "rcs", "rcs", "r")
+    for gpu in range(4):
+        lines.append(f'<gpu id="{gpu}" i_chunks="4" o_chunks="0" s_chunks="0">')
+        lines.append(f'<tb id="0" send="{(gpu + 1) % 4}" recv="{(gpu - 1) % 4}" chan="0">')
+        chunks = [f"i {(gpu - k) % 4}" for k in range(7)]
+        lines += [_step(k, kind, chunks[k], chunks[k]) for k, kind in enumerate(kinds)]
+        lines += ["</tb>", "</gpu>"]
+    return "\n".join([*lines, "</algo>", ""])
+
+
+def _leader() -> str:
+    """Of 2 GPUs: reduced at GPU 0 by `rrc` with another source, and sent back from scratch."""
+    return "\n".join(
+        [
+            '<algo name="lead" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2" coll="allreduce" inplace="1">',
+            '<gpu id="0" i_chunks="1" o_chunks="0" s_chunks="1"><tb id="0" send="1" recv="1" chan="0">',
+            _step(0, "rrc", "i 0", "s 0"),
+            _step(1, "s", "s 0", "i 0"),
+            '</tb><tb id="1" send="-1" recv="-1" chan="0">',
+            _step(0, "cpy", "s 0", "i 0", (0, 0)),
+            '</tb></gpu><gpu id="1" i_chunks="1" o_chunks="0" s_chunks="0"><tb id="0" send="0" recv="0" chan="0">',
+            _step(0, "s", "i 0", "i 0"),
+            _step(1, "r", "i 0", "i 0"),
+            "</tb></gpu></algo>",
+        ]
+    )
+
+
+RING, ALL_PAIRS, LEADER = _ring(), _all_pairs(), _leader()
+
+
+def plan(n: int = 3) -> dict[str, object]:
+    """An all_reduce of MSCCL++ by packets, in place: scatter, reduce, gather."""
+    gpus = []
+    for rank in range(n):
+        peers = [peer for peer in range(n) if peer != rank]
+
+        def piece(buffer: str, index: int) -> dict[str, object]:
+            return {"type": buffer, "index": index, "size": 1}
+
+        ops: list[dict[str, object]] = []
+        for j, peer in enumerate(peers):
+            to = [{"buffer_id": j, "index": rank, "size": 1}]
+            ops.append({"name": "ppkt", "src_buff": [piece("i", peer)], "dst_buff": to, "channel_type": "memory"})
+        scratch = [piece("s", peer) for peer in peers]
+        ops.append({"name": "repkt", "src_buff": [piece("i", rank), *scratch], "dst_buff": [piece("i", rank)]})
+        to = [{"buffer_id": j, "index": n + rank, "size": 1} for j in range(n - 1)]
+        ops.append({"name": "ppkt", "src_buff": [piece("i", rank)], "dst_buff": to, "channel_type": "memory"})
+        ops += [{"name": "upkt", "src_buff": [piece("s", n + p)], "dst_buff": [piece("i", p)]} for p in peers]
+        all_of_them = list(range(n - 1))
+        block = {
+            "id": 0,
+            "ops": ops,
+            "channels": [{"channel_type": "memory", "channel_ids": all_of_them}],
+            "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": all_of_them}],
+        }
+        gpus.append(
+            {
+                "id": rank,
+                "input_chunks": n,
+                "output_chunks": n,
+                "scratch_chunks": 2 * n,
+                "channels": [{"channel_type": "memory", "connected_to": peers}],
+                "remote_buffers": [{"rank": p, "type": "s", "access_channel_types": ["memory"]} for p in peers],
+                "threadblocks": [block],
+            }
+        )
+    return {"name": "packets", "collective": "allreduce", "protocol": "LL", "inplace": True, "gpus": gpus}
+
+
+def gather_plan(n: int = 3) -> dict[str, object]:
+    """An all_gather of MSCCL++ by put, signal and wait, out of place."""
+    gpus = []
+    for rank in range(n):
+        peers, them = [peer for peer in range(n) if peer != rank], list(range(n - 1))
+        own = [{"type": "i", "index": 0, "size": 1}]
+        ops: list[dict[str, object]] = [
+            {"name": "put", "src_buff": own, "channel_ids": [j], "channel_type": "memory",
+             "dst_buff": [{"buffer_id": j, "index": rank, "size": 1}]}
+            for j in them
+        ]  # fmt: skip
+        ops += [
+            {"name": "copy", "src_buff": own, "dst_buff": [{"type": "o", "index": rank, "size": 1}]},
+            {"name": "signal", "channel_ids": them, "channel_type": "memory"},
+            {"name": "wait", "channel_ids": them, "channel_type": "memory"},
+        ]
+        block = {
+            "id": 0,
+            "ops": ops,
+            "channels": [{"channel_type": "memory", "channel_ids": them}],
+            "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": them}],
+        }
+        remote = [{"rank": p, "type": "o", "access_channel_types": ["memory"]} for p in peers]
+        gpus.append(
+            {"id": rank, "input_chunks": 1, "output_chunks": n, "scratch_chunks": 0, "remote_buffers": remote,
+             "channels": [{"channel_type": "memory", "connected_to": peers}], "threadblocks": [block]}
+        )  # fmt: skip
+    return {"name": "puts", "collective": "allgather", "protocol": "Simple", "inplace": False, "gpus": gpus}
+
+
+GOAL: Final = """\
+num_ranks 4
+
+rank 0 {
+r1: recv 1024b from 1 tag 5 cpu 0 nic 0
+c1: calc 100
+r2: recv 1024b from 2 tag 5
+s1: send 1024b to 2 tag 9
+c1 requires r1
+s1 requires r2
+s1 irequires c1
+s2: send 1024b to 1 tag 9
+s2 requires r2
+s2 requires c1
+}
+rank 1 {
+s: send 1024b to 0 tag 5
+r: recv 1024b from 0 tag 9
+}
+rank 2 {
+g: recv 1024b from 3 tag 5
+s: send 1024b to 0 tag 5
+s requires g
+r: recv 1024b from 0 tag 9
+f: send 1024b to 3 tag 9
+f requires r
+}
+rank 3 {
+s: send 1024b to 2 tag 5
+r: recv 1024b from 2 tag 9
+}
+"""
+TESTS: Final = """\
+# nThread 1 nGpus 2 minBytes 1024 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 graph: 0
+# Using devices
+#  Rank  0 Group  0 Pid   4242 on      hosta device  0 [0x0f] NVIDIA H100
+#  Rank  1 Group  0 Pid   4242 on      hosta device  1 [0x2d] NVIDIA H100
+# all_reduce_perf
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+        1024           256     float     sum      -1    10.50    0.10    0.10      0    10.10    0.10    0.10      0
+        2048           512     float     sum      -1hosta:4242:4260 [0] NCCL INFO Connected all rings
+    11.50    0.18    0.18      0    11.10    0.18    0.18      0
+        4096          1024     float     sum      -1    12.50    0.33    0.33      0    12.10    0.34    0.34      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.2
+"""
+TESTS_JSON: Final = json.dumps(
+    {
+        "version": 3,
+        "args": ["./build/all_reduce_perf", "-b", "1K"],
+        "env": ["PATH=/usr/bin", "MY_TOKEN=hunter2", "NCCL_ALGO=RING", "NCCL_AUTH_TOKEN=hunter2"],
+        "nccl_version": "2.28.3",
+        "config": {"devices": [{"rank": r, "group": 0, "hostname": "ab"[r // 2]} for r in range(4)]},
+        "results": [
+            {"size": 1024, "type": "float", "redop": "sum", "root": -1, "actual_iterations": 20,
+             "out_of_place": {"time": 10.5, "nwrong": 0}, "in_place": {"time": 11.0}},
+            {"size": 2048, "type": "float", "redop": "sum", "root": -1, "out_of_place": {"time": 99.0},
+             "out_of_place_per_iter": {"times_us": [9.0, 10.0, 14.0], "p50_us": 10.0}},
+        ],
+    }
+)  # fmt: skip
+RCCL_LINES: Final = """\
+{"name": "AllGather", "nodes": 1, "ranks": 8, "size": 1024, "type": "half", "inPlace": 0, "time": 12.3, "busBw": 0.2}
+{"name": "AllGather", "nodes": 1, "ranks": 8, "size": 1024, "type": "half", "inPlace": 1, "time": 12.1, "busBw": 0.2}
+"""
+OSU: Final = """\
+# OSU MPI Allgather Latency Test v7.0
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
+4                       2.41              1.89              3.06        1000
+1024                    5.41              4.89              6.06        1000
+"""
+IMB: Final = """\
+#----------------------------------------------------------------
+# Benchmarking Allreduce
+# #processes = 4
+#----------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+            0         1000         0.05         0.05         0.05
+         1024         1000         5.33         6.70         6.50
+
+# Benchmarking Barrier
+# #processes = 8
+ #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+         1000         1.79         1.80         1.79
+"""
+CSV: Final = "collective,ranks,size_bytes,time_us,cluster\nall_reduce,8,1024,12.5,east\nall_reduce,8,2048,13.5,east\n"
+
+FILES: Final[dict[str, str]] = {
+    "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
+    "infragraph": INFRAGRAPH, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1), "goal": GOAL,
+    "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
+}  # fmt: skip
+MORE: Final[dict[str, list[str]]] = {"goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"]}
