@@ -24,15 +24,16 @@ PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own"),
-    "LL128": ("hop", "rate"),
-    "Simple": ("start", "hop", "own"),
+    "LL": ("hop", "first", "rate", "own", "net"),
+    "LL128": ("hop", "rate", "net"),
+    "Simple": ("start", "hop", "own", "net"),
     "NVLS": ("hop", "reach"),
     "P2P": ("start", "hop", "rate", "own", "reach"),
 }
 _AS: Final = {
     "grid": "launch",
     "hop": "launch",
+    "net": "launch",
     "start": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
