@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcoll as api
-from simcoll import algorithms, incoming, registry, scenario, systems
+from simcoll import algorithms, incoming, outgoing, registry, scenario, systems
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import parse_measured
 from simcoll.formats.schedules import document, goal, msccl, msccl_writer
@@ -406,6 +406,13 @@ def test_export_says_what_is_missing(arguments: list[object], complaint: str):
     """Wrong use ends with 2 and one line."""
     done = simcoll("export", *arguments)
     assert done.status == 2 and complaint in done.err
+
+
+def test_the_help_names_every_format():
+    """What `--to` offers is what there is."""
+    from simcoll.commands.exchange import FORMATS
+
+    assert tuple(outgoing.FORMATS) == FORMATS
 
 
 def test_large_files_are_refused(tmp_path: Path):
