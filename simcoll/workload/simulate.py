@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simcoll.analysis import links
 from simcoll.engines import event, fast
@@ -22,13 +23,15 @@ from simcoll.topology import Topology
 from simcoll.workload.plan import Call, Plan
 from simcoll.workload.plans import plan_of
 
+COMPUTING, LAUNCHING, CALLING = range(3)  # what a task is
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """A workload on a topology: its plan, the program that it is, and what a run of it adds up to.
 
     `told`: what the template says of itself, e.g. how many buckets; `algorithms`: those that its calls run, `proved`:
-    how.
+    how. `rank` and `kind` of each task, (tasks,).
     """
 
     scenario: Scenario
@@ -41,6 +44,8 @@ class Step:
     algorithms: tuple[str, ...]
     proved: tuple[str, ...]
     engine: str
+    rank: NDArray[Any]
+    kind: NDArray[Any]
 
     @property
     def step_ps(self) -> int:
@@ -69,7 +74,9 @@ def simulate(point: Scenario | Point) -> Step:
     places = placed(scenario, topology)
     plan, told = plan_of(scenario.workload, len(places), scenario.itemsize)
     binder = _Binder(scenario, topology, places)
-    program = join(_operations(plan, binder, load_profile(scenario.profile).launch), plan.n, topology)
+    apart = scenario.variability is not None and scenario.variability.launch_skew is not None
+    operations, kinds = _operations(plan, binder, load_profile(scenario.profile).launch, apart)
+    program = join(operations, plan.n, topology)
     totals, engine = None, "fast"
     if scenario.engine != "event":
         totals = fast.totals(program)
@@ -84,25 +91,33 @@ def simulate(point: Scenario | Point) -> Step:
             shortcut="none",
         )
     algorithms = tuple(dict.fromkeys(binder.algorithms.values()))
-    return Step(scenario, topology, places, plan, told, program, totals, algorithms, tuple(binder.proved), engine)
+    rank = np.concatenate([operation.ranks for operation in operations])
+    kind = np.repeat(kinds, [len(operation.ranks) for operation in operations])
+    proved = tuple(binder.proved)
+    return Step(scenario, topology, places, plan, told, program, totals, algorithms, proved, engine, rank, kind)
 
 
-def _operations(plan: Plan, binder: _Binder, launch: int) -> list[Operation]:
-    """The plan's operations; a call that costs a launch is two: the launch, then what is launched."""
+def _operations(plan: Plan, binder: _Binder, launch: int, apart: bool) -> tuple[list[Operation], list[int]]:
+    """The plan's operations and their kinds; a call whose launch takes time, or is to be told `apart`, is two: the
+    launch, then what is launched."""
     found: list[Operation] = []
+    kinds: list[int] = []
     number: list[int] = []  # of the operation that ends each of the plan's
     for work in plan.works:
         ranks = np.asarray(work.ranks, np.int32)
         after = tuple(number[before] for before in work.before)
         if work.call is None:
             found.append(Operation(ranks, None, np.asarray(work.time_ps, np.int64), after))
+            kinds.append(COMPUTING)
         else:
-            if launch:
+            if launch or apart:
                 found.append(Operation(ranks, None, launch, after))
+                kinds.append(LAUNCHING)
                 after = (len(found) - 1,)
             found.append(Operation(ranks, binder.program(work.call, work.ranks), 0, after))
+            kinds.append(CALLING)
         number.append(len(found) - 1)
-    return found
+    return found, kinds
 
 
 class _Binder:
