@@ -44,8 +44,8 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
     roots = _roots(root, program)
     for candidate in roots:
         build = functools.partial(played, program, candidate)
-        truth = {"alias": program.in_place, "store": False}
-        forms = [{"alias": a, "store": b} for a, b in itertools.product((True, False), repeat=2)]
+        truth = {"alias": program.in_place, "store": False, "order": 0}
+        forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
         simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
         try:
             found = order.proved(build, truth, simpler)

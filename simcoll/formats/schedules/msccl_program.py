@@ -75,16 +75,17 @@ class Program:
 # --- playing it ---
 
 
-def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
+def played(program: Program, root: int, form: Mapping[str, int]) -> Schedule:
     """The schedule of a program that runs until all its thread blocks are done.
 
-    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well.
+    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of
+    those that the program leaves open, see `_run`.
     """
-    where, moves = Buffers(program.collective, program.n, program.n_chunks, program.sizes, form["alias"]), Moves()
+    where, moves = Buffers(program.collective, program.n, program.n_chunks, program.sizes, bool(form["alias"])), Moves()
     ways: Ways = {}
     for thread in program:
         thread.done = 0
-    _run(program, where, moves, ways, form["store"])
+    _run(program, where, moves, ways, form)
     if any(ways.values()):
         src, dst, channel = next(way for way, found in ways.items() if found)
         what = f"GPU {src} sends to {dst} on channel {channel} what is never received"
@@ -100,28 +101,38 @@ def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
     )
 
 
-def _run(program: Program, where: Buffers, moves: Moves, ways: Ways, store: bool) -> None:
-    """In rounds: each thread block goes on to its next receive, then all receive once. So what is there at the start
-    is sent before anything is put over it, if the program leaves that open."""
+def _run(program: Program, where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]) -> None:
+    """Until all thread blocks are done, in one of three orders. 0: in rounds, each thread block goes on to its next
+    receive, then all receive once, so that what is there at the start is sent before anything is put over it; 1: each
+    goes as far as it can; 2: so, the last thread block first."""
     left = [thread for thread in program if thread.ops]
+    if form["order"] == 2:
+        left.reverse()
     while left:
-        advanced = False
-        for receiving in (False, True):
-            for thread in left:
-                while thread.done < len(thread.ops) and (thread.ops[thread.done].kind in RECEIVES) == receiving:
-                    if not _step(program, thread, where, moves, ways, store):
-                        break
-                    thread.done += 1
-                    advanced = True
-                    if receiving:
-                        break
-            if advanced:
-                break
-        left = [thread for thread in left if thread.done < len(thread.ops)]
-        if left and not advanced:
+        if not _round(program, left, where, moves, ways, form):
             op = left[0].ops[left[0].done]
             what = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
             op.element.wrong(what, "for a message that is never sent, or a step that is never done")
+        left = [thread for thread in left if thread.done < len(thread.ops)]
+
+
+def _round(
+    program: Program, threads: list[Thread], where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]
+) -> bool:
+    """Whether any thread block has done a step."""
+    advanced = False
+    for receiving in (None,) if form["order"] else (False, True):
+        for thread in threads:
+            while thread.done < len(thread.ops) and receiving in (None, thread.ops[thread.done].kind in RECEIVES):
+                if not _step(program, thread, where, moves, ways, bool(form["store"])):
+                    break
+                thread.done += 1
+                advanced = True
+                if receiving:
+                    break
+        if advanced:
+            break
+    return advanced
 
 
 def _step(program: Program, thread: Thread, where: Buffers, moves: Moves, ways: Ways, store: bool) -> bool:

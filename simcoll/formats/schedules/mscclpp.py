@@ -89,8 +89,8 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         steps = ", ".join(f"{count} {name}" for name, count in told.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume("thread blocks and channels are not kept: a transfer waits for its data")
-        truth, simpler = {"alias": plan.in_place}, [{"alias": True}] * (not plan.in_place)
-        schedule = order.proved(lambda form: _played(plan, form["alias"], wrong), truth, simpler)
+        truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
+        schedule = order.proved(lambda form: _played(plan, form, wrong), truth, simpler)
     except ScheduleError as error:
         what, _, cure = str(error).partition("; ")
         raise wrong("", what, cure or "the plan does not do what its collective promises") from None
@@ -276,16 +276,19 @@ class _Run:
                 self._move(own, target, False)
 
 
-def _played(plan: _Plan, alias: bool, wrong: Wrong) -> Schedule:
-    run = _Run(plan, alias, wrong)
+def _played(plan: _Plan, form: Mapping[str, int], wrong: Wrong) -> Schedule:
+    """The schedule of a plan whose thread blocks take turns: forward, one operation each (order 1), or backward (2)."""
+    run = _Run(plan, bool(form["alias"]), wrong)
     for block in plan.blocks:
         block.done, block.arrived = 0, False
-    left = [block for block in plan.blocks if block.ops]
+    left = [block for block in plan.blocks if block.ops][:: -1 if form["order"] == 2 else 1]
     while left:
         before = sum(block.done for block in left)
         for block in left:
             while block.done < len(block.ops) and run.step(block):
                 block.done += 1
+                if form["order"] == 1:
+                    break
         if sum(block.done for block in left) == before:
             first = left[0]
             path = f"{first.where}.ops.{first.done}"

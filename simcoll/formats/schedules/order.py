@@ -152,7 +152,8 @@ class Moves:
         return [Step._make(columns) for columns in zip(*parts, strict=True)]
 
 
-Variant = Mapping[str, bool]
+Variant = Mapping[str, int]
+ORDERS: Final = (1, 2)  # in which a program is played besides its first
 Builder = Callable[[Variant], Schedule]
 
 
@@ -170,11 +171,18 @@ def prove(schedule: Schedule) -> None:
 def proved(build: Builder, truth: Variant, simpler: Iterable[Variant]) -> Schedule:
     """The schedule that a program is, proved, in the simplest form that is proved as well.
 
-    `truth` takes the program at its word; a simpler form leaves out copies that buffers of their own need (in place
-    for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is wrong.
+    `truth` takes the program at its word, and must do what it should in each of several orders that the program leaves
+    open: one that lacks a wait does not. A simpler form leaves out copies that buffers of their own need (in place for
+    out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is wrong.
     """
     found = build(truth)
     prove(found)
+    for order in ORDERS:
+        try:
+            prove(build({**truth, "order": order}))
+        except ScheduleError as error:
+            what = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
+            raise ScheduleError(f"{what}; let steps that use the same chunks wait for each other") from None
     for variant in simpler:
         try:
             other = build(variant)
