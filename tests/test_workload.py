@@ -315,6 +315,20 @@ def test_streams_order_and_names_wait() -> None:
     assert step({"operations": apart}).step_ps == 3 * MS  # a rank waits for its own part only
 
 
+@pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:
+    """Under a profile with kernels a plan of one call takes what the call takes by itself, with its algorithm and
+    protocol."""
+    common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
+    operation = {"name": "a", "collective": collective, "size": size}
+    found = step({"operations": [operation]}, **common)
+    keys = {**common, "collective": collective, "size": size}
+    alone = predict(points(config.located(keys, Place("test", 1, 1)))[0])
+    assert abs(found.step_ps - alone.time_ps) <= US_100TH
+    assert (found.algorithms, found.told["protocol"]) == ((alone.algorithm,), alone.protocol)
+
+
 # --- the row, and what is refused ---
 
 
