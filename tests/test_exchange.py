@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -240,6 +241,24 @@ def test_what_is_only_sent_on_is_not_taken_for_stored():
     """A ring whose last sums are sent on and not stored is refused: `rrs` is taken at its word."""
     wrong = foreign.RING.replace('type="rrcs"', 'type="rrs"')
     with pytest.raises(InputError, match="does not do what its collective promises"):
+        read(wrong)
+
+
+def test_a_missing_wait_is_found():
+    """A program that is right only while some thread block is quick enough is refused: a wait of a valid one is left
+    out, each in turn."""
+    text = msccl_writer.dump(algorithms.build("all_to_all", "bruck", 4))
+    assert read(text).messages == 16
+    waits = list(re.finditer(r'depid="\d+" deps="\d+"', text))
+    said = []
+    for wait in waits:
+        with contextlib.suppress(InputError):
+            read(text[: wait.start()] + 'depid="-1" deps="-1"' + text[wait.end() :])
+            continue
+        said.append(wait)
+    assert len(said) * 2 > len(waits)
+    wrong = text[: said[0].start()] + 'depid="-1" deps="-1"' + text[said[0].end() :]
+    with pytest.raises(InputError, match="which thread block is quicker, so a wait is missing"):
         read(wrong)
 
 

@@ -48,7 +48,7 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
         simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
         try:
-            found = order.proved(build, truth, simpler)
+            found = order.proved(build, truth, simpler, sum(1 for _ in program))
         except ScheduleError as error:
             if candidate != roots[-1]:
                 continue

@@ -36,7 +36,7 @@ class Op(NamedTuple):
         return self.chunks if self.kind == "rrs" else 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Thread:
     """A thread block: where it sends to and receives from (-1: nowhere), over which channel, and what it does."""
 
@@ -102,18 +102,29 @@ def played(program: Program, root: int, form: Mapping[str, int]) -> Schedule:
 
 
 def _run(program: Program, where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]) -> None:
-    """Until all thread blocks are done, in one of three orders. 0: in rounds, each thread block goes on to its next
-    receive, then all receive once, so that what is there at the start is sent before anything is put over it; 1: each
-    goes as far as it can; 2: so, the last thread block first."""
+    """Until all thread blocks are done. Order 0: in rounds, each goes on to its next receive, then all receive once, so
+    that what is there at the start is sent before anything is put over it. Order k: the k-th thread block is slow; it
+    does a step only when no other can."""
     left = [thread for thread in program if thread.ops]
-    if form["order"] == 2:
-        left.reverse()
+    slow = [thread for k, thread in enumerate(program, 1) if k == form["order"]]
     while left:
-        if not _round(program, left, where, moves, ways, form):
+        others = [thread for thread in left if thread not in slow]
+        if not _round(program, others, where, moves, ways, form) and not _one(program, slow, where, moves, ways, form):
             op = left[0].ops[left[0].done]
             what = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
             op.element.wrong(what, "for a message that is never sent, or a step that is never done")
         left = [thread for thread in left if thread.done < len(thread.ops)]
+
+
+def _one(
+    program: Program, threads: list[Thread], where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]
+) -> bool:
+    """Whether the first of some thread blocks, if there is one, has done a step."""
+    if not threads or threads[0].done == len(threads[0].ops):
+        return False
+    done = _step(program, threads[0], where, moves, ways, bool(form["store"]))
+    threads[0].done += done
+    return done
 
 
 def _round(

@@ -39,7 +39,7 @@ _CURE: Final = "give an execution plan as MSCCL++'s language writes it"
 Piece = tuple[int, str, int]  # rank, buffer, chunk
 
 
-@dataclass
+@dataclass(eq=False)
 class _Block:
     """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
 
@@ -90,7 +90,7 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume("thread blocks and channels are not kept: a transfer waits for its data")
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
-        schedule = order.proved(lambda form: _played(plan, form, wrong), truth, simpler)
+        schedule = order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ScheduleError as error:
         what, _, cure = str(error).partition("; ")
         raise wrong("", what, cure or "the plan does not do what its collective promises") from None
@@ -277,22 +277,24 @@ class _Run:
 
 
 def _played(plan: _Plan, form: Mapping[str, int], wrong: Wrong) -> Schedule:
-    """The schedule of a plan whose thread blocks take turns: forward, one operation each (order 1), or backward (2)."""
+    """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
     run = _Run(plan, bool(form["alias"]), wrong)
     for block in plan.blocks:
         block.done, block.arrived = 0, False
-    left = [block for block in plan.blocks if block.ops][:: -1 if form["order"] == 2 else 1]
-    while left:
-        before = sum(block.done for block in left)
-        for block in left:
-            while block.done < len(block.ops) and run.step(block):
+    slow = plan.blocks[form["order"] - 1] if form["order"] else None
+    while True:
+        before = sum(block.done for block in plan.blocks)
+        for block in plan.blocks:
+            while block is not slow and block.done < len(block.ops) and run.step(block):
                 block.done += 1
-                if form["order"] == 1:
-                    break
-        if sum(block.done for block in left) == before:
-            first = left[0]
-            path = f"{first.where}.ops.{first.done}"
-            raise wrong(path, f"{first.ops[first.done]['name']} waits here for ever", "for what never comes")
-        left = [block for block in left if block.done < len(block.ops)]
+        if sum(block.done for block in plan.blocks) > before:
+            continue
+        left = [block for block in plan.blocks if block.done < len(block.ops)]
+        if not left:
+            break
+        if slow not in left or not run.step(slow):
+            path = f"{left[0].where}.ops.{left[0].done}"
+            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "for what never comes")
+        slow.done += 1
     run.where.copy_out(run.moves)
     return run.moves.schedule(collective=plan.collective, algorithm=plan.name, n=plan.n, n_chunks=plan.n_chunks)

@@ -153,7 +153,8 @@ class Moves:
 
 
 Variant = Mapping[str, int]
-ORDERS: Final = (1, 2)  # in which a program is played besides its first
+MOST_ORDERS: Final = 200  # in which a program is played, and fewer where it is long
+WORK: Final = 100_000  # transfers in all these orders
 Builder = Callable[[Variant], Schedule]
 
 
@@ -168,18 +169,20 @@ def prove(schedule: Schedule) -> None:
     proof.prove(schedule)
 
 
-def proved(build: Builder, truth: Variant, simpler: Iterable[Variant]) -> Schedule:
+def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
     """The schedule that a program is, proved, in the simplest form that is proved as well.
 
-    `truth` takes the program at its word, and must do what it should in each of several orders that the program leaves
-    open: one that lacks a wait does not. A simpler form leaves out copies that buffers of their own need (in place for
-    out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is wrong.
+    `truth` takes the program at its word, and must do what it should whichever of its `threads` is slow (all are tried,
+    or some of a long program): one that lacks a wait does not. A simpler form leaves out copies that buffers of their
+    own need (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is
+    wrong.
     """
     found = build(truth)
     prove(found)
-    for order in ORDERS:
+    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(found))))
+    for k in range(tries):
         try:
-            prove(build({**truth, "order": order}))
+            prove(build({**truth, "order": 1 + k * threads // tries}))
         except ScheduleError as error:
             what = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
             raise ScheduleError(f"{what}; let steps that use the same chunks wait for each other") from None
