@@ -113,7 +113,7 @@ def _operations(plan: Plan, binder: Binder, apart: bool) -> tuple[list[Operation
                 found.append(Operation(ranks, None, bound.launch_ps, after))
                 kinds.append(LAUNCHING)
                 after = (len(found) - 1,)
-            found.append(Operation(ranks, bound.program, 0, after))
+            found.append(Operation(ranks, bound.program, 0, after, work.stream))
             kinds.append(CALLING)
         number.append(len(found) - 1)
     return found, kinds
