@@ -228,6 +228,16 @@ def test_exported_programs_keep_the_executors_rules():
                 assert depid < 0 or 'hasdep="1"' in blocks[depid][deps]
 
 
+def test_exported_programs_have_room_in_the_executors():
+    """With many peers there are several channels, of at most 32 thread blocks of a GPU, and the same at both ends."""
+    schedule = algorithms.build("all_to_all", "direct", 40)
+    text = msccl_writer.dump(schedule)
+    for gpu in text.split("<gpu")[1:]:
+        channels = re.findall(r'chan="(\d+)"', gpu)
+        assert set(channels) == {"0", "1", "2"} and max(map(channels.count, channels)) <= 32
+    assert read(text) == schedule
+
+
 def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
     """Buffers of their own, scratch, local copies and reductions, several channels, counts: proved, and in place where
     that does the same."""
