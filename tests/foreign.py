@@ -363,3 +363,11 @@ FILES: Final[dict[str, str]] = {
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {"goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"]}
+KINDS: Final[dict[str, str]] = {  # what `--as` calls them
+    "nvidia-smi": "nvidia-smi", "nvidia-smi, old": "nvidia-smi", "topology": "nccl-topology",
+    "skeleton": "nccl-topology",
+    "graph": "nccl-graph", "infragraph": "infragraph", "goal": "goal",
+    **{name: "msccl" for name in FILES if name.startswith("msccl ")},
+    **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
+    **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "osu", "imb", "csv"), "measured"),
+}  # fmt: skip

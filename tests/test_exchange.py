@@ -311,6 +311,22 @@ def test_levels_do_not_depend_on_hints(n: int, random: object):
     assert found.n_steps == schedule.n_steps and found.messages == schedule.messages
 
 
+@pytest.mark.parametrize("pair", ["all_to_all/direct", "all_gather/ring", "all_reduce/all_pairs", "broadcast/binomial"])
+def test_programs_of_others_take_as_long_as_ours(pair: str, tmp_path: Path):
+    """Without the places that we write into it, an exported schedule is another program's: on equal links it takes as
+    long as what it was made from, to the picosecond."""
+    schedule = algorithms.build(*pair.split("/"), 8)
+    (tmp_path / "p.xml").write_text(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
+    assert simcoll("import", tmp_path / "p.xml", "-o", tmp_path / "p.json").status == 0
+    which, _, name = pair.partition("/")
+    sets = ["size=[1 KiB, 64 MiB]", "model.sharing=[fair, fifo]", f"collective={which}"]
+    words = [word for item in (*sets, f"algorithm=[{name}, {tmp_path / 'p.json'}]") for word in ("--set", item)]
+    rows = simcoll("run", "quickstart", *words, "--json").json["points"]
+    times = {key: [row["time_us"] for row in rows if (row["algorithm"] == name) == key] for key in (True, False)}
+    assert len(times[True]) == 4 and times[True] == times[False]
+    assert simcoll("show", tmp_path / "p.json", "--diagram").status == 0
+
+
 # --- measurements ---
 
 
