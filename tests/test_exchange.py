@@ -18,7 +18,7 @@ import simcoll as api
 from simcoll import algorithms, incoming, outgoing, registry, scenario, systems
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import parse_measured
-from simcoll.formats.schedules import document, goal, msccl, msccl_writer
+from simcoll.formats.schedules import document, goal, msccl, msccl_writer, mscclpp
 from simcoll.formats.topologies import smi
 from simcoll.notes import Notes
 from simcoll.results import read as read_results
@@ -245,6 +245,14 @@ def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
     assert found.n_chunks == 2 and found.messages == 12 and found.n_steps == 2
     leader = read(foreign.LEADER)
     assert [str(row) for row in leader][:1] == ["step 0: chunk 0→1: 1→0"]
+
+
+def test_buffers_of_one_block_are_the_ranks_own():
+    """The input of an all_gather and the output of a reduce_scatter, out of place, are block r of rank r."""
+    found = read(json.dumps(foreign.gather_plan()), mscclpp)
+    assert (found.collective, found.n_steps, found.messages) == ("all_gather", 1, 6)
+    found = read(foreign.SCATTERED)
+    assert [str(row) for row in found] == ["step 0: chunk 1: 0→1 reduce", "step 0: chunk 0: 1→0 reduce"]
 
 
 def test_what_is_only_sent_on_is_not_taken_for_stored():
