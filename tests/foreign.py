@@ -369,7 +369,8 @@ CSV: Final = "collective,ranks,size_bytes,time_us,cluster\nall_reduce,8,1024,12.
 
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
-    "infragraph": INFRAGRAPH, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER, "msccl half": SCATTERED,
+    "infragraph": INFRAGRAPH, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1), "goal": GOAL,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
