@@ -22,15 +22,17 @@ EMPTY: Final = np.zeros(0, np.int32)
 class Operation(NamedTuple):
     """What some ranks do together, or each for itself.
 
-    Rank r of `program` is `ranks[r]`; without a program the ranks only compute. Each keeps at it for at least
-    `duration` ps: one number, or one a rank. `after` are numbers of earlier operations: each rank waits for its own
-    part in them, where it has one.
+    Rank r of `program` is `ranks[r]`, the same in all operations that have this program; without one the ranks only
+    compute. Each keeps at it for at least `duration` ps: one number, or one a rank. `after` are numbers of earlier
+    operations: each rank waits for its own part in them, where it has one. Operations of one `stream` are, on each
+    rank, one behind the other.
     """
 
     ranks: Index
     program: Program | None = None
     duration: int | Index = 0
     after: tuple[int, ...] = ()
+    stream: str | None = None
 
 
 def join(operations: Sequence[Operation], n: int, network: Network) -> Program:
@@ -102,6 +104,8 @@ class _Laid:
         found: dict[str, list[Array]] = {name: [] for name in names}
         self.order: list[tuple[Program, int, int]] = []  # program, first step and first slot of each operation
         whose: tuple[list[Array], list[Array]] = [], []
+        lanes: list[Array] = []
+        streams = {op.stream: number for number, op in enumerate(operations)}
         at = channel = side = step = slot = 0
         for op, task in zip(operations, tasks[:-1].tolist(), strict=True):
             if op.program is None:
@@ -112,12 +116,15 @@ class _Laid:
                 found[name].append(_moved(getattr(program, name), base))
             for owned, of in zip(whose, own, strict=True):
                 owned.append(np.where(of < program.schedule.n, of + task, NONE))
+            lanes.append(_lanes(own.channel, op, program.schedule.n, streams[op.stream] * n, channel))
             self.order.append((program, step, slot))
             at, channel, side = at + len(program), channel + len(own.channel), side + len(own.side)
             step += int(program.step.max(initial=-1)) + 1
             slot += program.schedule.n_slots * program.loops
         self.columns = {name: _joined(columns) for name, columns in found.items()}
         self.channel_task, self.side_task = map(_joined, whose)
+        _, lane = np.unique(np.concatenate([EMPTY.reshape(0, 2), *lanes]), axis=0, return_inverse=True)
+        self.lane = lane.ravel().astype(np.int32)
 
     def routes(self) -> Routes:
         """The ways of all programs."""
@@ -154,7 +161,7 @@ def _tasks(operations: Sequence[Operation], tasks: Array, laid: _Laid, n: int) -
         waits[0].append(np.broadcast_to(part[number, op.ranks], before.shape)[there])
         waits[1].append(before[there])
     first, before = grouped(np.concatenate(waits[0]), np.concatenate(waits[1]), len(duration))
-    return Tasks(laid.channel_task, laid.side_task, duration, first, before)
+    return Tasks(laid.channel_task, laid.side_task, duration, first, before, laid.lane)
 
 
 def _owners(program: Program) -> _Owners:
@@ -164,6 +171,20 @@ def _owners(program: Program) -> _Owners:
         owner[numbers] = ends
         found.append(owner)
     return _Owners(*found)
+
+
+def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Array:
+    """A pair of numbers for each channel of an operation, (channels, 2): its stream and rank, and the how-manieth of
+    that rank it is. Others have a lane of their own."""
+    order = np.argsort(owner, kind="stable")
+    place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
+    lane = np.empty((len(owner), 2), np.int64)
+    lane[order, 1] = place
+    ranks = np.asarray(op.ranks)
+    lane[:, 0] = stream + ranks[np.minimum(owner, n - 1)]
+    alone = np.flatnonzero((owner >= n) | (op.stream is None))
+    lane[alone] = np.stack([np.full(len(alone), NONE), first + alone], axis=1)
+    return lane
 
 
 def _moved(column: Index, base: int) -> Array:

@@ -21,14 +21,18 @@ COLUMNS: Final = (
     *("dtype", "op", "root", "in_place", "profile", "sharing", "shortcut", "proved", "bytes_per_rank"),
     *("confidence", "low_us", "high_us", "binding_link", "binding_busy", "staged", "staged_bytes"),
     *("workload", "step_us", "exposed_us", "compute_us", "buckets"),
+    *("replications", "time_us_p50", "time_us_p95", "time_us_p99", "slowdown_shares"),
+    *("time_us_p50_low", "time_us_p50_high", "time_us_p95_low", "time_us_p95_high"),
+    *("time_us_p99_low", "time_us_p99_high"),
 )
 _INTS: Final = frozenset(
     {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
-    | {"staged", "staged_bytes", "buckets"}
+    | {"staged", "staged_bytes", "buckets", "replications"}
 )
 _FLOATS: Final = frozenset(
     {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}
     | {"step_us", "exposed_us", "compute_us"}
+    | {column for column in COLUMNS if column.startswith("time_us_")}
 )
 
 Row = Mapping[str, Any]
@@ -61,7 +65,9 @@ def _cell(row: Row, column: str) -> str:
         return exact_us(row["time_ps"])
     if value is None:
         return ""
-    if column.endswith("_us"):
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if column.endswith("_us") or column.startswith("time_us_"):
         return f"{value:.6f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -104,6 +110,8 @@ def _value(column: str, text: str | None) -> Any:
         return int(text)
     if column in _FLOATS:
         return float(text)
+    if column == "slowdown_shares":
+        return json.loads(text)  # a ValueError if it is none
     return {"true": True, "false": False}.get(text, text) if column == "in_place" else text
 
 

@@ -38,6 +38,7 @@ from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
 from simcoll.ranges import differences, variants
 from simcoll.systems import TopologySpec, shipped_systems
+from simcoll.variability import Variability
 from simcoll.workload.spec import Workload
 
 ITEMSIZE: Final = {
@@ -77,6 +78,7 @@ TOLD: Final = frozenset(  # keys that have a column of their own in the results
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
+    | {"slow", "slow_links"}
 )
 
 
@@ -184,6 +186,8 @@ class Scenario(Model):
     engine: Literal["auto", "event", "fast"] = "auto"
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
+    variability: Variability | None = None
+    replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     measured: str | None = None
     measure: MeasureSpec = MeasureSpec()
     plots: Annotated[tuple[Annotated[str, _named("plot", PLOTS)], ...], BeforeValidator(_listed)] = ("busbw", "latency")
@@ -245,6 +249,19 @@ class Scenario(Model):
             above = value - value % width + width
             raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
         return value
+
+    @field_validator("variability")
+    @classmethod
+    def _something_varies(cls, value: Variability | None) -> Variability | None:
+        if value is not None and not value.causes:
+            raise ValueError("nothing varies; write e.g. compute_jitter: {sigma: 0.05}")
+        return value
+
+    @model_validator(mode="after")
+    def _varied_and_repeated(self) -> Scenario:
+        if (self.variability is None) != (self.replications is None):
+            raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
+        return self
 
     @field_validator("profile")
     @classmethod
@@ -335,12 +352,13 @@ def _every_algorithm() -> set[str]:
 class Point:
     """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses.
     `places` says where each key of the file stands, `swept` the values of what the file sweeps and no column of the
-    results tells otherwise, by dotted path."""
+    results tells otherwise, by dotted path; `replicas` the share of its replications that is asked for."""
 
     scenario: Scenario
     optional: bool = False
     places: Mapping[str, Place] = field(default_factory=dict)
     swept: Mapping[str, object] = field(default_factory=dict)
+    replicas: tuple[int, int] | None = None
 
 
 def find_scenario(name: str) -> Path:

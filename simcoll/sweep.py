@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import simcoll
-from simcoll import workers
+from simcoll import replications, workers
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.journal import Journal, Shard
 from simcoll.prediction import describe, predict, row
+from simcoll.replications import merged, parts
 from simcoll.results import Row, to_csv, write_atomically
 from simcoll.scenario import Point
 from simcoll.units import format_size
@@ -35,12 +37,14 @@ def key(point: Point) -> str:
 
 def run_point(point: Point) -> dict[str, Any]:
     """The row of one point; an impossible point is a row whose `status` says why."""
-    return _swept(_row(point), point)
+    return _swept(merged([_row(part) for part in parts(point)]), point)
 
 
 def _row(point: Point) -> dict[str, Any]:
     told = simulate.describe if point.scenario.workload else describe
     try:
+        if point.replicas:
+            return replications.part(point)
         if point.scenario.workload:
             return simulate.row(simulate.simulate(point))
         return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm == "auto" else {})
@@ -94,11 +98,27 @@ def sweep(
             yield index, _swept(known[keys[index]], points[index]), True
         else:
             missing[index] = points[index]
-    for index, fresh in workers.compute(_row, missing, jobs, cluster, begun):
+    for index, fresh in _computed(missing, jobs, cluster, begun):
         found = json.loads(json.dumps(fresh))  # as the log gives it back
         if journal and not found.get("passing"):  # what can be mended is tried again
             journal.append(keys[index], found)
         yield index, _swept(found, points[index]), False
+
+
+def _computed(
+    missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
+    of = [(index, part) for index, point in missing.items() for part in parts(point)]
+    left = Counter(index for index, _ in of)
+    found: dict[int, dict[int, dict[str, Any]]] = {}
+    tasks = {number: part for number, (_, part) in enumerate(of)}
+    for number, fresh in workers.compute(_row, tasks, jobs, cluster, lambda number: begun(of[number][0])):
+        index = of[number][0]
+        found.setdefault(index, {})[number] = fresh
+        left[index] -= 1
+        if not left[index]:
+            yield index, merged([row for _, row in sorted(found.pop(index).items())])
 
 
 def _swept(found: Row, point: Point) -> dict[str, Any]:

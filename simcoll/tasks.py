@@ -17,7 +17,8 @@ class Tasks:
     the operation is not there earlier. It is *done* when `duration` (tasks,), in ps, has passed since it opened, the
     transfers of its channels are sent, and those to its receive sides are complete. Task k waits for
     `before[first[k]:first[k + 1]]`, (tasks + 1,), all of them lower than k and of earlier operations. `channel`
-    (channels,) and `side` (sides,) tell whose each is; NONE: an in-network agent's, which waits for nobody.
+    (channels,) and `side` (sides,) tell whose each is; NONE: an in-network agent's, which waits for nobody. Channels
+    with the same `lane` (channels,) are of tasks that come one after the other, so that never two of them send at once.
     """
 
     channel: Index
@@ -25,6 +26,7 @@ class Tasks:
     duration: Index
     first: Index
     before: Index
+    lane: Index
 
     def __len__(self) -> int:
         return len(self.duration)

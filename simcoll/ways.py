@@ -22,7 +22,9 @@ class Ways:
 
     def __init__(self, program: Program):
         self.routes, self.latencies, self.cap = program.routes, program.latencies, program.by_way("channel_bandwidth")
-        self.way, self.channel, self.links = program.way, program.channel, len(program.bandwidths)
+        self.way, self.lane, self.links = program.way, program.channel, len(program.bandwidths)
+        if program.tasks:
+            self.lane = program.tasks.lane[program.channel]
         self.sizes = program.sizes.tolist()
         self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
         self.rates, rate_of = np.unique(program.bandwidths, return_inverse=True)
@@ -80,9 +82,10 @@ class Ways:
         return found
 
     def shared(self) -> tuple[Array, Array]:
-        """The routes without the links that only one channel ever takes: where each begins, and the links."""
+        """The routes without the links that only one channel ever takes, or one lane: where each begins, and the
+        links."""
         _, _, hop, links = self.routes
-        first, last = (sign * _least(len(hop) - 1, self.way, sign * self.channel) for sign in (1, -1))
+        first, last = (sign * _least(len(hop) - 1, self.way, sign * self.lane) for sign in (1, -1))
         first, last = (np.repeat(channel, np.diff(hop)) for channel in (first, last))
         first, last = (sign * _least(self.links, links, sign * channel) for sign, channel in ((1, first), (-1, last)))
         several = (first < last)[links]

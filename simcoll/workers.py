@@ -52,12 +52,12 @@ def compute(
 class _Task:
     index: int
     point: Point
-    algorithms: Mapping[str, Algorithm]
+    algorithms: Mapping[str, Mapping[str, Algorithm]]  # of each collective that it may run
     files: Mapping[str, bytes]
 
     def answer(self, what: Compute) -> dict[str, Any]:
         """In the worker."""
-        registry.ALGORITHMS[self.point.scenario.collective] = dict(self.algorithms)
+        registry.ALGORITHMS.update({collective: dict(its) for collective, its in self.algorithms.items()})
         with config.carrying(self.files):
             return what(self.point)
 
@@ -65,7 +65,9 @@ class _Task:
 def _tasks(points: Mapping[int, Point]) -> Iterator[_Task]:
     for index, point in points.items():
         files = {str(path): path.read_bytes() for path in point.scenario.files() if path.is_file()}
-        yield _Task(index, point, registry.ALGORITHMS.get(point.scenario.collective, {}), files)
+        one = point.scenario.collective
+        known = {one: registry.ALGORITHMS[one]} if one in registry.ALGORITHMS else registry.ALGORITHMS
+        yield _Task(index, point, known, files)
 
 
 # --- processes of this machine ---
@@ -190,7 +192,8 @@ def _packed(what: Compute, points: Mapping[int, Point]) -> list[bytes]:
     import cloudpickle
 
     tasks = list(_tasks(points))
-    homes = {entry.steps.__module__ for task in tasks for entry in task.algorithms.values()}
+    entries = (entry for task in tasks for its in task.algorithms.values() for entry in its.values())
+    homes = {entry.steps.__module__ for entry in entries}
     own = {name for name in homes if name in sys.modules and name.partition(".")[0] not in ("simcoll", "__main__")}
     by_value = [sys.modules[name] for name in own - set(cloudpickle.list_registry_pickle_by_value())]
     for module in by_value:

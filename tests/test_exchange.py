@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -14,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcoll as api
-from simcoll import algorithms, incoming, registry, scenario, systems
+from simcoll import algorithms, incoming, outgoing, registry, scenario, systems
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import parse_measured
-from simcoll.formats.schedules import document, goal, msccl, msccl_writer
+from simcoll.formats.schedules import document, goal, msccl, msccl_writer, mscclpp
 from simcoll.formats.topologies import smi
 from simcoll.notes import Notes
 from simcoll.results import read as read_results
@@ -227,6 +228,16 @@ def test_exported_programs_keep_the_executors_rules():
                 assert depid < 0 or 'hasdep="1"' in blocks[depid][deps]
 
 
+def test_exported_programs_have_room_in_the_executors():
+    """With many peers there are several channels, of at most 32 thread blocks of a GPU, and the same at both ends."""
+    schedule = algorithms.build("all_to_all", "direct", 40)
+    text = msccl_writer.dump(schedule)
+    for gpu in text.split("<gpu")[1:]:
+        channels = re.findall(r'chan="(\d+)"', gpu)
+        assert set(channels) == {"0", "1", "2"} and max(map(channels.count, channels)) <= 32
+    assert read(text) == schedule
+
+
 def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
     """Buffers of their own, scratch, local copies and reductions, several channels, counts: proved, and in place where
     that does the same."""
@@ -236,10 +247,36 @@ def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
     assert [str(row) for row in leader][:1] == ["step 0: chunk 0→1: 1→0"]
 
 
+def test_buffers_of_one_block_are_the_ranks_own():
+    """The input of an all_gather and the output of a reduce_scatter, out of place, are block r of rank r."""
+    found = read(json.dumps(foreign.gather_plan()), mscclpp)
+    assert (found.collective, found.n_steps, found.messages) == ("all_gather", 1, 6)
+    found = read(foreign.SCATTERED)
+    assert [str(row) for row in found] == ["step 0: chunk 1: 0→1 reduce", "step 0: chunk 0: 1→0 reduce"]
+
+
 def test_what_is_only_sent_on_is_not_taken_for_stored():
     """A ring whose last sums are sent on and not stored is refused: `rrs` is taken at its word."""
     wrong = foreign.RING.replace('type="rrcs"', 'type="rrs"')
     with pytest.raises(InputError, match="does not do what its collective promises"):
+        read(wrong)
+
+
+def test_a_missing_wait_is_found():
+    """A program that is right only while some thread block is quick enough is refused: a wait of a valid one is left
+    out, each in turn."""
+    text = msccl_writer.dump(algorithms.build("all_to_all", "bruck", 4))
+    assert read(text).messages == 16
+    waits = list(re.finditer(r'depid="\d+" deps="\d+"', text))
+    said = []
+    for wait in waits:
+        with contextlib.suppress(InputError):
+            read(text[: wait.start()] + 'depid="-1" deps="-1"' + text[wait.end() :])
+            continue
+        said.append(wait)
+    assert len(said) * 2 > len(waits)
+    wrong = text[: said[0].start()] + 'depid="-1" deps="-1"' + text[said[0].end() :]
+    with pytest.raises(InputError, match="which thread block is quicker, so a wait is missing"):
         read(wrong)
 
 
@@ -280,6 +317,22 @@ def test_levels_do_not_depend_on_hints(n: int, random: object):
     text = re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule))
     found = read(text)
     assert found.n_steps == schedule.n_steps and found.messages == schedule.messages
+
+
+@pytest.mark.parametrize("pair", ["all_to_all/direct", "all_gather/ring", "all_reduce/all_pairs", "broadcast/binomial"])
+def test_programs_of_others_take_as_long_as_ours(pair: str, tmp_path: Path):
+    """Without the places that we write into it, an exported schedule is another program's: on equal links it takes as
+    long as what it was made from, to the picosecond."""
+    schedule = algorithms.build(*pair.split("/"), 8)
+    (tmp_path / "p.xml").write_text(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
+    assert simcoll("import", tmp_path / "p.xml", "-o", tmp_path / "p.json").status == 0
+    which, _, name = pair.partition("/")
+    sets = ["size=[1 KiB, 64 MiB]", "model.sharing=[fair, fifo]", f"collective={which}"]
+    words = [word for item in (*sets, f"algorithm=[{name}, {tmp_path / 'p.json'}]") for word in ("--set", item)]
+    rows = simcoll("run", "quickstart", *words, "--json").json["points"]
+    times = {key: [row["time_us"] for row in rows if (row["algorithm"] == name) == key] for key in (True, False)}
+    assert len(times[True]) == 4 and times[True] == times[False]
+    assert simcoll("show", tmp_path / "p.json", "--diagram").status == 0
 
 
 # --- measurements ---
@@ -406,6 +459,13 @@ def test_export_says_what_is_missing(arguments: list[object], complaint: str):
     """Wrong use ends with 2 and one line."""
     done = simcoll("export", *arguments)
     assert done.status == 2 and complaint in done.err
+
+
+def test_the_help_names_every_format():
+    """What `--to` offers is what there is."""
+    from simcoll.commands.exchange import FORMATS
+
+    assert tuple(outgoing.FORMATS) == FORMATS
 
 
 def test_large_files_are_refused(tmp_path: Path):

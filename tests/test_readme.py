@@ -6,9 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+import foreign
 import pytest
 
-from simcoll import registry
+from simcoll import incoming, registry
 from simcoll.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -27,6 +28,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "allreduce.yaml").write_text(scenario)
     machine = next(block for block in blocks("yaml") if "devices:" in block)
     (tmp_path / "my-machine.yaml").write_text(machine)
+    (tmp_path / "topo.txt").write_text(foreign.MATRIX)
+    (tmp_path / "ring.xml").write_text(foreign.RING)
+    for given, made in (("topo.txt", "machine.yaml"), ("ring.xml", "ring.json")):
+        found = incoming.convert((tmp_path / given).read_text(), given, incoming.Asked())
+        (tmp_path / made).write_text(found.text)
     return tmp_path
 
 

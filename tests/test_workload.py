@@ -81,7 +81,7 @@ def test_one_operation_is_the_collective(name: str, sharing: str) -> None:
         assert found.makespan_ps == alone.makespan_ps
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_the_engines_agree_on_several_collectives(seed: int) -> None:
     """Random collectives of random groups of ranks, with parameters of their own and computation in between: equal
     times in both engines."""
@@ -98,9 +98,11 @@ def test_the_engines_agree_on_several_collectives(seed: int) -> None:
         )  # fmt: skip
         where = tuple(topology.ranks[rank] for rank in ranks)
         bound = bind(plan, topology, (*where, *devices(topology, plan)[plan.n :]), params, 16_000 * len(ranks))
-        after = tuple(sorted(rng.sample(range(number), min(number, rng.randint(0, 2)))))
-        computing = rng.random() < 0.4
-        operations.append(Operation(np.array(ranks), None if computing else bound, rng.randint(0, 10**7), after))
+        stream = rng.choice([None, "a", "b"])
+        before = {other for other, op in enumerate(operations) if stream and op.stream == stream}
+        before |= set(rng.sample(range(number), min(number, rng.randint(0, 2))))
+        alone = None if rng.random() < 0.4 else bound
+        operations.append(Operation(np.array(ranks), alone, rng.randint(0, 10**7), tuple(sorted(before)), stream))
     joined = join(operations, 6, topology)
     assert fast.run(joined, compiled=False).timeline == event.run(joined)
 
@@ -313,6 +315,37 @@ def test_streams_order_and_names_wait() -> None:
     assert step({"operations": [{"name": "a", "time": "2 ms"}, {"name": "b", "time": "2 ms"}]}).step_ps == 4 * MS
     apart = [{"name": "a", "time": "2 ms", "ranks": [0]}, {"name": "b", "time": "3 ms", "ranks": [1], "after": ["a"]}]
     assert step({"operations": apart}).step_ps == 3 * MS  # a rank waits for its own part only
+
+
+@pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:
+    """Under a profile with kernels a plan of one call takes what the call takes by itself, with its algorithm and
+    protocol."""
+    common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
+    operation = {"name": "a", "collective": collective, "size": size}
+    found = step({"operations": [operation]}, **common)
+    keys = {**common, "collective": collective, "size": size}
+    alone = predict(points(config.located(keys, Place("test", 1, 1)))[0])
+    assert abs(found.step_ps - alone.time_ps) <= US_100TH
+    assert (found.algorithms, found.told["protocol"]) == ((alone.algorithm,), alone.protocol)
+
+
+@pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_both_engines_time_every_template_alike(template: str, sharing: str) -> None:
+    """A step is as long in the event engine as in the fast one, compiled or not, to the picosecond."""
+    more = {
+        "tensor_parallel": {"degree": 2, "activations": "1 MiB"},
+        "pipeline": {"stages": 2, "microbatches": 3, "activations": "1 MiB"},
+        "moe": {"experts": "1 ms", "skew": 1, "degree": 2, "activations": "1 MiB"},
+    }
+    keys = {"template": template, "layers": layers(4, "1 MiB", "100 us", "50 us"), **more.get(template, {})}
+    fast_one = step(keys, model={"sharing": sharing})
+    slow_one = step(keys, model={"sharing": sharing}, engine="event")
+    assert (fast_one.engine, slow_one.engine) == ("fast", "event")
+    assert fast_one.step_ps == slow_one.step_ps
+    assert fast.run(fast_one.program, compiled=False).timeline == event.run(fast_one.program)
 
 
 # --- the row, and what is refused ---

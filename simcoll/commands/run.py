@@ -154,13 +154,15 @@ def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> Rows | 
 
 def _show(rows: Rows, points: Sequence[Point], as_json: bool, quiet: bool, reused: int) -> None:
     from simcoll import report, results
-    from simcoll.workload.table import step_table
+    from simcoll.workload.table import step_table, varied_table
 
     if as_json:
         print(results.document(rows, reused), flush=True)
     elif not quiet:
         steps = rows and rows[0].get("workload")
         print(step_table(rows) if steps else report.run_table(rows, [p.scenario for p in points]), flush=True)
+        if varied := varied_table(rows):
+            print(varied, flush=True)
     for reason in dict.fromkeys(row["status"] for row in rows if str(row["status"]).startswith("failed")):
         print(reason, file=sys.stderr)
 

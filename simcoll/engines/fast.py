@@ -25,7 +25,7 @@ Keep = Literal["hops", "times", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
-NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES)
+NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
 
 
 class Done(NamedTuple):

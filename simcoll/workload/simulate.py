@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simcoll.analysis import links
 from simcoll.engines import event, fast
 from simcoll.joint import Operation, join
-from simcoll.prediction import placed, predict, topology_of
-from simcoll.profile import load_profile
-from simcoll.program import Program, bind
+from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
-from simcoll.sources import source_of
-from simcoll.stream import Stream
 from simcoll.timeline import Timeline, Totals
 from simcoll.topology import Topology
-from simcoll.workload.plan import Call, Plan
+from simcoll.workload.calls import Binder
+from simcoll.workload.plan import Plan
 from simcoll.workload.plans import plan_of
+
+COMPUTING, LAUNCHING, CALLING = range(3)  # what a task is
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class Step:
     """A workload on a topology: its plan, the program that it is, and what a run of it adds up to.
 
     `told`: what the template says of itself, e.g. how many buckets; `algorithms`: those that its calls run, `proved`:
-    how.
+    how. `rank` and `kind` of each task, (tasks,).
     """
 
     scenario: Scenario
@@ -41,6 +40,8 @@ class Step:
     algorithms: tuple[str, ...]
     proved: tuple[str, ...]
     engine: str
+    rank: NDArray[Any]
+    kind: NDArray[Any]
 
     @property
     def step_ps(self) -> int:
@@ -65,11 +66,12 @@ def simulate(point: Scenario | Point) -> Step:
     cannot finish.
     """
     scenario = point.scenario if isinstance(point, Point) else point
-    topology = topology_of(scenario)
-    places = placed(scenario, topology)
+    binder = Binder(scenario)
+    topology, places = binder.topology, binder.places
     plan, told = plan_of(scenario.workload, len(places), scenario.itemsize)
-    binder = _Binder(scenario, topology, places)
-    program = join(_operations(plan, binder, load_profile(scenario.profile).launch), plan.n, topology)
+    apart = scenario.variability is not None and scenario.variability.launch_skew is not None
+    operations, kinds = _operations(plan, binder, apart)
+    program = join(operations, plan.n, binder.network)
     totals, engine = None, "fast"
     if scenario.engine != "event":
         totals = fast.totals(program)
@@ -83,71 +85,38 @@ def simulate(point: Scenario | Point) -> Step:
             wire_bytes=program.wire_bytes,
             shortcut="none",
         )
-    algorithms = tuple(dict.fromkeys(binder.algorithms.values()))
-    return Step(scenario, topology, places, plan, told, program, totals, algorithms, tuple(binder.proved), engine)
+    calls = list(binder.calls.values())
+    algorithms, protocols, proved = (
+        tuple(dict.fromkeys(getattr(call, what) for call in calls)) for what in ("algorithm", "protocol", "proved")
+    )
+    rank = np.concatenate([operation.ranks for operation in operations])
+    kind = np.repeat(kinds, [len(operation.ranks) for operation in operations])
+    told = {**told, "protocol": ", ".join(protocols)} if protocols else told
+    return Step(scenario, topology, places, plan, told, program, totals, algorithms, proved, engine, rank, kind)
 
 
-def _operations(plan: Plan, binder: _Binder, launch: int) -> list[Operation]:
-    """The plan's operations; a call that costs a launch is two: the launch, then what is launched."""
+def _operations(plan: Plan, binder: Binder, apart: bool) -> tuple[list[Operation], list[int]]:
+    """The plan's operations and their kinds; a call whose launch takes time, or is to be told `apart`, is two: the
+    launch, then what is launched."""
     found: list[Operation] = []
+    kinds: list[int] = []
     number: list[int] = []  # of the operation that ends each of the plan's
     for work in plan.works:
         ranks = np.asarray(work.ranks, np.int32)
         after = tuple(number[before] for before in work.before)
         if work.call is None:
             found.append(Operation(ranks, None, np.asarray(work.time_ps, np.int64), after))
+            kinds.append(COMPUTING)
         else:
-            if launch:
-                found.append(Operation(ranks, None, launch, after))
+            bound = binder.bound(work.call, work.ranks)
+            if bound.launch_ps or apart:
+                found.append(Operation(ranks, None, bound.launch_ps, after))
+                kinds.append(LAUNCHING)
                 after = (len(found) - 1,)
-            found.append(Operation(ranks, binder.program(work.call, work.ranks), 0, after))
+            found.append(Operation(ranks, bound.program, 0, after, work.stream))
+            kinds.append(CALLING)
         number.append(len(found) - 1)
-    return found
-
-
-class _Binder:
-    """Calls as programs: each proved schedule bound to the devices of its ranks, once for all calls that are alike."""
-
-    def __init__(self, scenario: Scenario, topology: Topology, places: Sequence[str]):
-        self.scenario, self.topology, self.places = scenario, topology, places
-        self.programs: dict[tuple[Call, tuple[int, ...]], Program] = {}
-        self.algorithms: dict[tuple[Call, tuple[int, ...]], str] = {}
-        self.proved: dict[str, None] = {}  # how
-
-    def program(self, call: Call, ranks: tuple[int, ...]) -> Program:
-        """The program of a call."""
-        key = call, ranks
-        if key not in self.programs:
-            self.programs[key] = self._bound(call, ranks)
-        return self.programs[key]
-
-    def _bound(self, call: Call, ranks: tuple[int, ...]) -> Program:
-        devices = tuple(self.places[rank] for rank in ranks)
-        asked = self._alone(call, devices)
-        self.algorithms[call, ranks] = asked.algorithm
-        source, how_proved = source_of(asked, self.topology, devices)
-        self.proved[how_proved] = None
-        schedule = source.schedule() if isinstance(source, Stream) else source
-        where = (*devices, *self.topology.agents_for(devices)[: schedule.agents])
-        how: dict[str, Any] = {"itemsize": asked.itemsize, "weights": asked.weights}
-        return bind(schedule, self.topology, where, asked.params(), asked.nbytes, **how)
-
-    def _alone(self, call: Call, devices: tuple[str, ...]) -> Scenario:
-        """The scenario of a call by itself, with the algorithm that it runs."""
-        whole = devices == tuple(self.places)
-        own: dict[str, Any] = {
-            "workload": None,
-            "collective": call.collective,
-            "algorithm": call.algorithm,
-            "size": call.nbytes,
-            "root": call.root,
-            "weights": call.weights,
-            "placement": devices,
-            "ranks": None,
-            "groups": self.scenario.groups if whole else None,
-        }
-        asked = self.scenario.model_copy(update=own)
-        return asked if asked.algorithm != "auto" else asked.model_copy(update={"algorithm": predict(asked).algorithm})
+    return found, kinds
 
 
 def row(step: Step) -> dict[str, object]:

@@ -9,6 +9,7 @@ from simcoll import tables, units
 from simcoll.results import Row, swept
 
 COLUMNS = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
+VARIED = ("time_us_p50", "time_us_p95", "time_us_p99", "due to")
 
 
 def step_table(rows: Sequence[Row]) -> str:
@@ -26,6 +27,18 @@ def step_table(rows: Sequence[Row]) -> str:
         slower = max(row["step_us"] for row in good) / best["step_us"]
         parts.append(f"# shortest step: {what}; the longest takes {slower:.2f} times as long")
     return "\n".join(parts)
+
+
+def varied_table(rows: Sequence[Row]) -> str:
+    """Quantiles of each point that was run many times, and whose fault it is; empty if none was."""
+    good = [
+        {**row, "due to": "  ".join(f"{cause} {share:.0%}" for cause, share in row["slowdown_shares"].items())}
+        for row in rows
+        if row.get("replications")
+    ]
+    columns = ["workload", "collective", "algorithm", "ranks", "size_bytes", "replications", "time_us", *VARIED]
+    shown = [column for column in columns if any(row.get(column) for row in good)]
+    return tables.render([*shown, *swept(good)], good) if good else ""
 
 
 def _short(value: object) -> object:

@@ -36,7 +36,7 @@ class Op(NamedTuple):
         return self.chunks if self.kind == "rrs" else 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Thread:
     """A thread block: where it sends to and receives from (-1: nowhere), over which channel, and what it does."""
 
@@ -75,16 +75,17 @@ class Program:
 # --- playing it ---
 
 
-def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
+def played(program: Program, root: int, form: Mapping[str, int]) -> Schedule:
     """The schedule of a program that runs until all its thread blocks are done.
 
-    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well.
+    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of
+    those that the program leaves open, see `_run`.
     """
-    where, moves = Buffers(program.collective, program.n, program.n_chunks, program.sizes, form["alias"]), Moves()
+    where, moves = Buffers(program.collective, program.n, program.n_chunks, program.sizes, bool(form["alias"])), Moves()
     ways: Ways = {}
     for thread in program:
         thread.done = 0
-    _run(program, where, moves, ways, form["store"])
+    _run(program, where, moves, ways, form)
     if any(ways.values()):
         src, dst, channel = next(way for way, found in ways.items() if found)
         what = f"GPU {src} sends to {dst} on channel {channel} what is never received"
@@ -100,28 +101,49 @@ def played(program: Program, root: int, form: Mapping[str, bool]) -> Schedule:
     )
 
 
-def _run(program: Program, where: Buffers, moves: Moves, ways: Ways, store: bool) -> None:
-    """In rounds: each thread block goes on to its next receive, then all receive once. So what is there at the start
-    is sent before anything is put over it, if the program leaves that open."""
+def _run(program: Program, where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]) -> None:
+    """Until all thread blocks are done. Order 0: in rounds, each goes on to its next receive, then all receive once, so
+    that what is there at the start is sent before anything is put over it. Order k: the k-th thread block is slow; it
+    does a step only when no other can."""
     left = [thread for thread in program if thread.ops]
+    slow = [thread for k, thread in enumerate(program, 1) if k == form["order"]]
     while left:
-        advanced = False
-        for receiving in (False, True):
-            for thread in left:
-                while thread.done < len(thread.ops) and (thread.ops[thread.done].kind in RECEIVES) == receiving:
-                    if not _step(program, thread, where, moves, ways, store):
-                        break
-                    thread.done += 1
-                    advanced = True
-                    if receiving:
-                        break
-            if advanced:
-                break
-        left = [thread for thread in left if thread.done < len(thread.ops)]
-        if left and not advanced:
+        others = [thread for thread in left if thread not in slow]
+        if not _round(program, others, where, moves, ways, form) and not _one(program, slow, where, moves, ways, form):
             op = left[0].ops[left[0].done]
             what = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
             op.element.wrong(what, "for a message that is never sent, or a step that is never done")
+        left = [thread for thread in left if thread.done < len(thread.ops)]
+
+
+def _one(
+    program: Program, threads: list[Thread], where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]
+) -> bool:
+    """Whether the first of some thread blocks, if there is one, has done a step."""
+    if not threads or threads[0].done == len(threads[0].ops):
+        return False
+    done = _step(program, threads[0], where, moves, ways, bool(form["store"]))
+    threads[0].done += done
+    return done
+
+
+def _round(
+    program: Program, threads: list[Thread], where: Buffers, moves: Moves, ways: Ways, form: Mapping[str, int]
+) -> bool:
+    """Whether any thread block has done a step."""
+    advanced = False
+    for receiving in (None,) if form["order"] else (False, True):
+        for thread in threads:
+            while thread.done < len(thread.ops) and receiving in (None, thread.ops[thread.done].kind in RECEIVES):
+                if not _step(program, thread, where, moves, ways, bool(form["store"])):
+                    break
+                thread.done += 1
+                advanced = True
+                if receiving:
+                    break
+        if advanced:
+            break
+    return advanced
 
 
 def _step(program: Program, thread: Thread, where: Buffers, moves: Moves, ways: Ways, store: bool) -> bool:

@@ -17,6 +17,8 @@ from simcoll.errors import RefusedError
 from simcoll.schedule import Schedule, Transfer
 
 MOST_TRANSFERS: Final = 200_000
+MOST_CHANNELS: Final = 32  # of the executors
+_PEERS: Final = 15  # each way, of a channel: executors have up to 32 thread blocks there
 _COLL: Final = {
     "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather",
     "reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter", "all_to_all": "alltoall",
@@ -72,10 +74,15 @@ def dump(schedule: Schedule) -> str:
     _check(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
+    channels = 1 + max(
+        (_channel(schedule.n, peers, r) for r, rank in enumerate(ranks) for peers in rank.threads), default=0
+    )
+    if channels > MOST_CHANNELS:
+        raise RefusedError(f"{channels} channels are more than executors have ({MOST_CHANNELS}); take fewer ranks")
     own = "o" if schedule.collective in _IN_OUTPUT else "i"
     sizes = {"i": 0, "o": 0, own: schedule.n_chunks, "s": scratch}
     head = {
-        "name": schedule.algorithm, "proto": "Simple", "nchannels": 1, "nchunksperloop": schedule.n_chunks,
+        "name": schedule.algorithm, "proto": "Simple", "nchannels": channels, "nchunksperloop": schedule.n_chunks,
         "ngpus": schedule.n, "coll": _COLL[schedule.collective], "inplace": 1, "outofplace": 0,
         "minBytes": 0, "maxBytes": 0,
     }  # fmt: skip
@@ -85,11 +92,19 @@ def dump(schedule: Schedule) -> str:
         chunks = {f"{buffer}_chunks": sizes[buffer] for buffer in "ios"}
         lines.append(f"  <gpu {_attributes({'id': number} | chunks)}>")
         for tb, ((send, receive), ops) in enumerate(rank.threads.items()):
-            lines.append(f"    <tb {_attributes({'id': tb, 'send': send, 'recv': receive, 'chan': 0})}>")
+            channel = _channel(schedule.n, (send, receive), number)
+            lines.append(f"    <tb {_attributes({'id': tb, 'send': send, 'recv': receive, 'chan': channel})}>")
             lines += (f"      <step {_attributes(_step(i, op, rank, own, schedule))}/>" for i, op in enumerate(ops))
             lines.append("    </tb>")
         lines.append("  </gpu>")
     return "\n".join([*lines, "</algo>", ""])
+
+
+def _channel(n: int, peers: Peers, rank: int) -> int:
+    """The channel of a thread block: the same at both ends, by how far apart these are."""
+    send, receive = peers
+    apart = (send - rank) % n if send >= 0 else (rank - receive) % n if receive >= 0 else 1
+    return (apart - 1) // _PEERS
 
 
 def _attributes(values: Mapping[str, object]) -> str:
@@ -171,7 +186,7 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
 def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _Rank:
     """Thread blocks with their steps and what these wait for."""
     next_on = _next_accesses(events)
-    partner = _partners(events, next_on)
+    partner = _partners(schedule.n, number, events, next_on)
     rank = _Rank()
     writer: dict[int, tuple[Peers, int]] = {}
     readers: dict[int, list[tuple[Peers, int]]] = {}
@@ -215,15 +230,16 @@ def _next_accesses(events: list[_Event]) -> dict[int, int]:
     return found
 
 
-def _partners(events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
-    """Which receiver's thread block sends to whom: the pairs that hand on most."""
+def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
+    """Which receiver's thread block sends to whom: the pairs of one channel that hand on most."""
     counts: Counter[Peers] = Counter()
     for at, following in next_on.items():
         if events[at].does == "receive" and events[following].does == "send":
             counts[events[following].row.dst, events[at].row.src] += 1
     found: dict[int, int] = {}
     for (send, receive), _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if receive not in found and send not in found.values():
+        alike = _channel(n, (send, -1), rank) == _channel(n, (-1, receive), rank)
+        if alike and receive not in found and send not in found.values():
             found[receive] = send
     return found
 

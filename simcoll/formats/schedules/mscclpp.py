@@ -20,7 +20,7 @@ from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import order
 from simcoll.formats.schedules.buffers import Buffers
-from simcoll.formats.schedules.names import collective_of, plain
+from simcoll.formats.schedules.names import THREADS, collective_of, plain
 from simcoll.formats.schedules.order import Moves
 from simcoll.notes import Notes
 from simcoll.schedule import Schedule
@@ -39,7 +39,7 @@ _CURE: Final = "give an execution plan as MSCCL++'s language writes it"
 Piece = tuple[int, str, int]  # rank, buffer, chunk
 
 
-@dataclass
+@dataclass(eq=False)
 class _Block:
     """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
 
@@ -88,9 +88,9 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         told = Counter(op["name"] for block in plan.blocks for op in block.ops)
         steps = ", ".join(f"{count} {name}" for name, count in told.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
-        notes.assume("thread blocks and channels are not kept: a transfer waits for its data")
-        truth, simpler = {"alias": plan.in_place}, [{"alias": True}] * (not plan.in_place)
-        schedule = order.proved(lambda form: _played(plan, form["alias"], wrong), truth, simpler)
+        notes.assume(THREADS)
+        truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
+        schedule = order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ScheduleError as error:
         what, _, cure = str(error).partition("; ")
         raise wrong("", what, cure or "the plan does not do what its collective promises") from None
@@ -276,20 +276,25 @@ class _Run:
                 self._move(own, target, False)
 
 
-def _played(plan: _Plan, alias: bool, wrong: Wrong) -> Schedule:
-    run = _Run(plan, alias, wrong)
+def _played(plan: _Plan, form: Mapping[str, int], wrong: Wrong) -> Schedule:
+    """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
+    run = _Run(plan, bool(form["alias"]), wrong)
     for block in plan.blocks:
         block.done, block.arrived = 0, False
-    left = [block for block in plan.blocks if block.ops]
-    while left:
-        before = sum(block.done for block in left)
-        for block in left:
-            while block.done < len(block.ops) and run.step(block):
+    slow = plan.blocks[form["order"] - 1] if form["order"] else None
+    while True:
+        before = sum(block.done for block in plan.blocks)
+        for block in plan.blocks:
+            while block is not slow and block.done < len(block.ops) and run.step(block):
                 block.done += 1
-        if sum(block.done for block in left) == before:
-            first = left[0]
-            path = f"{first.where}.ops.{first.done}"
-            raise wrong(path, f"{first.ops[first.done]['name']} waits here for ever", "for what never comes")
-        left = [block for block in left if block.done < len(block.ops)]
+        if sum(block.done for block in plan.blocks) > before:
+            continue
+        left = [block for block in plan.blocks if block.done < len(block.ops)]
+        if not left:
+            break
+        if slow not in left or not run.step(slow):
+            path = f"{left[0].where}.ops.{left[0].done}"
+            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "for what never comes")
+        slow.done += 1
     run.where.copy_out(run.moves)
     return run.moves.schedule(collective=plan.collective, algorithm=plan.name, n=plan.n, n_chunks=plan.n_chunks)

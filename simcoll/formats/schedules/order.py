@@ -104,7 +104,7 @@ class Moves:
         if hinted is not None:
             rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
             return Schedule.from_rows(rows, **what)
-        return Schedule.from_steps(self._parts(self._levels()), **what)
+        return Schedule.from_steps(self._parts(self._levels(), what["n"]), **what)
 
     def _row(self, i: int) -> tuple[int, int, int, int, bool]:
         return self.src[i], self.src_slot[i], self.dst[i], self.dst_slot[i], self.reduce[i]
@@ -119,11 +119,11 @@ class Moves:
         fits = all(hints[b].step >= hints[a].step + apart for a, b, apart in self._after)
         return hints if fits else None
 
-    def _levels(self) -> list[int]:
-        """The least steps: longest ways over `_after`."""
+    def _levels(self, backward: bool = False) -> list[int]:
+        """The least steps: longest ways over `_after`. Backward: how many steps are to come after each."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.src]
         for a, b, apart in self._after:
-            out[a].append((b, apart))
+            out[b if backward else a].append((a if backward else b, apart))
         level = [0] * len(self.src)
         waiting, queued = deque(range(len(level))), [True] * len(level)
         budget = 200 * (len(self._after) + len(level)) + 10_000
@@ -141,10 +141,14 @@ class Moves:
                         waiting.append(b)
         return level
 
-    def _parts(self, level: list[int]) -> Iterable[Step]:
+    def _parts(self, level: list[int], n: int) -> Iterable[Step]:
+        """By step. What a rank sends to several in one step is the work of threads side by side: first what most steps
+        wait for, then whoever is next, so that not all send to the same rank at once."""
         if not level:
             return []
-        order = np.argsort(np.asarray(level, dtype=np.int64), kind="stable")
+        apart = (np.asarray(self.dst) - np.asarray(self.src)) % n
+        to_come = np.asarray(self._levels(backward=True), dtype=np.int64)
+        order = np.lexsort((apart, -to_come, np.asarray(level, dtype=np.int64)))
         columns = [np.asarray(c, dtype=np.int32)[order] for c in (self.src, self.src_slot, self.dst, self.dst_slot)]
         reduce = np.asarray(self.reduce, dtype=np.bool_)[order]
         edges = np.flatnonzero(np.diff(np.asarray(level)[order])) + 1
@@ -152,7 +156,9 @@ class Moves:
         return [Step._make(columns) for columns in zip(*parts, strict=True)]
 
 
-Variant = Mapping[str, bool]
+Variant = Mapping[str, int]
+MOST_ORDERS: Final = 200  # in which a program is played, and fewer where it is long
+WORK: Final = 100_000  # transfers in all these orders
 Builder = Callable[[Variant], Schedule]
 
 
@@ -167,14 +173,23 @@ def prove(schedule: Schedule) -> None:
     proof.prove(schedule)
 
 
-def proved(build: Builder, truth: Variant, simpler: Iterable[Variant]) -> Schedule:
+def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
     """The schedule that a program is, proved, in the simplest form that is proved as well.
 
-    `truth` takes the program at its word; a simpler form leaves out copies that buffers of their own need (in place
-    for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is wrong.
+    `truth` takes the program at its word, and must do what it should whichever of its `threads` is slow (all are tried,
+    or some of a long program): one that lacks a wait does not. A simpler form leaves out copies that buffers of their
+    own need (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is
+    wrong.
     """
     found = build(truth)
     prove(found)
+    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(found))))
+    for k in range(tries):
+        try:
+            prove(build({**truth, "order": 1 + k * threads // tries}))
+        except ScheduleError as error:
+            what = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
+            raise ScheduleError(f"{what}; let steps that use the same chunks wait for each other") from None
     for variant in simpler:
         try:
             other = build(variant)

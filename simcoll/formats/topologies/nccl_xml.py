@@ -267,7 +267,8 @@ def _between_gpus(
                     to_switch += count * each
             elif link.name == "c2c":
                 bandwidth = link.number("bw") * link.whole("count", "1", least=1, most=64) / 1000
-                sketch.join(name, _above(name, sketch) or cpus[0], Speed(bandwidth or 1.0, 0.3, "c2c"))
+                cpu = _above(name, sketch) or cpus[0]
+                sketch.links[name, cpu] = Speed(bandwidth or 1.0, 0.3, "c2c")  # in place of PCIe
         if to_switch:
             switched.append((name, to_switch))
     if switched:

@@ -1,0 +1,107 @@
+"""The calls of a workload as programs: each proved schedule bound to the devices of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from simcoll.model import Params
+from simcoll.nccl.costs import Kernels
+from simcoll.nccl.lowering import PLAIN, lower
+from simcoll.prediction import placed, predict, topology_of
+from simcoll.profile import load_profile
+from simcoll.program import Program, bind
+from simcoll.scenario import Scenario
+from simcoll.sources import source_of
+from simcoll.stream import Stream
+from simcoll.topology import Link, Topology
+from simcoll.workload.plan import Call
+
+
+class Bound(NamedTuple):
+    """A call as engines run it, what it takes before that, and what was chosen for it."""
+
+    program: Program
+    launch_ps: int
+    algorithm: str
+    protocol: str
+    proved: str
+
+
+class Binder:
+    """Binds the calls of a scenario, once those that are alike. `topology` has links as the profile serves them,
+    `network` as programs are bound to them."""
+
+    def __init__(self, scenario: Scenario):
+        self.scenario, self.profile = scenario, load_profile(scenario.profile)
+        kernels = self.profile.kernels
+        self.rated = topology_of(scenario.model_copy(update={"profile": PLAIN}) if kernels else scenario)
+        self.topology = self.profile.serve(self.rated) if kernels else self.rated
+        self.network = _without_latency(self.topology) if kernels else self.topology
+        self.places = placed(scenario, self.rated)
+        self.calls: dict[tuple[Call, tuple[int, ...]], Bound] = {}
+
+    def bound(self, call: Call, ranks: tuple[int, ...]) -> Bound:
+        """A call of some ranks; raises RefusedError if its algorithm cannot serve, InputError for wrong input."""
+        key = call, ranks
+        if key not in self.calls:
+            asked = self._alone(call, tuple(self.places[rank] for rank in ranks))
+            kernels = self.profile.kernels
+            self.calls[key] = self._launched(asked, kernels) if kernels else self._plain(asked)
+        return self.calls[key]
+
+    def _alone(self, call: Call, devices: tuple[str, ...]) -> Scenario:
+        """The scenario of a call by itself."""
+        own: dict[str, Any] = {
+            "workload": None,
+            "variability": None,
+            "replications": None,
+            "collective": call.collective,
+            "algorithm": call.algorithm,
+            "size": call.nbytes,
+            "root": call.root,
+            "weights": call.weights,
+            "placement": devices,
+            "ranks": None,
+            "groups": self.scenario.groups if devices == tuple(self.places) else None,
+        }
+        return self.scenario.model_copy(update=own)
+
+    def _plain(self, asked: Scenario) -> Bound:
+        if asked.algorithm == "auto":
+            asked = asked.model_copy(update={"algorithm": predict(asked).algorithm})
+        program, proved = self._program(asked, asked.params(), asked.nbytes)
+        return Bound(program, self.profile.launch, asked.algorithm, asked.protocol, proved)
+
+    def _launched(self, asked: Scenario, kernels: Kernels) -> Bound:
+        """A call as NCCL makes it: one of its channels, on links of which it has a share. Here links are whole, since
+        other calls share them, and what it sends is larger instead; a hop's latency is among the kernel's costs."""
+        lowered = lower(asked, kernels, self.rated, asked.placement)
+        one = lowered.point(kernels)
+        larger = 1 / Fraction(lowered.call.share_of_links(kernels))
+        grain = lowered.call.communicator.ranks * asked.itemsize
+        params = one.params()
+        program, proved = self._program(
+            one,
+            replace(params, chunk=-int(-params.chunk * larger // asked.itemsize) * asked.itemsize),
+            max(1, int(one.nbytes * larger) // grain) * grain,
+        )
+        launch = lowered.launch_ps(kernels, self.profile.launch, self.profile.links)
+        return Bound(program, launch, lowered.call.schedule, lowered.call.protocol, proved)
+
+    def _program(self, asked: Scenario, params: Params, nbytes: int) -> tuple[Program, str]:
+        devices: Sequence[str] = asked.placement
+        source, proved = source_of(asked, self.network, devices)
+        schedule = source.schedule() if isinstance(source, Stream) else source
+        where = (*devices, *self.network.agents_for(devices)[: schedule.agents])
+        how: dict[str, Any] = {"itemsize": asked.itemsize, "weights": asked.weights}
+        return bind(schedule, self.network, where, params, nbytes, **how), proved
+
+
+def _without_latency(topology: Topology) -> Topology:
+    graph = topology.graph.copy()
+    for *_, data in graph.edges(data=True):
+        data["link"] = Link(data["link"].bandwidth, 1, data["link"].kind)
+    return Topology(graph, topology.name, topology.routing, topology.explicit)
