@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.commands.options import QUIET, TIMEOUT
+from simcoll.commands.options import QUIET, TIMEOUT, check_timeout
 from simcoll.commands.progress import Lines
 
 
@@ -17,7 +17,7 @@ from simcoll.commands.progress import Lines
     "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: --folder]")
-@click.option("--reuse", is_flag=True, help="Take tables that are there, measure what is missing.")
+@click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
 @TIMEOUT
 @QUIET
 def validate(
@@ -33,6 +33,7 @@ def validate(
     from simcoll.accuracy import studies as known
     from simcoll.accuracy.validate import Way, carry_out
 
+    check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
     way = Way(folder, output or folder, reuse, timeout, tell)
     found = [carry_out(study, way) for study in known.load(folder, studies)]
