@@ -117,7 +117,8 @@ class _Run:
         time no version can be complete, by transfer. None where all are 0."""
         gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
         caps = self.ways.at_rates(cap) if cap.any() else NO_TIMES
-        return self.gives(gap if gap.any() else NO_TIMES, caps, self.receive(), self.came())
+        gaps = np.ascontiguousarray(gap) if gap.any() else NO_TIMES
+        return self.gives(gaps, caps, self.receive(), self.came())
 
     def receive(self) -> Array:
         program = self.program
