@@ -120,7 +120,8 @@ def _lines(findings: Sequence[Finding], pictures: Mapping[str, Sequence[Path]]) 
     every = [goal for finding in findings if finding.why_not is None for goal in goals(finding)]
     if every:
         yield "## Goals\n"
-        columns = ("study", "what, on held-out rows", "goal", "reached", "")
+        yield "Errors and intervals are of held-out rows; order and regret compare all algorithms, fitted or not.\n"
+        columns = ("study", "what", "goal", "reached", "")
         yield from _table(columns, [(*goal[:4], "met" if goal.met else "**missed**") for goal in every])
     for finding in findings:
         yield from _section(finding, pictures.get(finding.study.name, ()))
@@ -257,12 +258,18 @@ def _number(value: float) -> str:
 
 def _verdicts(finding: Finding) -> Iterator[str]:
     held = _held(finding)
-    intervals = scores.intervals([one.point for one in _unseen(finding, held)])
+    unseen = _unseen(finding, held)
+    intervals = scores.intervals([one.point for one in unseen])
     if intervals:
+        which = "held-out times" if len(unseen) == len(held) else "times of cases that no fit has touched"
         yield (
-            f"90 % intervals hold {intervals['coverage']:.1f} % of {intervals['points']} measured times; "
+            f"90 % intervals hold {intervals['coverage']:.1f} % of {intervals['points']} {which}; "
             f"their mean width is {intervals['width']:.1f} % of the prediction.\n"
         )
+        if len(unseen) < len(held):
+            yield "The other held-out rows tell how wide intervals are, so they cannot tell whether these hold.\n"
+        elif any(one.fitted for one in finding.scored):
+            yield "These same rows told how wide intervals are, so this is no test of them.\n"
     ranking = scores.ranking(*_tables(finding.scored))
     if ranking:
         order = "" if ranking["in_order"] is None else f"; {ranking['in_order']:.1f} % of {ranking['pairs']} pairs "

@@ -91,7 +91,8 @@ class Finding:
 class Way:
     """How studies are carried out: their folder, where results go, and how long a transfer may take.
 
-    With `reuse` tables that were measured before are taken as they are.
+    With `reuse` tables that were measured before, and lie where results go or else in the studies' folder, are taken as
+    they are.
     """
 
     folder: Path
@@ -131,7 +132,7 @@ def carry_out(study: Study, way: Way) -> Finding:
 
 def _why_not(study: Study, way: Way) -> str | None:
     """Why a study cannot be carried out here."""
-    if way.reuse and all(_table(way, used).exists() for used in study.cases if used.case):
+    if study.cases and all(_measured_before(way, str(used.case)) for used in study.cases if used.case):
         return None
     if study.place == "lab":
         return namespaces.why_not()
@@ -145,16 +146,20 @@ def _why_not(study: Study, way: Way) -> str | None:
 # --- rows ---
 
 
-def _table(way: Way, used: Used) -> Path:
-    return way.output / MEASURED / f"{used.case}.csv"
+def _measured_before(way: Way, name: str) -> Path | None:
+    """The table of that name which is taken as it is, if any."""
+    folders = (way.output, way.folder) if way.reuse else ()
+    there = (folder / MEASURED / f"{name}.csv" for folder in folders)
+    return next((path for path in there if path.exists()), None)
 
 
 def _material(study: Study, used: Used, way: Way) -> Material:
     if used.table:
         return _of_table(used)
     points = scenario.load(str(studies.case_file(way.folder, str(used.case))))
-    path = _table(way, used)
-    if not (way.reuse and path.exists()):
+    path = _measured_before(way, str(used.case))
+    if path is None:
+        path = way.output / MEASURED / f"{used.case}.csv"
         _measure(study, points, path, way)
     data = path.read_bytes()
     table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
@@ -199,6 +204,8 @@ def _device(way: Way) -> tuple[dict[str, Any], ...]:
     from simcoll.executors.dist.session import gpus
 
     name: Literal["cuda", "cpu"] = "cuda" if gpus() else "cpu"
+    if path := _measured_before(way, f"device-{name}"):
+        return tuple(probes.read(path))
     way.tell(f"{name}: measuring")
     rows = probes.device(name, tell=way.tell)
     rows += probes.one_rank("nccl" if name == "cuda" else "gloo", timeout_s=way.timeout_s, tell=way.tell)

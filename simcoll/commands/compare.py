@@ -10,6 +10,7 @@ from typing import IO
 import click
 
 from simcoll.commands.options import JSON, SETS, read_text
+from simcoll.errors import InputError
 
 
 @click.command()
@@ -37,6 +38,8 @@ def compare(
     from simcoll import pictures, report
     from simcoll.accuracy.compare import compared
 
+    if max_mape is not None and not max_mape >= 0:
+        raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
     document = compared(predicted, _measured_text(measured), measured, where, sets)
     if output:
         for path in pictures.comparison(document, output):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.commands.options import QUIET, TIMEOUT
+from simcoll.commands.options import QUIET, TIMEOUT, check_timeout
 from simcoll.commands.progress import Lines
 
 
@@ -18,7 +18,7 @@ from simcoll.commands.progress import Lines
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: --folder]")
 @click.option("--tables", type=click.Path(path_type=Path), help="Also a study of each measured table of this folder.")
-@click.option("--reuse", is_flag=True, help="Take tables that are there, measure what is missing.")
+@click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
 @TIMEOUT
 @QUIET
 def validate(
@@ -40,6 +40,7 @@ def validate(
     from simcoll.accuracy import studies as known
     from simcoll.accuracy.validate import Way, carry_out
 
+    check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
     way = Way(folder, output or folder, reuse, timeout, tell)
     asked = [*known.load(folder, studies), *(known.of_tables(tables) if tables else ())]
