@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
 
-.PHONY: demo test lint types bench install clean
+.PHONY: demo test lint types bench accuracy install clean
 
 demo: $(VENV)/.core
 	$(BIN)/simcoll run scenarios/quickstart.yaml -o demo
@@ -22,6 +22,10 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Errors on tables that others have measured, beside those of simpler ways; TABLES=DIR for tables of your own.
+accuracy: $(VENV)/.dev
+	$(BIN)/simcoll validate --folder validation/accuracy $(if $(TABLES),--tables $(TABLES))
 
 install: $(VENV)/.core
 

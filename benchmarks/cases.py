@@ -40,6 +40,9 @@ class Form:
     unequal: int = 16384
     grouped: int = 131072
     sizes: int = 10  # of the sweep
+    step: str = "llama3-8b"  # the model of the training step
+    step_nodes: int = 8  # of 8 GPUs
+    replications: int = 200
     held: bool = True  # the points are those of which something is asked
 
 
@@ -57,6 +60,7 @@ FORMS: Final = {
         routed=256,
         contended=(256,),
         nodes=256,
+        replications=20,
         held=False,
     ),
     "smoke": Form(
@@ -76,6 +80,9 @@ FORMS: Final = {
         unequal=16,
         grouped=16,
         sizes=1,
+        step="mlp",
+        step_nodes=2,
+        replications=2,
         held=False,
     ),
 }

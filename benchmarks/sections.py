@@ -261,4 +261,34 @@ def _quickstart(cache: str) -> Callable[[], Found]:
     return functools.partial(command, words, SIMCOLL_CACHE_DIR=cache)
 
 
-SECTIONS: Final = {section.__name__: section for section in (rings, phases, growth, contention, scale)}
+# --- workloads ---
+
+
+def workloads(form: Form) -> Iterator[Table]:
+    """A training step on trunks that are too narrow, and points run many times, by the command on two processes."""
+    sets = [f"workload.model={form.step}", f"topology.nodes={form.step_nodes}"]
+    skew = "launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}"
+    often = [f"replications={form.replications}"]
+    jitter = [*sets, *often, f"variability={{{skew}, compute_jitter: {{sigma: 0.05}}}}"]
+    one = [*often, "size=64 MiB", "algorithm=ring"]
+    found = rounds(
+        {
+            f"step of {form.step}": functools.partial(measure, "step", name="llama3-step", sets=sets),
+            f"{form.replications} such steps": functools.partial(command, _run("llama3-step", jitter)),
+            f"{form.replications} all-reduces of 64 MiB": functools.partial(command, _run("stragglers", one)),
+        },
+        form.runs,
+    )
+    rows = [{"what": what, **(rated(row) if "messages" in row else row)} for what, row in found.items()]
+    if form.held:
+        rows = [asked(row, s=limit) for row, limit in zip(rows, (1, 120, 20), strict=True)]
+    columns = ("what", "ranks", "buckets", "messages", "step_us", "exposed_us", *TIMES, *ASKED)
+    yield Table("workloads", columns, rows)
+
+
+def _run(name: str, sets: Sequence[str]) -> list[str]:
+    options = [word for text in sets for word in ("--set", text)]
+    return [sys.executable, "-m", "simcoll", "run", name, "--quiet", "--jobs", "2", *options]
+
+
+SECTIONS: Final = {section.__name__: section for section in (rings, phases, growth, contention, scale, workloads)}

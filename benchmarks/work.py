@@ -30,6 +30,8 @@ from simcoll.sources import FULL_PROOF
 from simcoll.stream_parts import Parts
 from simcoll.systems import TopologySpec
 from simcoll.topology import Topology
+from simcoll.workload.simulate import row as simulate_row
+from simcoll.workload.simulate import simulate
 
 Found = dict[str, Any]
 
@@ -89,6 +91,17 @@ def point(keys: Keys, proved: bool = False) -> Found:
         proof.prove(prediction.source, "full" if prediction.source.n <= FULL_PROOF else "fingerprint")
         done |= {f"proof {name}": value for name, value in clock.read().items()}
     return done
+
+
+def step(name: str, sets: list[str]) -> Found:
+    """A workload from the scenario's name to its row."""
+    (asked,) = api.load(name, sets)
+    warm_up(asked.scenario.params().sharing)
+    simulate(api.load(name, [*sets, "topology.nodes=1", "workload.model=mlp"])[0])
+    before, clock = peak(), Clock()
+    found = simulate_row(simulate(asked))
+    done = {**clock.read(), "start MB": before}
+    return {**done, **{key: found[key] for key in ("messages", "ranks", "buckets", "step_us", "exposed_us")}}
 
 
 def naive(links: str, ranks: int) -> Found:
@@ -182,7 +195,7 @@ def sweep(keys: Keys, jobs: int) -> Found:
     return {**found, "points": len(rows), "ranks": rows[0]["ranks"]}
 
 
-WORK: Mapping[str, Callable[..., Any]] = {f.__name__: f for f in (point, naive, phases, routes, sweep)}
+WORK: Mapping[str, Callable[..., Any]] = {f.__name__: f for f in (point, step, naive, phases, routes, sweep)}
 
 
 if __name__ == "__main__":

@@ -337,4 +337,17 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def dump(value: Any, *, inline: bool = False) -> str:
     """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
     flow = None if inline else False
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120, default_flow_style=flow))
+    how: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
+    return str(yaml.dump(value, Dumper=_Quoting, **how))
+
+
+class _Quoting(yaml.SafeDumper):
+    """Quotes each text that is something else in YAML 1.1 or in 1.2, as `9e47` is."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [
+            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+            *_Yaml12.yaml_implicit_resolvers.get(first, []),
+        ]
+        for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Yaml12.yaml_implicit_resolvers}
+    }

@@ -188,8 +188,8 @@ def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Arra
 
 
 def _moved(column: Index, base: int) -> Array:
-    return np.where(column == NONE, NONE, column + base).astype(np.int32)
+    return np.where(column == NONE, np.int32(NONE), column + np.int32(base))
 
 
 def _joined(columns: Sequence[Array]) -> Array:
-    return np.concatenate([EMPTY, *columns]).astype(np.int32)
+    return np.concatenate([EMPTY, *columns]).astype(np.int32, copy=False)

@@ -85,6 +85,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     cannot finish, ScheduleError when the proof fails.
     """
     scenario = point.scenario if isinstance(point, Point) else point
+    if scenario.workload:
+        raise wrong("workload", "a workload is no collective by itself", "run it: simcoll run, in Python simcoll.run")
     profile = load_profile(scenario.profile)
     if profile.kernels:
         return _called(scenario, profile, profile.kernels, topology)

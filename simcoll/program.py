@@ -165,7 +165,7 @@ class Program:
     def by_way(self, field: str) -> NDArray[np.int64]:
         """A number of `Params` as each way has it, int64 (ways,)."""
         if self.part is None:
-            return np.full(len(self.routes.src), getattr(self.params, field), np.int64)
+            return np.broadcast_to(np.int64(getattr(self.params, field)), len(self.routes.src))  # takes no room
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:

@@ -11,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.engines import event, fast
-from simcoll.errors import wrong
+from simcoll.errors import did_you_mean, wrong
 from simcoll.prediction import predict, row
+from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
-from simcoll.variability import Drawn, Variability
+from simcoll.variability import Drawn, Variability, matching
 from simcoll.workload import simulate
 
 PART: Final = 25  # replications that go to a worker at once: the same for any number of them
@@ -51,7 +52,7 @@ def part(point: Point) -> dict[str, Any]:
         known: dict[tuple[str, ...], int] = {(): int(undisturbed["time_ps"])}  # by the causes that make a difference
         for causes in _sets(spec, whole=replication >= judged):
             drawn = Drawn(spec, scenario.seed, replication, causes)
-            felt = tuple(cause for cause in causes if cause != "slow" or (drawn.slow(n) > 1).any())
+            felt = drawn.felt()
             if felt not in known:
                 known[felt] = once(drawn)
             times.setdefault(" ".join(causes), []).append(known[felt])
@@ -68,14 +69,21 @@ def _runs(scenario: Scenario, point: Point) -> tuple[dict[str, Any], Once, int]:
     """The row without any disturbance, what runs the point with one, and how many ranks there are."""
     if scenario.workload:
         step = simulate.simulate(point)
+        _check(scenario, step.program.link_names)
         return simulate.row(step), lambda drawn: _step_ps(step, drawn), step.plan.n
     prediction = predict(scenario)
     n = len(prediction.devices) - prediction.source.agents
     known = scenario.model_copy(update={"algorithm": prediction.algorithm})
+    _check(scenario, prediction.topology.link_names)
 
     def once(drawn: Drawn) -> int:
         came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
         late = np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
+        if "slow_links" in drawn.felt():
+            program = _slowed(prediction.program, drawn)
+            arrivals = np.append(late, np.zeros(len(program.arrivals) - n, np.int64))
+            last = max(_makespan_ps(replace(program, arrivals=arrivals)), int(late.max()))
+            return last + prediction.launch_ps
         return predict(known.model_copy(update={"arrivals": dict(enumerate(late.tolist()))})).time_ps
 
     return row(prediction), once, n
@@ -90,9 +98,30 @@ def _step_ps(step: simulate.Step, drawn: Drawn) -> int:
     took[computing] *= drawn.jitter(int(computing.sum()))
     took[launching] += drawn.skew(int(launching.sum()))
     took *= drawn.slow(step.plan.n)[step.rank]
-    program = replace(step.program, tasks=replace(tasks, duration=np.rint(took).astype(np.int64)))
-    totals = fast.totals(program) if step.engine == "fast" else None
+    return _makespan_ps(
+        replace(_slowed(step.program, drawn), tasks=replace(tasks, duration=np.rint(took).astype(np.int64)))
+    )
+
+
+def _slowed(program: Program, drawn: Drawn) -> Program:
+    """With the links that are slow; routes stay as they are."""
+    bandwidths = program.bandwidths / drawn.slow_links(program.link_names)
+    return replace(program, bandwidths=np.maximum(program.bandwidths > 0, np.rint(bandwidths)).astype(np.int64))
+
+
+def _makespan_ps(program: Program) -> int:
+    totals = fast.totals(program)
     return totals.makespan_ps if totals else event.run(program).makespan_ps
+
+
+def _check(scenario: Scenario, names: Sequence[str]) -> None:
+    """Raise InputError for links that there are not, or that cannot be slow."""
+    slow = scenario.variability.slow_links if scenario.variability else ()
+    for one in slow:
+        if not matching(one.link, names):
+            raise wrong("variability", f"no link is called {one.link!r}", did_you_mean(one.link, names))
+    if slow and scenario.measure.buckets > 1:
+        raise wrong("variability", "links of a collective in buckets cannot be slow", "leave out slow_links or buckets")
 
 
 # --- what they add up to ---

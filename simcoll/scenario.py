@@ -78,7 +78,7 @@ TOLD: Final = frozenset(  # keys that have a column of their own in the results
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
-    | {"slow"}
+    | {"slow", "slow_links"}
 )
 
 

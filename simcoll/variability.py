@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -12,7 +14,12 @@ from pydantic import Field, StrictInt, model_validator
 from simcoll.config import Model
 from simcoll.quantities import Duration, Share
 
-CAUSES: Final = ("launch_skew", "compute_jitter", "slow")  # in the order in which each has draws of its own
+CAUSES: Final = (
+    "launch_skew",
+    "compute_jitter",
+    "slow",
+    "slow_links",
+)  # in the order in which each has draws of its own
 _NEEDS: Final = {"lognormal": ("median", "sigma"), "exponential": ("mean",), "uniform": ("low", "high")}
 
 Sigma = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
@@ -67,12 +74,22 @@ class Slow(Model):
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
 
 
+class SlowLink(Model):
+    """Links, by name (`*` and `?` match), that in some runs have a `factor`-th of their bandwidth, all at once."""
+
+    link: str
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+
+
 class Variability(Model):
-    """What differs: how late each rank comes to each collective, how long it computes, and ranks that are slow."""
+    """What differs: how late each rank comes to each collective, how long it computes, ranks and links that are
+    slow."""
 
     launch_skew: Delay | None = None
     compute_jitter: Jitter | None = None
     slow: tuple[Slow, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -107,8 +124,29 @@ class Drawn:
     def slow(self, n: int) -> NDArray[Any]:
         """How many times as long each rank takes."""
         factors = np.ones(n)
-        if "slow" in self.causes:
-            chances = self._rng("slow").random(len(self.spec.slow))
-            for one, chance in zip(self.spec.slow, chances, strict=True):
-                factors[one.rank] *= one.factor if chance < one.probability else 1.0
+        for one in self._happened("slow", self.spec.slow):
+            factors[one.rank] *= one.factor
         return factors
+
+    def slow_links(self, names: Sequence[str]) -> NDArray[Any]:
+        """How many times as long a byte takes on each link."""
+        factors = np.ones(len(names))
+        for one in self._happened("slow_links", self.spec.slow_links):
+            factors[matching(one.link, names)] *= one.factor
+        return factors
+
+    def felt(self) -> tuple[str, ...]:
+        """The causes without those of which nothing happened."""
+        none = {cause for cause in ("slow", "slow_links") if not self._happened(cause, getattr(self.spec, cause))}
+        return tuple(cause for cause in self.causes if cause not in none)
+
+    def _happened(self, cause: str, could: Sequence[Any]) -> list[Any]:
+        if cause not in self.causes:
+            return []
+        chances = self._rng(cause).random(len(could))
+        return [one for one, chance in zip(could, chances, strict=True) if chance < one.probability]
+
+
+def matching(pattern: str, names: Sequence[str]) -> list[int]:
+    """The numbers of the links whose names match."""
+    return [number for number, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]

@@ -51,7 +51,7 @@ class Ways:
     def most(self) -> Array:
         """The least capacity of each route and of the channel's cap, in B/s."""
         least = self.rates[self.slowest()].astype(np.float64)
-        return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf))
+        return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf)) if self.cap.any() else least
 
     def away(self) -> Array:
         """The latencies of each route together."""

@@ -195,6 +195,17 @@ def _leader() -> str:
     )
 
 
+def _scattered() -> str:
+    """A reduce_scatter of 2 GPUs, out of place."""
+    lines = ['<algo name="half" proto="Simple" nchunksperloop="2" ngpus="2" coll="reducescatter" inplace="0">']
+    for gpu in range(2):
+        lines.append(f'<gpu id="{gpu}" i_chunks="2" o_chunks="1" s_chunks="0">')
+        lines.append(f'<tb id="0" send="{1 - gpu}" recv="{1 - gpu}" chan="0">')
+        lines += [_step(0, "s", f"i {1 - gpu}", "o 0"), _step(1, "rrc", f"i {gpu}", "o 0"), "</tb></gpu>"]
+    return "\n".join([*lines, "</algo>", ""])
+
+
+SCATTERED: Final = _scattered()
 RING, ALL_PAIRS, LEADER = _ring(), _all_pairs(), _leader()
 
 
@@ -359,7 +370,16 @@ CSV: Final = "collective,ranks,size_bytes,time_us,cluster\nall_reduce,8,1024,12.
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
     "infragraph": INFRAGRAPH, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1), "goal": GOAL,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {"goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"]}
+KINDS: Final[dict[str, str]] = {  # what `--as` calls them
+    "nvidia-smi": "nvidia-smi", "nvidia-smi, old": "nvidia-smi", "topology": "nccl-topology",
+    "skeleton": "nccl-topology",
+    "graph": "nccl-graph", "infragraph": "infragraph", "goal": "goal",
+    **{name: "msccl" for name in FILES if name.startswith("msccl ")},
+    **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
+    **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "osu", "imb", "csv"), "measured"),
+}  # fmt: skip

@@ -752,6 +752,14 @@ def test_compare_max_mape(scenario: Path, measured: Path):
         assert bool(found.err) == bool(status)
 
 
+@pytest.mark.parametrize("limit", ["nan", "-3"])
+def test_compare_max_mape_is_a_percentage(scenario: Path, measured: Path, limit: str):
+    """What no error can be at most is told, and not taken for a limit that is kept."""
+    found = simcoll("compare", scenario, measured, "--max-mape", limit)
+    assert (found.status, found.out) == (2, "")
+    assert found.err.startswith(f"--max-mape {limit} is no error in percent; ")
+
+
 def test_compare_a_system():
     """`system=NAME` predicts every row of the table that names a known collective."""
     words = [

@@ -129,3 +129,13 @@ def test_any_text_is_a_tree_or_one_kind_of_error(text: str) -> None:
     """No input makes the reader fail in another way."""
     with contextlib.suppress(SimcollError):
         variants(config.parse(text, "f.yaml"), frozenset(), [])
+
+
+NUMERIC = st.text("0123456789eE.+-_xo:~", max_size=12)
+
+
+@given(st.dictionaries(NUMERIC, NUMERIC))
+def test_text_stays_text(value: dict[str, str]) -> None:
+    """What is written is read again as it was, also text that looks like a number, such as a hash of 9e47."""
+    for inline in (False, True):
+        assert config.parse(config.dump(value, inline=inline), "file").plain() == value

@@ -18,7 +18,7 @@ import simcoll as api
 from simcoll import algorithms, incoming, outgoing, registry, scenario, systems
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import parse_measured
-from simcoll.formats.schedules import document, goal, msccl, msccl_writer
+from simcoll.formats.schedules import document, goal, msccl, msccl_writer, mscclpp
 from simcoll.formats.topologies import smi
 from simcoll.notes import Notes
 from simcoll.results import read as read_results
@@ -247,6 +247,14 @@ def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
     assert [str(row) for row in leader][:1] == ["step 0: chunk 0→1: 1→0"]
 
 
+def test_buffers_of_one_block_are_the_ranks_own():
+    """The input of an all_gather and the output of a reduce_scatter, out of place, are block r of rank r."""
+    found = read(json.dumps(foreign.gather_plan()), mscclpp)
+    assert (found.collective, found.n_steps, found.messages) == ("all_gather", 1, 6)
+    found = read(foreign.SCATTERED)
+    assert [str(row) for row in found] == ["step 0: chunk 1: 0→1 reduce", "step 0: chunk 0: 1→0 reduce"]
+
+
 def test_what_is_only_sent_on_is_not_taken_for_stored():
     """A ring whose last sums are sent on and not stored is refused: `rrs` is taken at its word."""
     wrong = foreign.RING.replace('type="rrcs"', 'type="rrs"')
@@ -309,6 +317,22 @@ def test_levels_do_not_depend_on_hints(n: int, random: object):
     text = re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule))
     found = read(text)
     assert found.n_steps == schedule.n_steps and found.messages == schedule.messages
+
+
+@pytest.mark.parametrize("pair", ["all_to_all/direct", "all_gather/ring", "all_reduce/all_pairs", "broadcast/binomial"])
+def test_programs_of_others_take_as_long_as_ours(pair: str, tmp_path: Path):
+    """Without the places that we write into it, an exported schedule is another program's: on equal links it takes as
+    long as what it was made from, to the picosecond."""
+    schedule = algorithms.build(*pair.split("/"), 8)
+    (tmp_path / "p.xml").write_text(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
+    assert simcoll("import", tmp_path / "p.xml", "-o", tmp_path / "p.json").status == 0
+    which, _, name = pair.partition("/")
+    sets = ["size=[1 KiB, 64 MiB]", "model.sharing=[fair, fifo]", f"collective={which}"]
+    words = [word for item in (*sets, f"algorithm=[{name}, {tmp_path / 'p.json'}]") for word in ("--set", item)]
+    rows = simcoll("run", "quickstart", *words, "--json").json["points"]
+    times = {key: [row["time_us"] for row in rows if (row["algorithm"] == name) == key] for key in (True, False)}
+    assert len(times[True]) == 4 and times[True] == times[False]
+    assert simcoll("show", tmp_path / "p.json", "--diagram").status == 0
 
 
 # --- measurements ---

@@ -243,7 +243,10 @@ def test_buckets_are_predicted_as_they_are_called(tmp_path: Path):
 MISTAKES = [
     (["--ranks", "0"], 2, "--ranks: '0' is no number of ranks; write e.g. 2 or 2,4"),
     (["--ranks", "two"], 2, "--ranks: 'two' is no number of ranks; write e.g. 2 or 2,4"),
-    (["--timeout", "0"], 2, "--timeout 0 is no time to wait; give seconds above 0"),
+    (["--timeout", "0"], 2, "--timeout 0 is no time to wait; give seconds above 0, at most 1000000"),
+    (["--timeout", "nan"], 2, "--timeout nan is no time to wait; give seconds above 0, at most 1000000"),
+    (["--timeout", "inf"], 2, "--timeout inf is no time to wait; give seconds above 0, at most 1000000"),
+    (["--limit", "nan"], 2, "--limit nan is no time to run; give seconds above 0"),
     (["--limit", "-1"], 2, "--limit -1 is no time to run; give seconds above 0"),
     (["--ranks", "2", "--limit", "0.1"], 1, "not over after 0.1 s"),
     (["-o", "."], 2, "is a folder; give the name of a file"),
@@ -280,14 +283,15 @@ def test_nccl_needs_gpus(tmp_path: Path):
 
 
 def test_a_switch_that_reduces_is_refused():
-    """What only a switch can do is refused by name; beside what can be run it is left out and told of."""
+    """What only a switch can do is refused by name; beside what can be run it is left out and told of, once."""
     keys: dict[str, Any] = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "ranks": 2}
     with pytest.raises(RefusedError, match="all_reduce/nvls reduces in the network"):
         measure.run(points(algorithm="nvls", **keys))
     told: list[str] = []
-    found = measure.cases(points(algorithm=["nvls", "ring"], **keys), "gloo", told.append)
-    assert [case.says["algorithm"] for case in found] == ["ring"]
-    assert len(told) == 1
+    both = points(algorithm=["nvls", "ring"], size=["4 KiB", "8 KiB"], **keys)
+    found = measure.cases(both, "gloo", told.append)
+    assert [case.says["algorithm"] for case in found] == ["ring", "ring"]
+    assert len(told) == 1  # of both sizes
     assert told[0].startswith("left out: all_reduce/nvls")
 
 
@@ -504,20 +508,26 @@ def test_a_launch_is_bounded():
 
 
 @needs_proc
-@pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)])
+@pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, 143)])
 def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: Path):
-    """Interrupted, terminated or killed: its ranks end with it, and no table is written."""
+    """Interrupted, terminated or killed: its ranks end with it, and no table is written. Unless it was killed it takes
+    its folder along."""
     mark = str(uuid.uuid4())
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {SCRIPT}"  # as on a terminal
     path = scenario_file(tmp_path, RING + "measure: {repeats: 1000000}\n")
     words = ["measure", path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     command = [sys.executable, "-c", code, *map(str, words)]
-    with subprocess.Popen(command, env={**loopback(), MARK: mark}, stderr=subprocess.DEVNULL) as process:
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    surroundings = {**loopback(), MARK: mark, "TMPDIR": str(rooms)}
+    with subprocess.Popen(command, env=surroundings, stderr=subprocess.DEVNULL) as process:
         until(lambda: len(ranks_of(mark)) == 2)
+        assert list(rooms.glob("simcoll-*"))
         process.send_signal(blow)
         assert process.wait(timeout=30) == status
     until(lambda: not marked(mark))
     assert not (tmp_path / "t.csv").exists()
+    assert blow == signal.SIGKILL or not list(rooms.glob("simcoll-*"))
 
 
 # --- what goes over the wire ---

@@ -25,6 +25,7 @@ SHORT = {  # the large ones, cut down for every day; in full under `-m long`
     "h100-measured": ["ranks=[2, 8]", "size=[512 B, 1 MiB]"],
     "dgx-a100": ["ranks=[2, 8]", "size=[512 B, 1 MiB]"],
     "all-collectives": ["size=64 KiB"],
+    "llama3-step": ["topology.nodes=2", "workload.model=mlp"],
 }
 GATHER = {"collective": "gather", "size": "1 kB", "ranks": 2}
 Row = dict[str, Any]

@@ -176,6 +176,32 @@ def test_shipped_studies_name_cases_that_are_there():
             assert studies.case_file(folder, used.case) if used.case else find_measured(str(used.table))
 
 
+def test_tables_are_taken_from_the_studies_too(studies: Path):
+    """With `--reuse` and a folder of its own the report is made of the tables that lie with the studies."""
+    table = Path("validation/measured/star.csv").read_bytes()
+    found = simcoll("validate", "--reuse", "-o", "elsewhere")
+    assert (found.status, found.out) == (0, "elsewhere/REPORT.md\n")
+    assert not Path("elsewhere/measured").exists()
+    assert Path("validation/measured/star.csv").read_bytes() == table
+
+
+def test_what_a_device_does_is_taken_from_its_table(studies: Path):
+    """With `--reuse` a device is not measured anew either; a table that cannot be read is one clear error."""
+    pytest.importorskip("torch")
+    from simcoll.executors.dist.session import gpus
+
+    study("title: A device\nplace: device\n", "device")
+    table = Path(f"validation/measured/device-{'cuda' if gpus() else 'cpu'}.csv")
+    table.write_text("# a remark\nwhat,dtype,size_bytes,time_us\nreduce,float32,4000,8\n", encoding="utf-8")
+    assert simcoll("validate", "device", "--reuse").status == 0
+    assert "2e+03 ps/B" in report()
+    assert "| reduce | 8 |" in report()
+    table.write_text("what,dtype\nreduce,float32\n", encoding="utf-8")
+    found = simcoll("validate", "device", "--reuse")
+    assert (found.status, found.out) == (2, "")
+    assert found.err.startswith(f"{table}: is no table of what a device does; ")
+
+
 @pytest.mark.parametrize("name", ["small-gloo", pytest.param("small", marks=needs_root)])
 def test_a_small_study_runs_for_real(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two processes over loopback, and hosts on one switch: measured, predicted and reported in seconds; a second time

@@ -98,10 +98,27 @@ def test_a_step_waits_for_the_slow_rank() -> None:
     assert found["slowdown_shares"] == {"slow": 1.0}
 
 
+@pytest.mark.parametrize("profile", ["ideal", "slower"])
+def test_a_slow_link_is_a_topology_with_a_slow_link(profile: str, tmp_path: Any) -> None:
+    """Runs in which a link has a quarter of its bandwidth take what they take on a topology that is so, of a
+    collective and of a workload; a launch is paid as ever."""
+    (tmp_path / "slower.yaml").write_text("name: slower\nsource: test\nlaunch: 9 us\nmodel: {o_send: 1 us}\n")
+    common = {"profile": profile if profile == "ideal" else str(tmp_path / "slower.yaml")}
+    worse = {**STAR, "links": {"host2->switch": {"bandwidth": "2500 MB/s"}}}
+    varied = {"slow_links": [{"link": "host2->switch", "factor": 4}]}
+    for what in (RING, {"workload": ddp(4)}):
+        found = row(**what, **common, variability=varied, replications=2)
+        (point,) = given(**what, **common, topology=worse, replications=None)
+        assert found["time_us_p50"] == pytest.approx(run_point(point)["time_us"], abs=1e-5)
+        assert found["time_us_p50"] > found["time_us"]
+        assert found["slowdown_shares"] == {"slow_links": 1.0}
+
+
 def test_shares_add_to_one_and_tell_the_culprit() -> None:
     """Where one rank is far slower than all jitter it has nearly all of the blame."""
     varied = {"launch_skew": SKEW, "compute_jitter": {"sigma": 0.01}, "slow": [{"rank": 2, "factor": 3}]}
-    shares = row(workload=ddp(4), variability=varied)["slowdown_shares"]
+    link = {"link": "host1->*", "factor": 1.1, "probability": "50 %"}
+    shares = row(workload=ddp(4), variability={**varied, "slow_links": [link]}, replications=20)["slowdown_shares"]
     assert set(shares) == set(CAUSES)
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["slow"] > 0.9
@@ -150,7 +167,14 @@ def test_what_is_wrong_is_told(keys: dict[str, Any], said: str) -> None:
         given(**RING, **keys)
 
 
-def test_a_rank_that_is_not_there_cannot_be_slow() -> None:
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [
+        ({"slow": [{"rank": 9, "factor": 2}]}, "there is no rank 9"),
+        ({"slow_links": [{"link": "host9->*", "factor": 2}]}, "no link is called 'host9->*'"),
+    ],
+)
+def test_what_is_not_there_cannot_be_slow(slow: dict[str, Any], said: str) -> None:
     """That is known when the topology is."""
-    (point,) = given(**RING, variability={"slow": [{"rank": 9, "factor": 2}]})
-    assert "there is no rank 9" in run_point(point)["status"]
+    (point,) = given(**RING, variability=slow)
+    assert said in run_point(point)["status"]

@@ -331,6 +331,23 @@ def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) 
     assert (found.algorithms, found.told["protocol"]) == ((alone.algorithm,), alone.protocol)
 
 
+@pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_both_engines_time_every_template_alike(template: str, sharing: str) -> None:
+    """A step is as long in the event engine as in the fast one, compiled or not, to the picosecond."""
+    more = {
+        "tensor_parallel": {"degree": 2, "activations": "1 MiB"},
+        "pipeline": {"stages": 2, "microbatches": 3, "activations": "1 MiB"},
+        "moe": {"experts": "1 ms", "skew": 1, "degree": 2, "activations": "1 MiB"},
+    }
+    keys = {"template": template, "layers": layers(4, "1 MiB", "100 us", "50 us"), **more.get(template, {})}
+    fast_one = step(keys, model={"sharing": sharing})
+    slow_one = step(keys, model={"sharing": sharing}, engine="event")
+    assert (fast_one.engine, slow_one.engine) == ("fast", "event")
+    assert fast_one.step_ps == slow_one.step_ps
+    assert fast.run(fast_one.program, compiled=False).timeline == event.run(fast_one.program)
+
+
 # --- the row, and what is refused ---
 
 

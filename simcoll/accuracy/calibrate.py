@@ -206,6 +206,8 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
     for name in ("grid", *parameters.BLOCKS):
         what, _, key = name.partition(".")
+        if name not in texts and key and getattr(getattr(profile.kernels, what), key) is None:
+            continue
         text = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
         if key:
             found.setdefault(what, {})[key] = text

@@ -8,7 +8,7 @@ mean error, to which each thing that they assume adds something.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -20,6 +20,7 @@ from simcoll import sweep
 from simcoll.accuracy import hypotheses, join, scores
 from simcoll.accuracy.hypotheses import HEALTHY, Hypothesis
 from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.questions import Asking
 from simcoll.accuracy.retiming import Question
 from simcoll.errors import InputError, RefusedError
@@ -33,7 +34,6 @@ Mask = NDArray[np.bool_]
 Document = dict[str, Any]
 
 SCHEMA: Final = "simcoll.diagnose/1"
-BAD: Final = 1.1  # a row is bad if it took more than so many times as long as that of twice the size
 SMALL: Final = 16 << 10  # bytes up to which a launch is most of what is measured
 ALLOWED: Final = 5.0  # us by which launches differ from one sound way of measuring to another
 PENALTY: Final = 0.015  # of mean error, for each thing that a hypothesis assumes
@@ -103,24 +103,11 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     if not asked.rows:
         what = f"{source}: none of {len(selected)} measured rows can be predicted"
         raise InputError(what, next(iter(refused), "give rows of collectives that are known here"))
-    marked = np.array(bad(asked.rows))
+    marked = np.array(suspicious(asked.rows))
     if marked.all():
         raise InputError(f"{source}: every row is slower than that of twice the size", "measure again")
     ranked = _ranked(asked, ~marked)
     return _document(system, asked, marked, ranked, refused)
-
-
-def bad(rows: Sequence[Row]) -> list[bool]:
-    """Of each row whether it took more than BAD times as long as that of twice the size, all else alike."""
-    took: dict[object, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        took[_series(row)][row.size_bytes] = row.time_us
-    return [row.time_us > BAD * took[_series(row)].get(2 * row.size_bytes, np.inf) for row in rows]
-
-
-def _series(row: Row) -> object:
-    others = tuple(sorted((name, text) for name, text in row.others.items() if not name.endswith(("_us", "_GBps"))))
-    return row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, row.harness, others
 
 
 # --- rows as questions ---

@@ -203,6 +203,11 @@ class _Estimating:
                 notes.append(f"{name} is above 100 %: the topology understates its links, or another schedule ran")
             elif self._stuck(line, j):
                 notes.append(f"{name} has no effect from where it stands on: something else is slower")
-            elif line.values[j] > AT_LIMIT * self._bounds.upper[j]:
+            elif self._at_limit(line.values[j], self._bounds.lower[j], self._bounds.upper[j]):
                 notes.append(f"{name} stands at the most that is allowed: the model lacks what these rows show")
         return notes
+
+    @staticmethod
+    def _at_limit(cost: float, least: float, most: float) -> bool:
+        """Whether a cost can go no further. That it costs nothing is no limit but an answer."""
+        return cost > AT_LIMIT * most or AT_LIMIT * cost < least

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import simcoll
-from simcoll.accuracy import scores
+from simcoll.accuracy import join, scores
 from simcoll.accuracy.studies import PLACES, Study
 from simcoll.accuracy.validate import Finding, Scored, machine
 from simcoll.errors import InputError
@@ -43,7 +43,7 @@ def write(folder: Path, findings: Sequence[Finding]) -> Path:
 
 def goals(finding: Finding) -> list[Goal]:
     """The goals of a study, reached or not. On rows that were not fitted; order and regret on all."""
-    held = [one for one in finding.scored if not one.fitted]
+    held = _held(finding)
     errors = scores.errors(one.point.error for one in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
     intervals = scores.intervals([one.point for one in _unseen(finding, held)]) or {}
@@ -70,6 +70,11 @@ def goals(finding: Finding) -> list[Goal]:
         if limit is not None
         for sign, met in [how(limit, got)]
     ]
+
+
+def _held(finding: Finding) -> list[Scored]:
+    """The rows that no fit has seen, without those that cannot be right."""
+    return [one for one in finding.scored if not one.fitted and not one.suspicious]
 
 
 def _most(limit: float, got: float | None) -> tuple[str, bool]:
@@ -115,7 +120,8 @@ def _lines(findings: Sequence[Finding], pictures: Mapping[str, Sequence[Path]]) 
     every = [goal for finding in findings if finding.why_not is None for goal in goals(finding)]
     if every:
         yield "## Goals\n"
-        columns = ("study", "what, on held-out rows", "goal", "reached", "")
+        yield "Errors and intervals are of held-out rows; order and regret compare all algorithms, fitted or not.\n"
+        columns = ("study", "what", "goal", "reached", "")
         yield from _table(columns, [(*goal[:4], "met" if goal.met else "**missed**") for goal in every])
     for finding in findings:
         yield from _section(finding, pictures.get(finding.study.name, ()))
@@ -200,13 +206,18 @@ def _errors(finding: Finding) -> Iterator[str]:
     """By case and whether fitted; by algorithm and by region what was held out."""
     rows: list[tuple[object, ...]] = [
         (case, "fitted" if fitted else "held out", *_told(its))
-        for (case, fitted), its in _by(finding.scored, lambda one: (one.case, one.fitted))
+        for (case, fitted), its in _by([s for s in finding.scored if not s.suspicious], lambda s: (s.case, s.fitted))
     ]
-    held = [one for one in finding.scored if not one.fitted]
+    held = _held(finding)
     if held:
         rows.append(("**all**", "held out", *_told([one.point for one in held])))
+    if odd := [one.point for one in finding.scored if one.suspicious]:
+        rows.append(("all", "suspicious", *_told(odd)))
     yield "Errors in percent:\n"
     yield from _table(("case", "rows are", *ERRORS), rows)
+    if odd:
+        yield "Suspicious rows took more than 1.1 times what twice their size took; they do not count for the goals.\n"
+    yield from _beside_rivals(finding)
     rows = [(name, *_told(its)) for name, its in _by(held, lambda one: one.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)
@@ -214,6 +225,26 @@ def _errors(finding: Finding) -> Iterator[str]:
     if len(regions) > 1:
         rows = [(r["region"], *(_number(r[name]) for name in ERRORS)) for r in regions]
         yield from _table(("held out, by region", *ERRORS), rows)
+
+
+def _beside_rivals(finding: Finding) -> Iterator[str]:
+    """Mean errors of each fit on rows that it has not seen, and those of simple ways on the same rows."""
+    if not finding.rivals:
+        return
+    by_fit = dict(_by([one for one in finding.scored if not one.fitted], lambda one: one.fit))
+    names = list(next(iter(finding.rivals.values())))
+    rows = [
+        (label, len(its), _number(scores.errors(p.error for p in its)["mape"]), *(_or_none(found[n]) for n in names))
+        for label, found in finding.rivals.items()
+        for its in [by_fit.get(label, [])]
+        if its
+    ]
+    yield "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
+    yield from _table(("fit", "rows", "**simcoll**", *names), rows)
+
+
+def _or_none(value: float | None) -> str:
+    return "–" if value is None else _number(value)
 
 
 def _told(points: Sequence[Any]) -> list[str]:
@@ -226,13 +257,19 @@ def _number(value: float) -> str:
 
 
 def _verdicts(finding: Finding) -> Iterator[str]:
-    held = [one for one in finding.scored if not one.fitted]
-    intervals = scores.intervals([one.point for one in _unseen(finding, held)])
+    held = _held(finding)
+    unseen = _unseen(finding, held)
+    intervals = scores.intervals([one.point for one in unseen])
     if intervals:
+        which = "held-out times" if len(unseen) == len(held) else "times of cases that no fit has touched"
         yield (
-            f"90 % intervals hold {intervals['coverage']:.1f} % of {intervals['points']} measured times; "
+            f"90 % intervals hold {intervals['coverage']:.1f} % of {intervals['points']} {which}; "
             f"their mean width is {intervals['width']:.1f} % of the prediction.\n"
         )
+        if len(unseen) < len(held):
+            yield "The other held-out rows tell how wide intervals are, so they cannot tell whether these hold.\n"
+        elif any(one.fitted for one in finding.scored):
+            yield "These same rows told how wide intervals are, so this is no test of them.\n"
     ranking = scores.ranking(*_tables(finding.scored))
     if ranking:
         order = "" if ranking["in_order"] is None else f"; {ranking['in_order']:.1f} % of {ranking['pairs']} pairs "
@@ -291,7 +328,8 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
 
 
 def _panels(study: Study) -> Sequence[str]:
-    return ("case", *(study.by or ("ranks",)))
+    told = [column for column in study.by if column in join.KEYS]
+    return ("case", *(told or ("ranks",)))
 
 
 def check(findings: Sequence[Finding]) -> list[Goal]:

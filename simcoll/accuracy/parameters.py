@@ -24,21 +24,23 @@ PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own"),
-    "LL128": ("hop", "rate"),
-    "Simple": ("start", "hop", "own"),
+    "LL": ("hop", "first", "rate", "own", "net"),
+    "LL128": ("hop", "rate", "net"),
+    "Simple": ("start", "hop", "own", "net"),
     "NVLS": ("hop", "reach"),
     "P2P": ("start", "hop", "rate", "own", "reach"),
 }
 _AS: Final = {
     "grid": "launch",
     "hop": "launch",
+    "net": "launch",
     "start": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
     "reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
+USUAL_REACH: Final = 0.8  # where a fit of a share begins that the profile leaves to NCCL's figures
 MOST_OWN: Final = 4.0  # as `Block` has it
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one that ran
 
@@ -94,6 +96,8 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
 def _of_kernels(name: str, kernels: Kernels) -> float:
     what, _, key = name.partition(".")
     value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
+    if value is None:
+        return 1 / USUAL_REACH
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
     return above / value if above and value else float(value)
 

@@ -140,6 +140,7 @@ class _Call(_Run):
             program,
             params=dataclasses.replace(program.params, **self.lowered.params(costs)),
             bandwidths=np.array([self.lowered.bandwidth(link, setting.links, costs) for link in self.links], np.int64),
+            latencies=np.array(self.lowered.latencies(costs), np.int64),
         )
         timeline = fast.run(program, hops=False).timeline
         if timeline is None:

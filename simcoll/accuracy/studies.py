@@ -6,16 +6,19 @@ others have made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from simcoll import config
 from simcoll.config import Model, Node
 from simcoll.errors import InputError, did_you_mean
+from simcoll.formats.measured import read_measured
 from simcoll.profile import find_profile
+from simcoll.systems import load_system, shipped_systems
 
 STUDIES, CASES = "studies", "cases"  # folders
 Place = Literal["loopback", "lab", "nccl", "one-gpu", "tables", "device"]
@@ -57,13 +60,18 @@ class Goals(Model):
 
 
 class Used(Model):
-    """A case, or a table of a system, and which of its rows are fitted: `all`, `nothing`, every second size of each
-    series, or those with certain values in certain columns. `score` says which of the others count; default: all."""
+    """A case, or a table of a system, and which of its rows are fitted.
+
+    `fit`: `all`, `nothing`, every second size of each series, or those with certain values in certain columns. `where`
+    keeps rows, `score` says which of those that are not fitted count; default: all. `profile` takes the place of the
+    study's.
+    """
 
     case: str | None = None
     table: str | None = None
     system: str | None = None
-    where: dict[str, str] = Field(default_factory=dict)
+    where: dict[str, list[str]] = Field(default_factory=dict)
+    profile: Annotated[str, AfterValidator(_profile)] | None = None
     fit: Literal["all", "nothing", "every second size"] | dict[str, list[str]] = "nothing"
     score: dict[str, list[str]] | None = None
 
@@ -126,3 +134,52 @@ def case_file(folder: Path, name: str) -> Path:
         known = [file.stem for file in (folder / CASES).glob("*.yaml")]
         raise InputError(f"{path}: there is no such case", did_you_mean(name, known))
     return path
+
+
+THREE: Final = ["all_reduce", "all_gather", "reduce_scatter"]
+WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # of a table that someone brings: name, title, how
+    ("zero-shot", "nothing fitted, the system's profile", {"fit": "nothing"}),
+    ("half", "every second size", {"fit": "every second size"}),
+    ("from-all-reduce", "from all-reduce to the others", {"fit": {"collective": ["all_reduce"]}}),
+)
+
+
+def of_tables(folder: Path) -> list[Study]:
+    """Studies of the measured tables (`*.csv`) of a folder, each in the ways above.
+
+    Raises InputError if there is no table, and for one whose column `system` names no GPU that a shipped system has.
+    """
+    tables = sorted(folder.glob("*.csv"))
+    if not tables:
+        raise InputError(f"{folder}: has no *.csv", "give a folder of measured tables with --tables")
+    return [
+        Study(
+            name=f"{table.stem}-{way}",
+            title=f"{table.stem}: {title}",
+            place="tables",
+            profile=load_system(system).profile or "nccl",
+            by=("system",),
+            cases=(Used(table=str(table), system=system, where={"collective": collectives}, **how),),
+        )
+        for table in tables
+        for rows in [read_measured(table)]
+        for system in [_system_of(rows[0].system or "", table)]
+        for collectives in [sorted({row.collective for row in rows} & set(THREE))]
+        for way, title, how in WAYS
+        if collectives and (way != "from-all-reduce" or {"all_reduce"} < set(collectives))
+    ]
+
+
+def _system_of(text: str, table: Path) -> str:
+    """The shipped system whose GPU a text names: `h100_sxm`, `GB200`; of several the one with the longest name."""
+    plain = _letters(text)
+    gpus = {name: load_system(name).gpu for name in shipped_systems()}
+    words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
+    fits = [name for name, word in words.items() if word in plain]
+    if not fits:
+        raise InputError(f"{table}: which system {text!r} is, is not known", f"name one of {', '.join(words)}")
+    return max(fits, key=lambda name: len(words[name]))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())

@@ -10,15 +10,16 @@ import dataclasses
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from simcoll import scenario, sweep
-from simcoll.accuracy import calibrate, fitting, join, samples, studies
+from simcoll.accuracy import calibrate, fitting, join, quality, samples, studies
+from simcoll.accuracy import rivals as rivals_of
 from simcoll.accuracy.calibrate import Beginning, Calibrated
 from simcoll.accuracy.questions import Asking
 from simcoll.accuracy.studies import Study, Used
@@ -69,6 +70,8 @@ class Scored:
     point: join.Point
     fitted: bool
     spread: float | None
+    fit: str
+    suspicious: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,7 @@ class Finding:
     materials: tuple[Material, ...] = ()
     fits: tuple[tuple[str, Calibrated], ...] = ()
     scored: tuple[Scored, ...] = ()
+    rivals: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     device: tuple[dict[str, Any], ...] = ()
 
 
@@ -87,7 +91,8 @@ class Finding:
 class Way:
     """How studies are carried out: their folder, where results go, and how long a transfer may take.
 
-    With `reuse` tables that were measured before are taken as they are.
+    With `reuse` tables that were measured before, and lie where results go or else in the studies' folder, are taken as
+    they are.
     """
 
     folder: Path
@@ -109,22 +114,25 @@ def carry_out(study: Study, way: Way) -> Finding:
     materials = tuple(_kept(_material(study, used, way)) for used in study.cases)
     fits: list[tuple[str, Calibrated]] = []
     scored: list[Scored] = []
+    rivals: dict[str, dict[str, float | None]] = {}
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         for label, its in _groups(study, materials):
-            profile, found = study.profile, _fitted(study, its)
+            profile, found = _begins(study, its), _fitted(study, its)
             if found:
                 fits.append((label, found))
                 profile = str(Path(folder) / f"{study.name}-{len(fits)}.yaml")
                 write_atomically(Path(profile), found.text)
-            scored += _scored(its, profile)
+            scored += _scored(its, profile, label)
+            if study.place == "tables":
+                rivals[label] = _rivals(its)
     if len(fits) == 1:
         write_atomically(way.output / PROFILES / f"{study.name}.yaml", fits[0][1].text)
-    return Finding(study, None, materials, tuple(fits), tuple(scored))
+    return Finding(study, None, materials, tuple(fits), tuple(scored), rivals)
 
 
 def _why_not(study: Study, way: Way) -> str | None:
     """Why a study cannot be carried out here."""
-    if way.reuse and all(_table(way, used).exists() for used in study.cases if used.case):
+    if study.cases and all(_measured_before(way, str(used.case)) for used in study.cases if used.case):
         return None
     if study.place == "lab":
         return namespaces.why_not()
@@ -138,24 +146,33 @@ def _why_not(study: Study, way: Way) -> str | None:
 # --- rows ---
 
 
-def _table(way: Way, used: Used) -> Path:
-    return way.output / MEASURED / f"{used.case}.csv"
+def _measured_before(way: Way, name: str) -> Path | None:
+    """The table of that name which is taken as it is, if any."""
+    folders = (way.output, way.folder) if way.reuse else ()
+    there = (folder / MEASURED / f"{name}.csv" for folder in folders)
+    return next((path for path in there if path.exists()), None)
 
 
 def _material(study: Study, used: Used, way: Way) -> Material:
     if used.table:
         return _of_table(used)
     points = scenario.load(str(studies.case_file(way.folder, str(used.case))))
-    path = _table(way, used)
-    if not (way.reuse and path.exists()):
+    path = _measured_before(way, str(used.case))
+    if path is None:
+        path = way.output / MEASURED / f"{used.case}.csv"
         _measure(study, points, path, way)
     data = path.read_bytes()
     table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
     ours = [row for row in table if row.harness == OURS] or table
     predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, ours)]
-    pairs = join.pairs(join.select(ours, used.where), predicted, {})
+    pairs = join.pairs(_selected(ours, used), predicted, {})
     rows = tuple(record["row"] for record, _ in pairs)
     return Material(used, tuple(table), rows, tuple(p["point"] for _, p in pairs), _source(path, data, rows))
+
+
+def _selected(rows: Sequence[Row], used: Used) -> list[Row]:
+    keep = join.among(rows, used.where, f"{used.name}: where")
+    return list(itertools.compress(rows, keep))
 
 
 def _kept(material: Material) -> Material:
@@ -187,6 +204,8 @@ def _device(way: Way) -> tuple[dict[str, Any], ...]:
     from simcoll.executors.dist.session import gpus
 
     name: Literal["cuda", "cpu"] = "cuda" if gpus() else "cpu"
+    if path := _measured_before(way, f"device-{name}"):
+        return tuple(probes.read(path))
     way.tell(f"{name}: measuring")
     rows = probes.device(name, tell=way.tell)
     rows += probes.one_rank("nccl" if name == "cuda" else "gloo", timeout_s=way.timeout_s, tell=way.tell)
@@ -198,7 +217,7 @@ def _of_table(used: Used) -> Material:
     path, asking = find_measured(str(used.table)), Asking(str(used.system))
     data = path.read_bytes()
     table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
-    asked = [(row, asking.points(row)) for row in join.select(table, used.where)]
+    asked = [(row, asking.points(row)) for row in _selected(table, used)]
     kept = [(row, points[0]) for row, points in asked if len(points) == 1]
     if not kept:
         raise InputError(f"{path.name}: no row can be predicted", f"see the `where` of {used.name}")
@@ -234,7 +253,8 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     told = [(m, chosen) for m, chosen in told if chosen.any()]
     if not told:
         return None
-    begins = {"profile": study.profile}
+    begin_with = _begins(study, materials)
+    begins = {"profile": begin_with}
     pairs = [
         (row, point.scenario.model_copy(update=begins))
         for m, _ in told
@@ -246,7 +266,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     begin = Beginning(
         name=study.name,
         params=pairs[0][1].params(),
-        profile=load_profile(study.profile),
+        profile=load_profile(begin_with),
         topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in told)),
         sources=[m.source for m, _ in told],
         split="; ".join(f"{m.used.name}: {_said(m.used)}" for m, _ in told),
@@ -255,14 +275,30 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     return calibrate.fitted(some, chosen, begin, free=study.free, notes=notes)
 
 
+def _begins(study: Study, materials: Sequence[Material]) -> str:
+    """The profile that a fit begins with, or that predicts where nothing is fitted."""
+    return materials[0].used.profile or study.profile
+
+
+def _rivals(materials: Sequence[Material]) -> dict[str, float | None]:
+    """What others make of the rows that are scored, from those that are fitted."""
+    told = [
+        (row, point, fitted) for m in materials for row, point, fitted in zip(m.rows, m.points, m.chosen(), strict=True)
+    ]
+    known = [row for row, _, fitted in told if fitted]
+    return rivals_of.errors(known, [(row, point) for row, point, fitted in told if not fitted])
+
+
 def _said(used: Used) -> str:
     if isinstance(used.fit, str):
         return used.fit
     return " and ".join(f"{column} {', '.join(values)}" for column, values in used.fit.items())
 
 
-def _scored(materials: Sequence[Material], profile: str) -> Iterator[Scored]:
+def _scored(materials: Sequence[Material], profile: str, label: str) -> Iterator[Scored]:
     for material in materials:
+        bad = quality.suspicious(material.table)
+        odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})
             predicted: dict[str, Any] = sweep.run_point(dataclasses.replace(point, scenario=asked))
@@ -270,7 +306,8 @@ def _scored(materials: Sequence[Material], profile: str) -> Iterator[Scored]:
             if not found:
                 raise InputError(f"{material.used.name}: {predicted['status']}", "leave such points out of the case")
             spread = row.others.get("spread")
-            yield Scored(material.used.name, found[0], fitted, float(spread) if spread else None)
+            told = float(spread) if spread else None
+            yield Scored(material.used.name, found[0], fitted, told, label, id(row) in odd)
 
 
 def machine() -> str:

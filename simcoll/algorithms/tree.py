@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -44,13 +44,44 @@ def double_binary_tree(request: Request) -> Iterator[Part]:
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), with the
     trees as NCCL builds them. For odd n rank 0 is inner in both.
     """
-    first, rank = bit_tree(request.n), np.arange(request.n)
-    # A rank's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
-    alias = request.n - 1 - rank if request.n % 2 == 0 else (rank - 1) % request.n
-    real = np.argsort(alias)
-    second = np.where(first[alias] < 0, -1, real[first[alias]])
-    yield from together(*(patterns.tree_reduce(parent, half) for half, parent in enumerate((first, second))))
-    yield from together(*(patterns.tree_broadcast(parent, half) for half, parent in enumerate((first, second))))
+    yield from _through_both(two_trees(request.n))
+
+
+def two_trees(n: int) -> tuple[Index, Index]:
+    """Parents (−1 at the root) in two binary trees of which a leaf of one is an inner node of the other."""
+    first, node = bit_tree(n), np.arange(n)
+    # A node's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
+    alias = n - 1 - node if n % 2 == 0 else (node - 1) % n
+    return first, np.where(first[alias] < 0, -1, np.argsort(alias)[first[alias]])
+
+
+def _through_both(parents: Sequence[Index]) -> Iterator[Part]:
+    yield from together(*(patterns.tree_reduce(parent, half) for half, parent in enumerate(parents)))
+    yield from together(*(patterns.tree_broadcast(parent, half) for half, parent in enumerate(parents)))
+
+
+@register(
+    "all_reduce",
+    "chain_tree",
+    chunks=lambda request: 2,
+    pipelined=True,
+    uses_groups=True,
+)
+def chain_tree(request: Request) -> Iterator[Part]:
+    """Down a chain in each group to its first rank, two binary trees across, half the data each, and back; any groups.
+
+    As NCCL's tree runs over nodes; its chains begin at other ranks for other channels.
+    """
+    groups = request.two_levels()
+    yield from _through_both([_chained(groups, across) for across in two_trees(len(groups))])
+
+
+def _chained(groups: Sequence[Sequence[int]], across: Index) -> Index:
+    """Parents of all ranks: within a group the rank before, of its first rank the first of the parent group."""
+    parent = np.empty(sum(map(len, groups)), np.int64)
+    for ranks, above in zip(groups, across.tolist(), strict=True):
+        parent[list(ranks)] = [groups[above][0] if above >= 0 else -1, *ranks[:-1]]
+    return parent
 
 
 def bit_tree(n: int) -> Index:

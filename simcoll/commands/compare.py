@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from simcoll.commands.options import JSON, SETS, measured_text
+from simcoll.errors import InputError
 
 
 @click.command()
@@ -36,6 +37,8 @@ def compare(
     from simcoll import pictures, report
     from simcoll.accuracy.compare import compared
 
+    if max_mape is not None and not max_mape >= 0:
+        raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
     document = compared(predicted, measured_text(measured), measured, where, sets)
     if output:
         for path in pictures.comparison(document, output):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.commands.options import QUIET, SETS, TIMEOUT
+from simcoll.commands.options import QUIET, SETS, TIMEOUT, check_timeout
 from simcoll.commands.progress import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -65,7 +65,7 @@ def measure(
     from simcoll.scenario import load
 
     _check(timeout, output)
-    if limit is not None and limit <= 0:
+    if limit is not None and not limit > 0:
         raise InputError(f"--limit {limit:g} is no time to run", "give seconds above 0")
     if one_gpu and backend != "nccl":
         raise InputError("--one-gpu is of NCCL's ranks", "add --backend nccl")
@@ -147,8 +147,7 @@ def _ranks(text: str | None) -> list[str]:
 
 def _check(timeout: float, output: Path | None) -> None:
     """Told before a long run and not after it."""
-    if timeout <= 0:
-        raise InputError(f"--timeout {timeout:g} is no time to wait", "give seconds above 0")
+    check_timeout(timeout)
     if output and output.is_dir():
         raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")
 

@@ -14,6 +14,12 @@ SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
+def check_timeout(timeout: float) -> None:
+    """Raise InputError where `--timeout` is no time that torch.distributed can wait, before a long run."""
+    if not 0 < timeout <= LONGEST_S:
+        raise InputError(f"--timeout {timeout:g} is no time to wait", f"give seconds above 0, at most {LONGEST_S:.0f}")
+
+
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
     try:
@@ -35,4 +41,5 @@ def measured_text(name: str) -> str:
 TIMEOUT = click.option(
     "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take."
 )
+LONGEST_S = 1e6  # what torch.distributed is given as a time-out has to be a number of milliseconds
 QUIET = click.option("--quiet", is_flag=True, help="No progress.")

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from simcoll.commands.options import JSON, read_text
 from simcoll.errors import InputError
 
+if TYPE_CHECKING:
+    from simcoll.schedule import Schedule
+
 
 @click.command()
-@click.argument("name", metavar="COLLECTIVE/ALGORITHM")
-@click.option("--ranks", required=True, metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
+@click.argument("name", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json")
+@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
 @click.option("--root", default=0, show_default=True)
 @click.option("--data", is_flag=True, help="What every rank holds before and after.")
 @click.option("--diagram", is_flag=True, help="A space-time picture.")
 @JSON
-def show(name: str, ranks: str, root: int, data: bool, diagram: bool, as_json: bool) -> None:
+def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_json: bool) -> None:
     """Show what an algorithm does: transfers, counts, data."""
     from simcoll import cheatsheet, report
     from simcoll.formats.schedules import document
 
+    if document.is_file(name):
+        _show_one(document.read(name), data, diagram, as_json)
+        return
+    if ranks is None:
+        raise InputError(f"{name}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
     numbers = _rank_counts(ranks)
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
@@ -35,11 +44,19 @@ def show(name: str, ranks: str, root: int, data: bool, diagram: bool, as_json: b
         print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
     elif len(numbers) > 1:
         print(report.count_table(name, cheatsheet.count_rows(name, numbers)))
+    else:
+        _show_one(cheatsheet.build(name, numbers[0], root), data, diagram, as_json=False)
+
+
+def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> None:
+    from simcoll import cheatsheet, report
+    from simcoll.formats.schedules import document
+
+    if as_json:
+        print(document.dump(schedule))
     elif data or diagram:
-        schedule = cheatsheet.build(name, numbers[0], root)
         print("\n\n".join([*([cheatsheet.data(schedule)] * data), *([cheatsheet.diagram(schedule)] * diagram)]))
     else:
-        schedule = cheatsheet.build(name, numbers[0], root)
         print(schedule)
         print(report.counts_line(schedule))
 

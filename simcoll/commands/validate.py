@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.commands.options import QUIET, TIMEOUT
+from simcoll.commands.options import QUIET, TIMEOUT, check_timeout
 from simcoll.commands.progress import Lines
 
 
@@ -17,11 +17,18 @@ from simcoll.commands.progress import Lines
     "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: --folder]")
-@click.option("--reuse", is_flag=True, help="Take tables that are there, measure what is missing.")
+@click.option("--tables", type=click.Path(path_type=Path), help="Also a study of each measured table of this folder.")
+@click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
 @TIMEOUT
 @QUIET
 def validate(
-    studies: tuple[str, ...], folder: Path, output: Path | None, reuse: bool, timeout: float, quiet: bool
+    studies: tuple[str, ...],
+    folder: Path,
+    output: Path | None,
+    tables: Path | None,
+    reuse: bool,
+    timeout: float,
+    quiet: bool,
 ) -> int:
     """Measure, fit, predict, and report how good predictions are.
 
@@ -33,9 +40,11 @@ def validate(
     from simcoll.accuracy import studies as known
     from simcoll.accuracy.validate import Way, carry_out
 
+    check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
     way = Way(folder, output or folder, reuse, timeout, tell)
-    found = [carry_out(study, way) for study in known.load(folder, studies)]
+    asked = [*known.load(folder, studies), *(known.of_tables(tables) if tables else ())]
+    found = [carry_out(study, way) for study in asked]
     missed = findings.check(found)
     print(findings.write(way.output, found))
     for finding in found:

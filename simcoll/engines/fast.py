@@ -117,7 +117,8 @@ class _Run:
         time no version can be complete, by transfer. None where all are 0."""
         gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
         caps = self.ways.at_rates(cap) if cap.any() else NO_TIMES
-        return self.gives(gap if gap.any() else NO_TIMES, caps, self.receive(), self.came())
+        gaps = np.ascontiguousarray(gap) if gap.any() else NO_TIMES
+        return self.gives(gaps, caps, self.receive(), self.came())
 
     def receive(self) -> Array:
         program = self.program
@@ -196,8 +197,12 @@ class _Run:
         sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
         first = np.where(program.channel_before == NONE, sender, NONE) if count else index
         added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
-        for i in np.flatnonzero(first >= 0).tolist():
-            pending[i] += 1
+        begins = np.flatnonzero(first >= 0)
+        if self.loops.compiled:
+            pending[begins] += 1
+        else:
+            for i in begins.tolist():
+                pending[i] += 1
         to_do = np.ones(count, np.int32)
         for of in (first, receiver):
             to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)

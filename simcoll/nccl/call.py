@@ -13,7 +13,7 @@ from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
 from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, Protocol
+from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
 from simcoll.nccl.protocols import chunk_bytes, figures
 from simcoll.nccl.selection import Selection
@@ -25,7 +25,7 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("ring", "reduce_scatter"): "ring",
     ("ring", "broadcast"): "chain",
     ("ring", "reduce"): "chain",
-    ("tree", "all_reduce"): "double_binary_tree",
+    ("tree", "all_reduce"): "chain_tree",
     ("nvls", "all_reduce"): "nvls",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
@@ -48,6 +48,8 @@ class Call:
     itemsize: int
     channels: int
     threads: int
+    usual_reach: float = 1.0
+    nics: float = 1.0
 
     @property
     def kind(self) -> Kind:
@@ -89,7 +91,7 @@ class Call:
         if self.kind == "NVLS":
             return {"o_send": block.hop}
         if self.kind == "P2P":
-            return {}
+            return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
         return {"o_recv": block.hop + self._handled(block)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
@@ -101,9 +103,17 @@ class Call:
         step = _service(self.piece, bandwidth) if self.protocol == "Simple" else self._handled(block)
         return launch + wide + block.start + (0 if self.kind == "NVLS" else round(block.own * step))
 
-    def share_of_links(self, costs: Kernels) -> float:
-        """What a channel has of them: where links are what limits it, what all channels reach is shared."""
-        return self.block(costs).reach / (self.channels if self.kind in ("Simple", "NVLS") else 1)
+    def share_of_links(self, costs: Kernels, outer: bool) -> float:
+        """What a channel has of links within a node, or of those to the network (`outer`), of which rings use `nics`.
+
+        Where links are what limits it, what all channels reach is shared.
+        """
+        reach = self.block(costs).reach
+        found = self.usual_reach if reach is None else reach
+        if outer:
+            wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
+            return found * wire * min(1.0, self.nics / self.channels)
+        return found / self.channels if self.kind in ("Simple", "NVLS") else found
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""
@@ -133,21 +143,30 @@ def call(
     algorithm: Algorithm | Literal["auto", "p2p"] = "auto",
     protocol: Protocol | Literal["auto"] = "auto",
 ) -> Call:
-    """What NCCL does with a call, or would with that algorithm and protocol. Raises RefusedError if it could not."""
+    """What NCCL does with a call, or would with that algorithm and protocol; of algorithms that are modelled: the next
+    choice where NCCL would take another. Raises RefusedError if there is none.
+    """
     if ("p2p", collective) in OURS:
         usual: Protocol = "LL" if nbytes // comm.ranks <= P2P_LL else "Simple"
         return Call(comm, collective, "p2p", usual if protocol == "auto" else protocol, nbytes, itemsize, 1, 0)
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
         raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
+    modelled = frozenset(name for name in ALGORITHMS if (name, served) in OURS)
     chosen = Selection(
-        {served: frozenset(name for name in ALGORITHMS if name == algorithm)} if algorithm != "auto" else {},
+        {served: modelled & {algorithm} if algorithm != "auto" else modelled},
         {served: frozenset([protocol])} if protocol != "auto" else {},
     )
     table = tuner.table(comm, version, chosen)
     choice = tuner.choose(table, served, nbytes)
-    if choice is None or (choice.algorithm, served) not in OURS:
-        what = f"{algorithm if choice is None else choice.algorithm}/{protocol}"
-        raise RefusedError(f"NCCL has no {what} for {collective} here, or it is not modelled")
+    if choice is None:
+        raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here, or it is not modelled")
     found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
-    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)
+    reach = _usual_reach(comm, table.constants) if choice.algorithm == "nvls" else 1.0
+    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads, reach)
+
+
+def _usual_reach(comm: Communicator, constants: NcclConstants | RcclConstants) -> float:
+    """The share of its links' bandwidth that NCCL's tuner gives NVLS."""
+    known = constants.nvls_efficiency if isinstance(constants, NcclConstants) else None
+    return known.get(comm.generation) or 1.0 if known else 1.0

@@ -19,18 +19,21 @@ Kind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 class Block(Model):
     """A thread block of a protocol.
 
-    `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on.
+    `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on; `net`:
+    how much longer that is between nodes.
     `first`: B/s at which its threads move their first line each; `rate`: B/s of all that comes after. `own`: what a
     rank's own block takes, which is copied locally, as a share of a step without its hop; a block does one thing at a
-    time. `reach`: the share of its links' bandwidth that it reaches.
+    time. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's
+    tuner reckons with for NVLS, and all of it else.
     """
 
     start: Duration = 0
     hop: Duration = 0
+    net: Duration = 0
     first: Cap = 0
     rate: Cap = 0
     own: Annotated[Share, Field(le=4)] = 0.0
-    reach: Annotated[Share, Field(gt=0)] = 1.0
+    reach: Annotated[Share, Field(gt=0)] | None = None
 
 
 class Kernels(Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A call on the ranks of a point, on links as rated. `path` are those of a message."""
+    """A call on the ranks of a point, on links as rated. `inner` are the kinds of links between ranks of a node, `path`
+    the links of a message."""
 
     call: Call
     scenario: Scenario
     rated: Topology
+    inner: frozenset[str]
     path: tuple[Link, ...]
 
     def params(self, costs: Kernels) -> dict[str, Any]:
@@ -49,13 +52,22 @@ class Lowered:
     def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
         """What a channel has of a link, in B/s."""
         served = links.get(link.kind, LinkScale()).efficiency
-        return max(1, round(link.bandwidth * (served * self.call.share_of_links(costs))))
+        share = self.call.share_of_links(costs, link.kind not in self.inner)
+        return max(1, round(link.bandwidth * (served * share)))
+
+    def latencies(self, costs: Kernels) -> list[int]:
+        """What each link takes, in ps: between a NIC and the network half of what a hop takes longer there. Other links
+        take nothing: a hop is time of the block that takes part in it."""
+        kinds, net = self.rated.kinds, self.call.block(costs).net
+        gates = ({kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links)
+        return [max(1, net // 2) if gate else 1 for gate in gates]
 
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
-        """Links as a channel has them; what a hop takes is told by the costs, latencies are none."""
+        """Links as a channel has them."""
         graph = self.rated.graph.copy()
-        for *_, data in graph.edges(data=True):
-            data["link"] = Link(self.bandwidth(data["link"], links, costs), 1, data["link"].kind)
+        for (u, v), latency in zip(self.rated.links, self.latencies(costs), strict=True):
+            link = graph.edges[u, v]["link"]
+            graph.edges[u, v]["link"] = Link(self.bandwidth(link, links, costs), latency, link.kind)
         return Topology(graph, self.rated.name, self.rated.routing, self.rated.explicit)
 
 
@@ -72,8 +84,15 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
         algorithm=_theirs(scenario),
         protocol="auto" if scenario.protocol == "none" else scenario.protocol,
     )
-    path = (rated.graph.edges[rated.links[link]]["link"] for link in rated.route(places[0], places[1]))
-    return Lowered(found, scenario, rated, tuple(path))
+    path = _path(rated, places[0], places[1])
+    inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
+    ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
+    nics = ring.channels * ring.inter / nic if nic else 1.0
+    return Lowered(dataclasses.replace(found, nics=nics), scenario, rated, frozenset(inner), path)
+
+
+def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
+    return tuple(rated.graph.edges[rated.links[link]]["link"] for link in rated.route(src, dst))
 
 
 def _theirs(scenario: Scenario) -> Any:

@@ -42,17 +42,20 @@ def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: N
     """
     found: dict[str, Case] = {}
     refused: list[RefusedError] = []
+    left_out: dict[str, None] = {}  # what is true of many sizes is told once
     for point in points:
         try:
             case = _case(point, backend)
         except RefusedError as error:
             refused.append(error)
             if not point.optional:
-                tell(f"left out: {error}")
+                left_out[str(error)] = None
             continue
         found.setdefault(_asked(point.scenario), case)
     if not found:
         raise refused[0] if refused else InputError("there is nothing to measure", "give a scenario with points")
+    for why in left_out:
+        tell(f"left out: {why}")
     return list(found.values())
 
 

@@ -10,19 +10,16 @@ would measure the machine's other work.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
 from simcoll import systems
 from simcoll.real import measure
 from simcoll.real.cases import Row, Tell
-from simcoll.real.launch import Launcher
+from simcoll.real.launch import Launcher, orderly_end
 from simcoll.real.namespaces import Network
 from simcoll.real.wiring import INTERFACE
 from simcoll.scenario import Point
@@ -39,7 +36,7 @@ def run(points: Sequence[Point], *, timeout_s: float = 60.0, tell: Tell = lambda
     for point in points:
         scenario = point.scenario
         alike.setdefault(repr((scenario.topology, scenario.seed, scenario.placement)), []).append(point)
-    with _orderly_end():
+    with orderly_end():
         return [row for group in alike.values() for row in _measured(group, timeout_s, tell)]
 
 
@@ -65,21 +62,3 @@ def _priority() -> tuple[str, ...]:
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
     return PRIORITY
-
-
-@contextlib.contextmanager
-def _orderly_end() -> Iterator[None]:
-    """Whoever is asked to end, by `kill` or a terminal that closes, leaves through every `finally`."""
-
-    def leave(number: int, frame: object) -> None:
-        sys.exit(128 + number)
-
-    try:
-        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not the main thread, where alone signals come
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

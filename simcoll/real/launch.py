@@ -83,7 +83,7 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
     Raises MeasureError when a rank dies, fails or does not get on, with what every rank was at; InputError when a
     prefix cannot be run.
     """
-    with _folder() as folder:
+    with orderly_end(), _folder() as folder:
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
         marks[:] = 0, NOT_BEGUN, IDLE
         meet = job.meet if "MASTER_ADDR" in launcher.environment(0) else f"file://{folder / 'meet'}"
@@ -96,6 +96,24 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
             return report
         finally:
             _end(ranks)
+
+
+@contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """Whoever is asked to end, by `kill` or a terminal that closes, leaves through every `finally`."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    try:
+        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not the main thread, where alone signals come
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ several ranks on one GPU.
 
 from __future__ import annotations
 
+import csv
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -107,6 +108,17 @@ def gamma_ps_per_byte(rows: Sequence[Row], dtype: str = "float32") -> float:
 def write(path: Path, rows: Sequence[Row], name: str) -> None:
     """Write rows with their provenance, whole or not at all. Raises InputError."""
     measure.write_table(path, COLUMNS, rows, remarks(name))
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a table that `write` has made. Raises InputError."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    try:
+        return [{**row, "size_bytes": int(row["size_bytes"]), "time_us": float(row["time_us"])} for row in rows]
+    except (KeyError, TypeError, ValueError):
+        cure = "remove it, and it is measured anew"
+        raise InputError(f"{path}: is no table of what a device does", cure) from None
 
 
 def remarks(name: str) -> Iterator[str]:

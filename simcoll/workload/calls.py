@@ -80,7 +80,7 @@ class Binder:
         other calls share them, and what it sends is larger instead; a hop's latency is among the kernel's costs."""
         lowered = lower(asked, kernels, self.rated, asked.placement)
         one = lowered.point(kernels)
-        larger = 1 / Fraction(lowered.call.share_of_links(kernels))
+        larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False))
         grain = lowered.call.communicator.ranks * asked.itemsize
         params = one.params()
         program, proved = self._program(

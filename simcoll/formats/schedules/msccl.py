@@ -17,7 +17,7 @@ from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, ScheduleError
 from simcoll.formats.schedules import order
 from simcoll.formats.schedules.msccl_program import RECEIVES, SENDS, Op, Program, Thread, played
-from simcoll.formats.schedules.names import collective_of, plain
+from simcoll.formats.schedules.names import THREADS, collective_of, plain
 from simcoll.formats.schedules.order import Hint
 from simcoll.markup import Element
 from simcoll.notes import Notes
@@ -68,12 +68,9 @@ def _refused(root: Element, text: str) -> InputError:
 
 
 def _tell(root: Element, program: Program, notes: Notes) -> None:
-    channels = len({thread.channel for thread in program})
-    if channels > 1:
-        notes.assume(f"{channels} channels are not kept: model.channels says how many a rank has")
     if root.attributes.get("proto"):
         notes.assume(f"protocol {root.attributes['proto']} is not modelled")
-    notes.assume("thread blocks are not kept: a transfer waits for its data, and for those before it in its channel")
+    notes.assume(THREADS)
     if any(op.chunks > 1 for thread in program for op in thread.ops):
         notes.assume("steps of several chunks become a transfer a chunk")
 

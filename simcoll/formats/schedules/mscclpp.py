@@ -20,7 +20,7 @@ from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import order
 from simcoll.formats.schedules.buffers import Buffers
-from simcoll.formats.schedules.names import collective_of, plain
+from simcoll.formats.schedules.names import THREADS, collective_of, plain
 from simcoll.formats.schedules.order import Moves
 from simcoll.notes import Notes
 from simcoll.schedule import Schedule
@@ -88,7 +88,7 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         told = Counter(op["name"] for block in plan.blocks for op in block.ops)
         steps = ", ".join(f"{count} {name}" for name, count in told.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
-        notes.assume("thread blocks and channels are not kept: a transfer waits for its data")
+        notes.assume(THREADS)
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
         schedule = order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ScheduleError as error:

@@ -1,4 +1,4 @@
-"""Names of collectives in other people's files, in our words."""
+"""Names in other people's files, in our words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Final
 from simcoll.collectives import COLLECTIVES
 
 SQUASHED: Final = {name.replace("_", ""): name for name in COLLECTIVES} | {"sendrecv": "send_recv"}
+
+THREADS: Final = (
+    "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
+    "with model.channels=per-peer what goes to different ranks goes at once, as thread blocks do"
+)
 
 
 def collective_of(text: str) -> str | None:

@@ -104,7 +104,7 @@ class Moves:
         if hinted is not None:
             rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
             return Schedule.from_rows(rows, **what)
-        return Schedule.from_steps(self._parts(self._levels()), **what)
+        return Schedule.from_steps(self._parts(self._levels(), what["n"]), **what)
 
     def _row(self, i: int) -> tuple[int, int, int, int, bool]:
         return self.src[i], self.src_slot[i], self.dst[i], self.dst_slot[i], self.reduce[i]
@@ -119,11 +119,11 @@ class Moves:
         fits = all(hints[b].step >= hints[a].step + apart for a, b, apart in self._after)
         return hints if fits else None
 
-    def _levels(self) -> list[int]:
-        """The least steps: longest ways over `_after`."""
+    def _levels(self, backward: bool = False) -> list[int]:
+        """The least steps: longest ways over `_after`. Backward: how many steps are to come after each."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.src]
         for a, b, apart in self._after:
-            out[a].append((b, apart))
+            out[b if backward else a].append((a if backward else b, apart))
         level = [0] * len(self.src)
         waiting, queued = deque(range(len(level))), [True] * len(level)
         budget = 200 * (len(self._after) + len(level)) + 10_000
@@ -141,10 +141,14 @@ class Moves:
                         waiting.append(b)
         return level
 
-    def _parts(self, level: list[int]) -> Iterable[Step]:
+    def _parts(self, level: list[int], n: int) -> Iterable[Step]:
+        """By step. What a rank sends to several in one step is the work of threads side by side: first what most steps
+        wait for, then whoever is next, so that not all send to the same rank at once."""
         if not level:
             return []
-        order = np.argsort(np.asarray(level, dtype=np.int64), kind="stable")
+        apart = (np.asarray(self.dst) - np.asarray(self.src)) % n
+        to_come = np.asarray(self._levels(backward=True), dtype=np.int64)
+        order = np.lexsort((apart, -to_come, np.asarray(level, dtype=np.int64)))
         columns = [np.asarray(c, dtype=np.int32)[order] for c in (self.src, self.src_slot, self.dst, self.dst_slot)]
         reduce = np.asarray(self.reduce, dtype=np.bool_)[order]
         edges = np.flatnonzero(np.diff(np.asarray(level)[order])) + 1

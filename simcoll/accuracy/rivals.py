@@ -1,0 +1,92 @@
+"""What others would have predicted: simple ways to tell the time of a row from rows that were fitted, or from none.
+
+Each is a function from the fitted rows and the row that is asked for to a time in us, None where it has nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from simcoll.accuracy import scores
+from simcoll.collectives import collective
+from simcoll.errors import InputError, RefusedError
+from simcoll.formats.measured import Row
+from simcoll.nccl import tuner
+from simcoll.nccl.communicator import communicator
+from simcoll.nccl.constants import COLLECTIVES, nearest
+from simcoll.prediction import topology_of
+from simcoll.scenario import Point
+from simcoll.systems import load_system
+
+Rival = Callable[[Sequence[Row], Row, Point], float | None]
+
+
+def nccl_tuner(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
+    """What NCCL's own tuner reckons with for its choice; it knows no launch."""
+    name = next((known for known in COLLECTIVES if known == asked.collective), None)
+    system = point.scenario.topology.system
+    if name is None or system is None:
+        return None
+    try:
+        told = communicator(load_system(system), asked.nodes or 1, asked.ranks)
+        choice = tuner.choose(tuner.table(told, nearest(asked.library_version or "")), name, asked.size_bytes)
+    except (InputError, RefusedError):
+        return None
+    return choice.time_us if choice else None
+
+
+def latency_bandwidth(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
+    """A latency and a bandwidth, fitted to the rows of the same collective and ranks by their relative errors."""
+    rows = _series(fitted, asked)
+    if len(rows) < 2:
+        return None
+    times = np.array([row.time_us for row in rows])
+    sizes = np.array([row.size_bytes for row in rows], float)
+    columns = np.stack([1 / times, sizes / times], axis=1)
+    (latency, slope), *_ = np.linalg.lstsq(columns, np.ones(len(rows)), rcond=None)
+    return float(max(latency + slope * asked.size_bytes, 1e-3))
+
+
+def spec_sheet(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
+    """The bytes that have to cross a GPU's link, over its rated bandwidth."""
+    rated = topology_of(point.scenario.model_copy(update={"profile": "ideal"}))
+    fastest = int(rated.bandwidths[list(rated.route(*rated.ranks[:2]))].min())
+    return float(collective(asked.collective).busbw(asked.ranks)) * asked.size_bytes / fastest * 1e6
+
+
+def interpolation(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
+    """Between the fitted sizes of the series, linearly in the logarithms of size and time; beyond, as at the end."""
+    rows = sorted(_series(fitted, asked), key=lambda row: row.size_bytes)
+    if len(rows) < 2:
+        return None
+    x, y = np.log([row.size_bytes for row in rows]), np.log([row.time_us for row in rows])
+    at = float(np.log(asked.size_bytes))
+    i = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
+    return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1])))
+
+
+def _series(fitted: Sequence[Row], asked: Row) -> list[Row]:
+    keys = ("system", "collective", "ranks", "nodes", "dtype")
+    return [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)]
+
+
+RIVALS: Final[Mapping[str, Rival]] = {
+    "NCCL's tuner": nccl_tuner,
+    "latency-bandwidth fit": latency_bandwidth,
+    "spec sheet": spec_sheet,
+    "log-log interpolation": interpolation,
+}
+
+
+def errors(fitted: Sequence[Row], asked: Sequence[tuple[Row, Point]]) -> dict[str, float | None]:
+    """The mean absolute error of each in percent, None where it cannot predict all that is asked."""
+    found: dict[str, float | None] = {}
+    for name, rival in RIVALS.items():
+        times = [(rival(fitted, row, point), row.time_us) for row, point in asked]
+        known = [(told, took) for told, took in times if told is not None]
+        whole = known and len(known) == len(times)
+        found[name] = scores.errors(told / took - 1 for told, took in known)["mape"] if whole else None
+    return found
