@@ -23,6 +23,7 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "predict": ("run.predict", "Predict one collective without a scenario file."),
     "plot": ("tables.plot", "Plot a results.csv again."),
     "compare": ("compare.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
+    "diagnose": ("diagnose.diagnose", "Say whether measured times are what this hardware should give."),
     "calibrate": ("calibrate.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
     "tune": ("tune.tune", "Print what NCCL's tuner reckons with on a system, and what it chooses."),
     "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import IO
 
 import click
 
-from simcoll.commands.options import JSON, SETS, read_text
+from simcoll.commands.options import JSON, SETS, measured_text
 from simcoll.errors import InputError
 
 
@@ -40,7 +39,7 @@ def compare(
 
     if max_mape is not None and not max_mape >= 0:
         raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
-    document = compared(predicted, _measured_text(measured), measured, where, sets)
+    document = compared(predicted, measured_text(measured), measured, where, sets)
     if output:
         for path in pictures.comparison(document, output):
             print(path, file=sys.stderr)
@@ -50,12 +49,3 @@ def compare(
         print(f"mean error {mape:.1f} % exceeds {max_mape:g} %", file=sys.stderr)
         return 1
     return 0
-
-
-def _measured_text(name: str) -> str:
-    if name == "-":
-        stream: IO[bytes] = sys.stdin.buffer
-        return stream.read().decode("utf-8-sig", errors="replace")
-    from simcoll.formats.measured import find_measured
-
-    return read_text(find_measured(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -25,6 +26,16 @@ def read_text(path: Path) -> str:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None
+
+
+def measured_text(name: str) -> str:
+    """A measured table's text: of a file, a shipped table, or stdin (`-`); raises InputError."""
+    if name == "-":
+        stream: IO[bytes] = sys.stdin.buffer
+        return stream.read().decode("utf-8-sig", errors="replace")
+    from simcoll.formats.measured import find_measured
+
+    return read_text(find_measured(name))
 
 
 TIMEOUT = click.option(

@@ -44,7 +44,7 @@ def step_figure(rows: Iterable[Row]) -> Figure:
     axes = figure.subplots()
     entries = _lines(axes, found, across) if across else _bars(axes, found)
     dress(axes)
-    axes.set_ylabel("step (ms)", size=9, color=INK)
+    (axes.set_ylabel if across else axes.set_xlabel)("step (ms)", size=9, color=INK)
     best = min(found, key=_step)
     where = f"{best['algorithm']}" + (
         f" at {_named(across)} {size_text(_size(best.get(across)) or 0)}" if across else ""

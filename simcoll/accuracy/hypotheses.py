@@ -1,0 +1,220 @@
+"""What may be wrong with a machine, or with how it was measured, as what is simulated in place of the point.
+
+A *family* is one explanation; its variants differ in one number.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from simcoll import units
+from simcoll.accuracy.parameters import OF_BLOCKS, Setting
+from simcoll.machines import SystemFile
+from simcoll.nccl import selection, tuner
+from simcoll.nccl.call import OURS
+from simcoll.nccl.communicator import communicator
+from simcoll.nccl.constants import COLLECTIVES, PROTOCOLS, Protocol
+from simcoll.profile import LinkScale, load_profile
+from simcoll.scenario import Scenario
+from simcoll.systems import Override, TopologySpec, build, load_system, shipped_systems
+from simcoll.topology import Link
+
+Host = Literal["as measured", "adds", "paces"]  # what launches do: see `Hypothesis`
+
+SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of links and of GPUs that are slow
+ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s, by sockets
+ETHERNET_LATENCY: Final = 20.0  # times that of InfiniBand: through the kernel of two hosts
+P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # protocols of point-to-point transfers, which are not tuned
+_NO_NVLS: Final = "^nvls,nvls_tree"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One variant: how a point and what it costs change. `value` tells it from others of its `family`, if there are.
+    `assumes`: how many things it takes for granted: a fault or a setting, and each number that it is free to choose.
+
+    `host`: the launch differs by a constant within what ways of measuring differ in (*as measured*), by any (*adds*),
+    or the host gives out launches no faster than one in so long, whatever the GPUs do (*paces*).
+    """
+
+    family: str
+    text: str
+    value: str = ""
+    assumes: int = 1
+    host: Host = "as measured"
+    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    setting: Callable[[Setting], Setting] = lambda setting: setting
+
+
+HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
+LAUNCHES: Final = (
+    Hypothesis("launch", "each call takes longer by a constant: launched one by one, or by many processes",
+               host="adds"),
+    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", host="paces"),
+)  # fmt: skip
+
+
+def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequence[Hypothesis]]:
+    """What may be wrong where these points run, over links of these kinds; the healthy machine comes first.
+
+    Variants of a family stand in order of how far they are from healthy.
+    """
+    names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
+    system = load_system(next(iter(names))) if len(names) == 1 and names != {""} else None
+    nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
+    single = [HEALTHY, *LAUNCHES]
+    several: list[Sequence[Hypothesis]] = [list(its(kind)) for kind in kinds for its in (_slow_links, _slow_link)]
+    if all(load_profile(scenario.profile).kernels for scenario in scenarios):
+        single += _switched_off(scenarios)
+        several.append(list(_slow_gpus()))
+    if system and "cable" in kinds:
+        single += _network(system)
+    if system and nodes == 1 and "nvlink" in kinds:
+        single += _pcie(system)
+    return [*([one] for one in single), *several]
+
+
+# --- hardware ---
+
+
+def _scaled(kind: str, share: float, latency: float = 1.0) -> Callable[[Setting], Setting]:
+    """Links of a kind at a share of what they have."""
+
+    def changed(setting: Setting) -> Setting:
+        link = setting.links.get(kind, LinkScale())
+        slower = LinkScale(efficiency=link.efficiency * share, latency=link.latency * latency)
+        return replace(setting, links={**setting.links, kind: slower})
+
+    return changed
+
+
+_SLOW: Final = "links of the kind {} slower than they should be"
+
+
+def _slow_links(kind: str) -> Iterator[Hypothesis]:
+    for share in SHARES:
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, setting=_scaled(kind, share))
+
+
+def _slow_link(kind: str) -> Iterator[Hypothesis]:
+    """One link, both ways."""
+
+    def at(share: float) -> Callable[[Scenario], Scenario]:
+        def changed(scenario: Scenario) -> Scenario:
+            u, v, link = _first(scenario.topology.model_dump_json(), kind)
+            slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
+            links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
+            return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
+
+        return changed
+
+    for share in SHARES:
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, scenario=at(share))
+
+
+@functools.lru_cache(maxsize=64)
+def _first(spec: str, kind: str) -> tuple[str, str, Link]:
+    """The first link of a kind, with its ends."""
+    edges = build(TopologySpec.model_validate_json(spec)).graph.edges.data("link")
+    return next((u, v, link) for u, v, link in edges if link.kind == kind)
+
+
+def _slow_gpus() -> Iterator[Hypothesis]:
+    """Kernels that take longer, on links as they should be."""
+
+    def at(share: float) -> Callable[[Setting], Setting]:
+        def changed(setting: Setting) -> Setting:
+            kernels = setting.kernels
+            if kernels is None:
+                return setting
+            blocks = {}
+            for kind in OF_BLOCKS:
+                block = getattr(kernels, kind)
+                times = {name: round(getattr(block, name) / share) for name in ("start", "hop")}
+                rates = {name: round(getattr(block, name) * share) for name in ("first", "rate")}
+                blocks[kind] = block.model_copy(update={**times, **rates})
+            return replace(setting, kernels=kernels.model_copy(update=blocks))
+
+        return changed
+
+    text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
+    for share in SHARES:
+        yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, setting=at(share))
+
+
+def _network(system: SystemFile) -> Iterator[Hypothesis]:
+    nics = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
+    if nics > 1:
+        text = f"one of {nics} NICs of a node is not used"
+        yield Hypothesis("nic missing", text, setting=_scaled("cable", (nics - 1) / nics))
+    rate = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
+    if rate > ETHERNET:
+        text = "Ethernet of 100 Gb/s by sockets in place of the NICs' own transport"
+        yield Hypothesis("ethernet", text, setting=_scaled("cable", ETHERNET / rate, ETHERNET_LATENCY))
+
+
+def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
+    """The shipped system without NVLink whose PCIe is most like this one's."""
+
+    def rate(file: SystemFile) -> int:
+        return max((units.parse(link.bandwidth, "bandwidth") for link in file.links if link.kind == "pcie"), default=0)
+
+    without = [file for file in map(load_system, shipped_systems()) if file.profile and not _has(file, "nvlink")]
+    if not rate(system) or not without:
+        return
+    like = min(without, key=lambda file: abs(rate(file) - rate(system)))
+    update = {"topology": {"system": like.name, "nodes": 1}, "profile": like.profile}
+
+    def swapped(scenario: Scenario) -> Scenario:
+        spec = type(scenario.topology)(**update["topology"])  # type: ignore[arg-type]
+        return scenario.model_copy(update={**update, "topology": spec})
+
+    yield Hypothesis("pcie", f"PCIe in place of NVLink, as on {like.name}", scenario=swapped)
+
+
+def _has(system: SystemFile, kind: str) -> bool:
+    return any(link.kind == kind for link in system.links)
+
+
+# --- what NCCL is told ---
+
+
+def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
+    """What leaves NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO would."""
+    told = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    told += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
+    told += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
+    points = list(scenarios)
+    for family, algo, proto, text in told:
+        changed = functools.partial(_left, algo=algo, proto=proto)
+        if any(changed(point) is not point for point in points):
+            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+
+
+def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
+    """The point with what NCCL chooses from what is left; itself where that changes nothing, or nothing is left."""
+    if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
+        return scenario
+    collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
+    if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
+        names = [name for name in P2P if selection.parse(None, proto).allows("all_reduce", "ring", name)]
+        return scenario.model_copy(update={"protocol": names[0]}) if len(names) == 1 else scenario
+    kernels = load_profile(scenario.profile).kernels
+    version = scenario.library_version or (kernels.version if kernels else None)
+    spec = scenario.topology
+    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version)
+    own, other = (
+        tuner.choose(_table(*asked, *these), collective, scenario.nbytes) for these in (("", ""), (algo, proto))
+    )
+    if own is None or other is None or (other.algorithm, other.protocol) == (own.algorithm, own.protocol):
+        return scenario
+    ours = OURS.get((other.algorithm, collective))
+    return scenario.model_copy(update={"algorithm": ours, "protocol": other.protocol}) if ours else scenario
+
+
+@functools.lru_cache(maxsize=256)
+def _table(name: str, nodes: int, ranks: int | None, version: str | None, algo: str, proto: str) -> tuner.Table:
+    return tuner.table(communicator(load_system(name), nodes, ranks), version, selection.parse(algo, proto))
