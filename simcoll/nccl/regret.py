@@ -22,7 +22,8 @@ def regrets(system: str, told: tuner.Table, profile: str, sizes: Iterable[int]) 
     """A row for each collective and size: the pair that NCCL takes of those in its table, the pair that is done first
     in a simulation with the profile, both times in us, and `regret`: how much longer NCCL's takes, as a share.
 
-    Of the collectives that the profile was fitted to; points whose choice is not modelled are left out. Raises InputError for a system or profile that is not known.
+    Of the collectives that the profile was fitted to; points whose choice is not modelled are left out. Raises
+    InputError for a system or profile that is not known.
     """
     found = []
     fitted = load_profile(profile).calibration
