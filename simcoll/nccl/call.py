@@ -74,7 +74,7 @@ class Call:
 
     @property
     def step(self) -> int:
-        """Bytes of one transfer at most: of the ring a block, of chains everything, of trees half; never above a chunk."""
+        """Bytes of one transfer of rings (a block), chains (everything) and trees (half), a chunk at most."""
         parts = {"chain": 1, "chain_tree": 2}.get(self.schedule, self.communicator.ranks)
         return min(self.share // parts, self.chunk)
 
