@@ -21,7 +21,7 @@ from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
 from simcoll.folding import Folded, fold
 from simcoll.nccl.costs import Kernels
-from simcoll.nccl.lowering import PLAIN, Lowered, lower
+from simcoll.nccl.lowering import PLAIN, Lowered, lower, pairs
 from simcoll.profile import Profile, load_profile
 from simcoll.program import Program, bind
 from simcoll.recent import Recent
@@ -92,7 +92,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
         return _called(scenario, profile, profile.kernels, topology)
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none")
-    if scenario.algorithm == "auto":
+    if scenario.algorithm in ("auto", "best"):
         return _fastest(scenario, topology)
     if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
         return _in_buckets(scenario, topology)
@@ -123,6 +123,9 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
 def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topology | None) -> Prediction:
     """A call as NCCL makes it: one of its channels is run, and stands for all."""
     rated = topology or topology_of(scenario.model_copy(update={"profile": PLAIN}))
+    if scenario.algorithm == "best":
+        named = [{"algorithm": a, "protocol": p} for a, p in pairs(scenario, costs, rated, placed(scenario, rated))]
+        return _first([scenario.model_copy(update=pair) for pair in named], topology)
     lowered = lower(scenario, costs, rated, placed(scenario, rated))
     one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
     totals = dataclasses.replace(
@@ -239,11 +242,17 @@ def _summed(program: Program, timeline: Timeline, shortcut: str) -> Totals:
 
 def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:
     """`auto`: of the algorithms that NCCL has for the collective, the one predicted to be done first."""
+    names = registry.library(scenario.collective)
+    return _first([scenario.model_copy(update={"algorithm": name}) for name in names], topology)
+
+
+def _first(scenarios: Sequence[Scenario], topology: Topology | None) -> Prediction:
+    """The one predicted to be done first, of those that are not refused."""
     found: list[Prediction] = []
     refused: list[RefusedError] = []
-    for name in registry.library(scenario.collective):
+    for one in scenarios:
         try:
-            found.append(predict(scenario.model_copy(update={"algorithm": name}), topology))
+            found.append(predict(one, topology))
         except RefusedError as error:
             refused.append(error)
     if not found:

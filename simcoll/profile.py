@@ -17,9 +17,7 @@ from simcoll.config import Model
 from simcoll.errors import did_you_mean
 from simcoll.model import Params
 from simcoll.nccl.costs import Kernels
-from simcoll.quantities import Blocks, Cap, Channels, Chunk, Gamma, Slots
-from simcoll.quantities import Duration as Duration
-from simcoll.quantities import Share as Share
+from simcoll.quantities import Blocks, Cap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.topology import Link, Topology
 
 

@@ -95,4 +95,9 @@ def _share(value: object) -> float:
     return value if isinstance(value, float) else float(units.parse_exact(value, "share"))
 
 
-Share = Annotated[float, BeforeValidator(_share), Field(ge=0)]
+Share = Annotated[
+    float,
+    BeforeValidator(_share),
+    Field(ge=0),
+    WithJsonSchema({"type": ["number", "string"], "examples": ["95 %"]}),
+]

@@ -226,6 +226,8 @@ def schema() -> dict[str, Any]:
     for definition in [found, *found.get("$defs", {}).values()]:
         for name, value in definition.get("properties", {}).items():
             definition["properties"][name] = _sweepable(name, value)
+    found["required"] = [name for name in found["required"] if name != "collective"]
+    found["anyOf"] = [{"required": ["collective"]}, {"required": ["workload"]}]
     titled: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **found,

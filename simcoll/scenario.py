@@ -47,6 +47,7 @@ ITEMSIZE: Final = {
 }  # fmt: skip
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
+CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
 WORKLOAD: Final = "workload"  # stands in place of a collective
 OF_ONE: Final = (
     "collective",
@@ -215,9 +216,9 @@ class Scenario(Model):
         name = info.data.get("collective")
         if document.is_file(value):
             return _schedule_of(value, name)
-        if not name and value.partition("(")[0].strip() not in {"all", "auto", *_every_algorithm()}:
+        if not name and value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
-        if name and value not in ("all", "auto"):
+        if name and value not in CHOSEN:
             try:
                 entry, options = registry.find(name, value)
                 return entry.spelt(options)

@@ -47,7 +47,7 @@ def _row(point: Point) -> dict[str, Any]:
             return replications.part(point)
         if point.scenario.workload:
             return simulate.row(simulate.simulate(point))
-        return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm == "auto" else {})
+        return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm in ("auto", "best") else {})
     except RefusedError as error:
         return {**told(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
     except InputError as error:

@@ -112,7 +112,7 @@ def test_runs_as_a_module(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "words",
-    [["simulate"], ["run"], ["run", "quickstart", "--fast"], ["show", "all_reduce/ring"],
+    [["simulate"], ["run"], ["run", "quickstart", "--fast"], ["show"],
      ["run", "--jobs", "x", "quickstart"], ["list", "nothing"], ["verify", "--ranks", "0"],
      ["topology"], ["compare", "quickstart"]],
 )  # fmt: skip

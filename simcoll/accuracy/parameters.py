@@ -25,7 +25,7 @@ OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "first", "rate", "own", "net"),
-    "LL128": ("hop", "rate", "net"),
+    "LL128": ("hop", "reach", "net"),
     "Simple": ("start", "hop", "own", "net"),
     "NVLS": ("hop", "reach"),
     "P2P": ("start", "hop", "rate", "own", "reach"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from simcoll.nccl.tuner import Table
 
 SCHEMA: Final = "simcoll.tune/1"
+SIMULATED: Final = 512  # bytes from which on regret is told: two elements of a half for each of many ranks
 SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 
@@ -29,6 +31,8 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 @click.option(
     "--graph", "graph_file", type=click.Path(path_type=Path), help="NCCL's graph file, in place of the stored graphs."
 )
+@click.option("--profile", help="Simulate with it what the choices take, and the best: NCCL's regret.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for regret.png.")
 @JSON
 def tune(
     system: str,
@@ -38,16 +42,20 @@ def tune(
     algo: str | None,
     proto: str | None,
     graph_file: Path | None,
+    profile: str | None,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Print what NCCL's tuner reckons with on a system, and what it chooses.
 
     SYSTEM is a shipped one, or a topology file. A table tells latency and bandwidth of each pair of algorithm and
-    protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us.
+    protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
+    --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
     """
     from simcoll import systems
     from simcoll.nccl import communicator, graph_xml, selection, tuner
 
+    _check(profile, output, graph_file)
     file = systems.load_system(system)
     chosen = selection.parse(algo, proto)
     found = graph_xml.read(graph_file) if graph_file else None
@@ -58,7 +66,70 @@ def tune(
     if not told.entries:
         raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
     source = str(graph_file) if graph_file else file.nccl.source if file.nccl else ""
-    print(json.dumps(_document(file.name, source, told), indent=1) if as_json else _text(file.name, source, told))
+    rows = _regrets(system, told, profile, output) if profile else []
+    if as_json:
+        print(json.dumps(_document(file.name, source, told) | ({"regret": rows} if profile else {}), indent=1))
+        return
+    print(_text(file.name, source, told))
+    if profile:
+        print(_regret_text(rows, profile))
+
+
+def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
+    from simcoll.profile import load_profile
+
+    if output and not profile:
+        raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")
+    if profile and graph_file:
+        raise InputError("--profile simulates with the graphs of the system's file", "leave out --graph")
+    try:
+        found = load_profile(profile) if profile else None
+    except ValueError as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"--profile: {what}", cure) from None
+    if found and not found.kernels:
+        raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
+
+
+def _regrets(system: str, told: Table, profile: str, output: Path | None) -> list[dict[str, Any]]:
+    """What NCCL's choices cost over the best, drawn where a folder is given."""
+    from simcoll.nccl import regret
+
+    rows = regret.regrets(system, told, profile, [size for size in SIZES if size >= SIMULATED])
+    if not rows:
+        raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
+    if output:
+        from simcoll.plot import save
+        from simcoll.plot.regret import regret_figure
+
+        comm = told.communicator
+        where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
+        save(
+            regret_figure(rows, f"{where}  ·  profile {profile}  ·  NCCL {told.constants.release}"),
+            output / "regret.png",
+        )
+        print(output / "regret.png", file=sys.stderr)
+    return rows
+
+
+def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
+    from simcoll import tables
+
+    shown = [
+        {
+            **row,
+            "chosen": f"{row['algorithm']}/{row['protocol']}",
+            "best": f"{row['best_algorithm']}/{row['best_protocol']}",
+            "regret": f"{100 * row['regret']:.1f} %",
+        }
+        for row in rows
+    ]
+    table = tables.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
+    share = [row["regret"] for row in rows]
+    mean, worst = 100 * sum(share) / len(share), 100 * max(share)
+    told = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
+    head = f"# simulated with {profile}, {len(rows)} points: {told}"
+    return f"\n{head}\n{table}"
 
 
 def _document(name: str, source: str, told: Table) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Call:
         wide = costs.grid - costs.grid // self.channels
         if self.kind == "P2P" and self.protocol == "LL":
             return launch + wide + block.hop + _service(self.piece, block.rate)
-        step = _service(self.piece, bandwidth) if self.protocol == "Simple" else self._handled(block, self.piece)
+        step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
         return launch + wide + block.start + (0 if self.kind == "NVLS" else round(block.own * step))
 
     def share_of_links(self, costs: Kernels, outer: bool) -> float:
@@ -116,10 +116,10 @@ class Call:
         """
         reach = self.block(costs).reach
         found = self.usual_reach if reach is None else reach
+        wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if outer:
-            wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
             return found * wire * min(1.0, self.nics / self.channels)
-        return found / self.channels if self.kind in ("Simple", "NVLS") else found
+        return found if self.kind in ("LL", "P2P") else found * wire / self.channels
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""
@@ -127,8 +127,8 @@ class Call:
         return found
 
     def _handled(self, block: Block, nbytes: int) -> int:
-        """How long a block is at so many bytes, in ps: 0 in Simple, where it is the link."""
-        if self.kind == "Simple":
+        """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
+        if self.kind != "LL":
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
         first = min(nbytes, at_once)

@@ -1,7 +1,7 @@
 """What NCCL's kernels cost: the key `kernels` of a profile.
 
-A kernel runs one thread block a channel. LL and LL128 move data by flags that the receiver polls: what a step takes is
-time of the block. In Simple the block hands slices to the link, and the link is what limits it.
+A kernel runs one thread block a channel. In LL, which moves data by flags that the receiver polls, what a step takes is
+time of the block. In LL128 and Simple the block keeps the link busy, and the link is what limits it.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, Final
 from simcoll.errors import RefusedError
 from simcoll.model import Params
 from simcoll.nccl import call as calls
+from simcoll.nccl import tuner
 from simcoll.nccl.call import Call
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
@@ -64,11 +65,11 @@ class Lowered:
 
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them."""
-        graph = self.rated.graph.copy()
-        for (u, v), latency in zip(self.rated.links, self.latencies(costs), strict=True):
-            link = graph.edges[u, v]["link"]
-            graph.edges[u, v]["link"] = Link(self.bandwidth(link, links, costs), latency, link.kind)
-        return Topology(graph, self.rated.name, self.rated.routing, self.rated.explicit)
+        rated = (link for *_, link in self.rated.graph.edges.data("link"))
+        given = zip(rated, self.latencies(costs), strict=True)
+        return self.rated.with_links(
+            Link(self.bandwidth(link, links, costs), latency, link.kind) for link, latency in given
+        )
 
 
 def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> Lowered:
@@ -93,6 +94,21 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
 
 def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
     return tuple(rated.graph.edges[rated.links[link]]["link"] for link in rated.route(src, dst))
+
+
+def pairs(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> list[tuple[str, str]]:
+    """Algorithms (ours) and protocols between which NCCL could choose for a point, if its protocol is left open."""
+    if ("p2p", scenario.collective) in calls.OURS:
+        found = [(calls.OURS["p2p", scenario.collective], protocol) for protocol in ("LL", "Simple")]
+    else:
+        comm = _communicator(scenario, rated, places)
+        entries = tuner.table(comm, scenario.library_version or costs.version).entries
+        found = [(calls.OURS[a, c], p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.OURS]
+    open_ = scenario.protocol in ("none", "auto")
+    left = [(algorithm, protocol) for algorithm, protocol in found if open_ or protocol == scenario.protocol]
+    if not left:
+        raise RefusedError(f"NCCL has no {scenario.protocol} for {scenario.collective} here, or it is not modelled")
+    return left
 
 
 def _theirs(scenario: Scenario) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, WithJsonSchema, model_validator
 
 from simcoll import units
 from simcoll.collectives import COLLECTIVES
@@ -31,9 +31,10 @@ def _first(value: object) -> int | None:
     return None if value == "same" else _cap(value)
 
 
-Bytes = Annotated[int, BeforeValidator(_bytes)]
-Cap = Annotated[int, BeforeValidator(_cap)]
-First = Annotated[int | None, BeforeValidator(_first)]
+_TEXT: Final = WithJsonSchema({"type": "string", "examples": ["25 MiB"]})
+Bytes = Annotated[int, BeforeValidator(_bytes), _TEXT]
+Cap = Annotated[int, BeforeValidator(_cap), _TEXT]
+First = Annotated[int | None, BeforeValidator(_first), _TEXT]
 
 
 class Layer(NamedTuple):
