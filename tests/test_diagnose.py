@@ -110,6 +110,7 @@ def test_a_simulated_fault_comes_first(tmp_path: Path, fault: str):
     setup, simulated = FAULTS[fault]
     found = diagnosed(table(tmp_path, setup, simulated(tmp_path)), setup[1])
     assert fault in (found["verdict"], *found["also"])
+    assert fault == "healthy" or "healthy" not in (found["verdict"], *found["also"])
     healthy = next(h for h in found["hypotheses"] if h["hypothesis"] == "healthy")
     assert found["hypotheses"][0]["error"] <= healthy["error"]
     assert found["hypotheses"][0]["error"] < 0.06
@@ -147,6 +148,22 @@ def test_bad_rows_are_flagged_apart(tmp_path: Path):
     assert [size for size, verdict in verdicts.items() if verdict == "bad row"] == [2**24]
     assert sum(region["points"] for region in found["regions"]) == len(SIZES) - 1
     assert found["verdict"] == plain["verdict"] == "healthy"
+
+
+def test_bad_rows_of_nccl_tests(tmp_path: Path):
+    """What nccl-tests prints beside sizes and times, counts of elements, does not hide a bad row."""
+    half = "time   algbw   busbw #wrong"
+    lines = [
+        "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20",
+        f"#       size         count      type   redop    root     {half}     {half}",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+    ]
+    for size, time in ((2**20, 25.0), (2**21, 90.0), (2**22, 50.0), (2**26, 320.0)):
+        lines.append(f"{size} {size // 4} float sum -1 {time:.2f} 41.94 73.40 0 {time:.2f} 41.94 73.40 0")
+    path = tmp_path / "printed.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = diagnosed(path, "hgx-h100", "--where", "collective=all_reduce", "--where", "ranks=8")
+    assert [point["verdict"] == "bad row" for point in found["points"]] == [False, True, False, False]
 
 
 def test_what_nothing_explains(tmp_path: Path):
@@ -199,6 +216,7 @@ def test_text_ends_with_the_verdict(tmp_path: Path):
         (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h10"], "did you mean 'hgx-h100'"),
         (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "rank=8"], "ranks"),
         (["h100_sxm_nccl-2.27.3.csv", "--topology", "l40s-pcie", "--where", "ranks=3"], "row"),
+        (["h100_sxm_nccl-2.27.3.csv", "--topology", "mi300x", "--where", "ranks=8"], "has no profile"),
     ],
 )
 def test_wrong_input_is_told(words: list[str], complaint: str):

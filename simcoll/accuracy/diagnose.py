@@ -22,7 +22,7 @@ from simcoll.accuracy.hypotheses import HEALTHY, Hypothesis
 from simcoll.accuracy.parameters import Setting
 from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.questions import Asking
-from simcoll.accuracy.retiming import Question
+from simcoll.accuracy.retiming import IDEAL, Question
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import COLUMNS, Row, parse_measured
 from simcoll.nccl.call import OURS
@@ -103,6 +103,9 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     if not asked.rows:
         what = f"{source}: none of {len(selected)} measured rows can be predicted"
         raise InputError(what, next(iter(refused), "give rows of collectives that are known here"))
+    if all(scenario.profile == IDEAL for scenario in asked.scenarios):
+        what = f"{system} has no profile: what calls take there is not known"
+        raise InputError(what, "name one that fits, e.g. --set profile=nccl-hopper")
     marked = np.array(suspicious(asked.rows))
     if marked.all():
         raise InputError(f"{source}: every row is slower than that of twice the size", "measure again")

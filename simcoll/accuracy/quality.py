@@ -22,4 +22,13 @@ def suspicious(rows: Sequence[Row]) -> list[bool]:
 
 def _series(row: Row) -> tuple[object, ...]:
     keys = ("system", "collective", "algorithm", "protocol", "ranks", "nodes", "dtype", "harness")
-    return (*(getattr(row, key) for key in keys), *sorted(row.others.items()))
+    told = {name: text for name, text in row.others.items() if "." in name or name == "root" or not _numbers(text)}
+    return (*(getattr(row, key) for key in keys), *sorted(told.items()))
+
+
+def _numbers(text: str) -> bool:
+    """Counts, times of launches: what is different for each size says nothing of a series; swept keys have a dot."""
+    try:
+        return bool([float(word) for word in text.split()])
+    except ValueError:
+        return False

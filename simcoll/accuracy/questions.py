@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from simcoll import config, registry, scenario, systems
@@ -25,7 +26,7 @@ class Asking:
         spec = scenario.topology_spec(name, assignments=topology_sets)
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
-        self.profile = systems.load_system(spec.system).profile if spec.system else None
+        self.profile = _profile(spec)
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
 
     def points(self, row: Row) -> list[Point]:
@@ -58,6 +59,16 @@ class Asking:
             return {}
         release = nearest(row.library_version) if row.library_version else None
         return {"profile": self.profile, **({"library_version": release} if release else {})}
+
+
+def _profile(spec: systems.TopologySpec) -> str | None:
+    """What calls of the library cost there, if the system or the file says it."""
+    if spec.file:
+        tree = config.read(Path(spec.file))
+        if tree.get("devices") is None and tree.get("system") is None:
+            return None
+    name = spec.system or spec.file
+    return systems.load_system(name).profile if name else None
 
 
 def _said(row: Row) -> dict[str, Any]:

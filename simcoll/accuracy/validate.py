@@ -28,6 +28,7 @@ from simcoll.executors.dist.support import Backend
 from simcoll.formats.measured import Row, find_measured, parse_measured
 from simcoll.profile import Source, load_profile
 from simcoll.real import lab, measure, namespaces, probes
+from simcoll.real.launch import Launcher
 from simcoll.results import write_atomically
 from simcoll.scenario import Point
 
@@ -195,7 +196,8 @@ def _measure(study: Study, points: Sequence[Point], path: Path, way: Way) -> Non
     elif study.place == "one-gpu":
         rows = probes.several_on_one_gpu(points, timeout_s=way.timeout_s, tell=way.tell)
     else:
-        rows = measure.run(points, backend=backend, timeout_s=way.timeout_s, tell=way.tell)
+        first = Launcher(prefix=lambda rank: lab.priority())  # else it is the machine's other work that is measured
+        rows = measure.run(points, first, backend=backend, timeout_s=way.timeout_s, tell=way.tell)
     measure.write(path, rows, measure.remarks(backend))
 
 

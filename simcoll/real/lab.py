@@ -51,13 +51,13 @@ def launcher(network: Network, placement: object = None) -> Launcher:
     """Starts rank r on the r-th host, or on the r-th of the hosts that `placement` names."""
     hosts = placement if isinstance(placement, tuple) else network.hosts
     return Launcher(
-        prefix=lambda rank: [*network.inside(hosts[rank]), *_priority()],
+        prefix=lambda rank: [*network.inside(hosts[rank]), *priority()],
         environment=lambda rank: {"GLOO_SOCKET_IFNAME": INTERFACE},
     )
 
 
 @cache
-def _priority() -> tuple[str, ...]:
+def priority() -> tuple[str, ...]:
     """PRIORITY, where it is to be had: not in every container."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
