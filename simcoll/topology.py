@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -141,6 +141,15 @@ class Topology:
             raise TopologyError(f"{self.name} has no link {u}->{v}", did_you_mean(f"{u}->{v}", names))
         link: Link = self.graph.edges[u, v]["link"]
         return link
+
+    def with_links(self, links: Iterable[Link]) -> Topology:
+        """The same with other links, one for each; messages go the ways that they went."""
+        graph = self.graph.copy()
+        for (u, v), link in zip(self.links, links, strict=True):
+            graph.edges[u, v]["link"] = link
+        found = Topology(graph, self.name, self.routing, self.explicit)
+        found._router = self._router
+        return found
 
     @cached_property
     def link_names(self) -> tuple[str, ...]:

@@ -69,8 +69,14 @@ class Call:
 
     @property
     def piece(self) -> int:
-        """Bytes of one step of the ring, or of all heads of NVLS."""
+        """Bytes of a rank's own block, or of all heads of NVLS."""
         return self.share if self.kind == "NVLS" else self.share // self.communicator.ranks
+
+    @property
+    def step(self) -> int:
+        """Bytes of one transfer of rings (a block), chains (everything) and trees (half), a chunk at most."""
+        parts = {"chain": 1, "chain_tree": 2}.get(self.schedule, self.communicator.ranks)
+        return min(self.share // parts, self.chunk)
 
     @property
     def chunk(self) -> int:
@@ -92,7 +98,7 @@ class Call:
             return {"o_send": block.hop}
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
-        return {"o_recv": block.hop + self._handled(block)}
+        return {"o_recv": block.hop + self._handled(block, self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""
@@ -100,7 +106,7 @@ class Call:
         wide = costs.grid - costs.grid // self.channels
         if self.kind == "P2P" and self.protocol == "LL":
             return launch + wide + block.hop + _service(self.piece, block.rate)
-        step = self._handled(block) if self.kind == "LL" else _service(self.piece, bandwidth)
+        step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
         return launch + wide + block.start + (0 if self.kind == "NVLS" else round(block.own * step))
 
     def share_of_links(self, costs: Kernels, outer: bool) -> float:
@@ -120,13 +126,13 @@ class Call:
         found: Block = getattr(costs, self.kind)
         return found
 
-    def _handled(self, block: Block) -> int:
-        """How long a block is at the data of a step, in ps: 0 where it is the link that takes time."""
+    def _handled(self, block: Block, nbytes: int) -> int:
+        """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
         if self.kind != "LL":
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
-        first = min(self.piece, at_once)
-        return _service(first, block.first) + _service(self.piece - first, block.rate)
+        first = min(nbytes, at_once)
+        return _service(first, block.first) + _service(nbytes - first, block.rate)
 
 
 def _service(nbytes: int, bandwidth: int) -> int:

@@ -65,11 +65,11 @@ class Lowered:
 
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them."""
-        graph = self.rated.graph.copy()
-        for (u, v), latency in zip(self.rated.links, self.latencies(costs), strict=True):
-            link = graph.edges[u, v]["link"]
-            graph.edges[u, v]["link"] = Link(self.bandwidth(link, links, costs), latency, link.kind)
-        return Topology(graph, self.rated.name, self.rated.routing, self.rated.explicit)
+        rated = (link for *_, link in self.rated.graph.edges.data("link"))
+        given = zip(rated, self.latencies(costs), strict=True)
+        return self.rated.with_links(
+            Link(self.bandwidth(link, links, costs), latency, link.kind) for link, latency in given
+        )
 
 
 def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> Lowered:

@@ -1,0 +1,621 @@
+"""Calls as NCCL makes them: what they take in integers, what they move, and what fits and rivals make of them."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import simcoll
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcoll import config
+from simcoll.accuracy import rivals
+from simcoll.accuracy.parameters import BLOCKS, Setting, cost
+from simcoll.accuracy.quality import suspicious
+from simcoll.accuracy.retiming import Question
+from simcoll.algorithms import build
+from simcoll.errors import InputError, RefusedError
+from simcoll.executors.proof import prove
+from simcoll.formats.measured import Row
+from simcoll.model import Params, service_ps
+from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.constants import Protocol, read
+from simcoll.nccl.kernels import launch
+from simcoll.nccl.protocols import chunk_bytes
+from simcoll.prediction import Prediction, predict, row
+from simcoll.profile import parse_profile
+from simcoll.scenario import Point, load
+from simcoll.systems import load_system, shipped_systems
+
+LAUNCH, GRID, KEPT = 5_000_000, 700_000, 0.9
+BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
+    "LL": {"start": 300_000, "hop": 600_000, "net": 2_000_000, "first": 12 * 10**9, "rate": 6 * 10**9, "own": 0.5},
+    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25},
+    "Simple": {"start": 1_800_000, "hop": 3_400_000, "net": 10_600_000, "own": 0.5},
+    "NVLS": {"hop": 6_000_000, "reach": 0.8},
+    "P2P": {"start": 8_400_000, "hop": 1_000_000, "rate": 6 * 10**9, "own": 0.5, "reach": 0.75},
+}
+SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
+ITEM = 4  # bytes of a float32
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
+THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
+
+
+def spelt(key: str, value: float) -> Any:
+    """A cost as a profile has it."""
+    return f"{value} B/s" if key in ("first", "rate") else value if key in ("own", "reach") else f"{value} ps"
+
+
+def text(blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID) -> str:
+    """A profile with these costs."""
+    told = {kind: {key: spelt(key, value) for key, value in its.items()} for kind, its in blocks.items()}
+    links = {kind: {"efficiency": KEPT} for kind in ("nvlink", "pcie")}
+    kernels = {"library": "nccl", "grid": f"{grid} ps", **told}
+    return config.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
+
+
+def changed(kind: str, **costs: Any) -> str:
+    """The law with other costs of a block."""
+    return text({**BLOCK, kind: {**BLOCK[kind], **costs}})
+
+
+def asked(system: str, collective: str, nbytes: int, **more: Any) -> Point:
+    """A point of the law; `nodes` of a system."""
+    keys = {
+        "topology": {"system": system, "nodes": more.pop("nodes", 1)},
+        "collective": collective,
+        "algorithm": "auto",
+        "protocol": "auto",
+        "size": f"{nbytes} B",
+        "profile": "law.yaml",
+        **more,
+    }
+    with config.carrying({"law.yaml": text().encode()}):
+        (point,) = load("quickstart", [f"{key}={json.dumps(value)}" for key, value in keys.items()])
+    return point
+
+
+def call(system: str, collective: str, nbytes: int, law: str | None = None, **more: Any) -> Prediction:
+    """What a call takes by the law, or by another."""
+    point = asked(system, collective, nbytes, **more)
+    with config.carrying({"law.yaml": (law or text()).encode()}):
+        return predict(point)
+
+
+def made_of(system: str, nodes: int, ranks: int) -> Communicator:
+    """Ranks of a system."""
+    return communicator(load_system(system), nodes, ranks)
+
+
+def said(prediction: Prediction) -> dict[str, object]:
+    """The row of a call."""
+    with config.carrying({"law.yaml": text().encode()}):
+        return row(prediction)
+
+
+def rated(prediction: Prediction) -> int:
+    """B/s of the links between two ranks of a node, as their maker says."""
+    assert prediction.lowered is not None
+    topology = prediction.lowered.rated
+    return int(topology.bandwidths[list(topology.route(*topology.ranks[:2]))].min())
+
+
+class Law:
+    """A ring or a chain on one node, told once more from the profile's numbers."""
+
+    def __init__(self, system: str, collective: str, n: int, nbytes: int, protocol: Protocol, speed: int):
+        comm = made_of(system, 1, n)
+        self.channels, threads = launch(comm, read("nccl"), "ring", protocol, nbytes)
+        self.block = BLOCK[protocol]
+        self.own = -(-nbytes // (self.channels * n * ITEM)) * ITEM  # of a channel the block of one rank
+        passed = self.own if collective in ("all_reduce", "all_gather", "reduce_scatter") else n * self.own
+        self.chunk = chunk_bytes(collective, "ring", protocol)  # type: ignore[arg-type]
+        self.step, self.loops = min(passed, self.chunk), -(-passed // self.chunk)
+        self.whole = passed <= self.chunk or passed % self.chunk == 0
+        self.steps = {"all_reduce": 2 * (n - 1)}.get(collective, n - 1)
+        self.at_once = threads * THREADS_GET[protocol]
+        self.by_links = protocol != "LL"
+        self.speed = round(speed * (KEPT * (DATA[protocol] / self.channels)) if self.by_links else speed * KEPT)
+
+    def handled(self, nbytes: int) -> int:
+        """How long a block is at so many bytes."""
+        if self.by_links:
+            return 0
+        first = min(nbytes, self.at_once) if "first" in self.block else 0
+        return sum(service_ps(b, self.block[key]) for b, key in ((first, "first"), (nbytes - first, "rate")) if b)
+
+    @property
+    def once(self) -> int:
+        """What comes once: launch, grid, start, and the own share."""
+        own = service_ps(self.own, self.speed) if self.by_links else self.handled(self.own)
+        return LAUNCH + GRID - GRID // self.channels + self.block["start"] + round(self.block["own"] * own)
+
+    @property
+    def link(self) -> int:
+        """What the links take for a step; each of the two has a latency of 1 ps."""
+        return service_ps(self.step, self.speed)
+
+    @property
+    def receiver(self) -> int:
+        """What the receiver takes for a step."""
+        return int(self.block["hop"]) + self.handled(self.step)
+
+
+# --- closed forms ---
+
+SIZES = st.one_of(st.sampled_from([2**k for k in range(3, 26)]), st.integers(1, 2**22).map(lambda n: n * ITEM))
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(SWITCHED),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(PROTOCOLS),
+    SIZES,
+)
+def test_a_ring(system: str, collective: str, n: int, protocol: Protocol, nbytes: int) -> None:
+    """A ring takes launch, grid term, start and own share once, and for each step what the links and the receiver take
+    for its piece; of every later loop the first transfer comes while the last one before is handled."""
+    found = call(system, collective, nbytes, ranks=n, algorithm="ring", protocol=protocol)
+    law = Law(system, collective, n, nbytes, protocol, rated(found))
+    alone = law.steps * (law.link + 2 + law.receiver)
+    later = alone - 2 - min(law.link, law.receiver)
+    bounds = [
+        law.once + alone + (loops - 1) * later for loops in (law.loops if law.whole else law.loops - 1, law.loops)
+    ]
+    assert (found.lowered.call.channels, found.lowered.call.chunk) == (law.channels, law.chunk)  # type: ignore[union-attr]
+    if law.whole:
+        assert found.time_ps == bounds[0]
+    else:
+        assert bounds[0] <= found.time_ps <= bounds[1]  # the last loop carries less
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from(SWITCHED),
+    st.sampled_from(["broadcast", "reduce"]),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(PROTOCOLS),
+    SIZES,
+    st.integers(0, 1),
+)
+def test_a_chain(system: str, collective: str, n: int, protocol: Protocol, nbytes: int, root: int) -> None:
+    """Broadcast and reduce hand everything on n − 1 times, chunk behind chunk, from or to whatever root."""
+    found = call(system, collective, nbytes, ranks=n, algorithm="chain", protocol=protocol, root=root)
+    law = Law(system, collective, n, nbytes, protocol, rated(found))
+    alone = law.once + law.steps * (law.link + 2 + law.receiver)
+    behind = max(law.link, law.receiver)
+    if law.whole:
+        assert found.time_ps == alone + (law.loops - 1) * behind
+    else:
+        assert alone + (law.loops - 2) * behind <= found.time_ps <= alone + (law.loops - 1) * behind
+
+
+@pytest.mark.parametrize("system", ["hgx-h100", "hgx-b200"])
+@pytest.mark.parametrize("exponent", range(16, 31, 2))
+def test_nvls(system: str, exponent: int) -> None:
+    """NVLS all-reduce of L chunks takes L + 1 stages, each a hop and the links' time for a chunk: while the switch
+    hands out one, the ranks bring the next."""
+    found = call(system, "all_reduce", 2**exponent, ranks=8, algorithm="nvls")
+    assert found.lowered is not None
+    its = found.lowered.call
+    assert its.channels == made_of(system, 1, 8).nvls_channels(read("nccl"))
+    speed = round(rated(found) * (KEPT * (BLOCK["NVLS"]["reach"] / its.channels)))
+    share = -(-(2**exponent) // (its.channels * 8 * ITEM)) * 8 * ITEM
+    loops, rest = divmod(share, its.chunk)
+    loops += rest > 0
+    stage = BLOCK["NVLS"]["hop"] + service_ps(min(share, its.chunk), speed)
+    last = BLOCK["NVLS"]["hop"] + service_ps(rest, speed) if rest else stage
+    later = (loops - 1) * stage + max(last, stage if loops > 1 else 0) + last
+    assert found.time_ps == LAUNCH + GRID - GRID // its.channels + later + 2
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(SWITCHED), st.sampled_from([2, 4, 8]), SIZES)
+def test_all_to_all(system: str, n: int, nbytes: int) -> None:
+    """All-to-all brings n − 1 blocks over a rank's links at once; by LL, up to 64 KiB a peer, a hop and the block's
+    time for a peer come once, in Simple its start and its own share."""
+    found, block = call(system, "all_to_all", nbytes, ranks=n), BLOCK["P2P"]
+    piece = -(-nbytes // (n * ITEM)) * ITEM
+    speed = round(rated(found) * (KEPT * block["reach"]))
+    assert found.protocol == ("LL" if nbytes // n <= 65536 else "Simple")
+    once = block["hop"] + service_ps(piece, block["rate"])
+    if found.protocol == "Simple":
+        once = block["start"] + round(block["own"] * service_ps(piece, speed))
+    assert found.time_ps == pytest.approx(LAUNCH + once + service_ps((n - 1) * piece, speed) + 2, abs=n)
+
+
+# --- several nodes ---
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["hgx-h100", "dgx-a100"]),
+    st.sampled_from([("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]),
+    st.integers(2, 6),
+    st.sampled_from(PROTOCOLS),
+    st.integers(3, 20).map(lambda k: 2**k),
+    st.integers(0, 20_000_000),
+)
+def test_hops_between_nodes(
+    system: str, around: tuple[str, int], nodes: int, protocol: Protocol, nbytes: int, net: int
+) -> None:
+    """Of the steps of a ring one a node and round leaves the node; `net` is added to those, half at each end."""
+    how = {"nodes": nodes, "algorithm": "ring", "protocol": protocol}
+    with_it, without = (
+        call(system, around[0], nbytes, changed(protocol, net=cost), **how).time_ps for cost in (net, 0)
+    )
+    assert with_it - without == nodes * around[1] * 2 * (max(1, net // 2) - 1)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_hops_of_a_tree(protocol: Protocol) -> None:
+    """On two nodes a tree goes across once up and once down; with a node more it does so no less often."""
+    extra = []
+    for nodes in (2, 3, 4, 8):
+        how = {"nodes": nodes, "algorithm": "chain_tree", "protocol": protocol}
+        slow, fast = (call("hgx-h100", "all_reduce", 4096, changed(protocol, net=net), **how) for net in (10**8, 0))
+        extra.append((slow.time_ps - fast.time_ps) / (2 * (10**8 // 2 - 1)))
+    assert extra[0] == 2
+    assert all(round(a) <= round(b) for a, b in itertools.pairwise(extra))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> None:
+    """Of a small call by one algorithm and protocol more nodes take longer: the ring has more steps, all have hops."""
+    names = {"all_reduce": ("ring", "chain_tree"), "broadcast": ("chain",), "reduce": ("chain",)}
+    for algorithm in names.get(collective, ("ring",)):
+        how = {"algorithm": algorithm, "protocol": protocol}
+        times = [call("hgx-h100", collective, 8192, nodes=nodes, **how).time_ps for nodes in (1, 2, 3, 4, 6, 8)]
+        assert times == sorted(times), algorithm
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=9), st.randoms(use_true_random=False))
+def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
+    """Chains in groups of any sizes and order, trees across: every rank ends with the sum of all, by 2(n − 1) messages
+    a half; only the first ranks of groups talk to other groups."""
+    ranks = list(range(sum(sizes)))
+    chance.shuffle(ranks)
+    left = iter(ranks)
+    groups = tuple(tuple(itertools.islice(left, size)) for size in sizes)
+    schedule = build("all_reduce", "chain_tree", len(ranks), groups=groups)
+    prove(schedule)
+    assert schedule.messages == 4 * (len(ranks) - 1)
+    of = {rank: group for group, its in enumerate(groups) for rank in its}
+    across = [(t.src, t.dst) for t in schedule if of[t.src] != of[t.dst]]
+    assert len(across) == 4 * (len(groups) - 1)
+    assert {rank for ends in across for rank in ends} <= {its[0] for its in groups}
+
+
+# --- what is said of a call ---
+
+
+@pytest.mark.parametrize("version", ["2.19", "2.27", "2.30"])
+@pytest.mark.parametrize(("system", "nodes", "ranks"), [("dgx-a100", 1, 4), ("hgx-h100", 1, 8), ("hgx-h100", 2, 16)])
+def test_what_nccl_would_choose(system: str, nodes: int, ranks: int, version: str) -> None:
+    """A row says the algorithm and protocol that `simcoll tune` says for that release, of those that are modelled."""
+    told = simcoll(
+        "tune", system, "--nodes", nodes, "--ranks", ranks, "--version", version, "--algo", "ring;allreduce:^nvlstree;"
+        "allgather:ring,nvls;reducescatter:ring,nvls", "--json"
+    ).json  # fmt: skip
+    ours = {"ring": "ring", "tree": "chain_tree", "nvls": "nvls"}
+    seen = set()
+    for choice in told["choice"]:
+        collective, size = choice["collective"], choice["size_bytes"]
+        if size > 2**26:
+            continue
+        found = said(call(system, collective, size, nodes=nodes, ranks=ranks, library_version=version))
+        rooted = collective in ("broadcast", "reduce")
+        assert found["algorithm"] == ("chain" if rooted else ours[choice["algorithm"]]), choice
+        assert found["protocol"] == choice["protocol"], choice
+        seen.add(choice["protocol"])
+    assert len(seen) > 1
+
+
+def test_what_is_forced_is_done() -> None:
+    """A row says the algorithm and the protocol that were asked for, and its time is that of no other."""
+    times = set()
+    for algorithm, protocol in [*itertools.product(("ring", "chain_tree"), PROTOCOLS), ("nvls", "Simple")]:
+        found = said(call("hgx-h100", "all_reduce", 2**20, ranks=8, algorithm=algorithm, protocol=protocol))
+        assert (found["algorithm"], found["protocol"], found["status"]) == (algorithm, protocol, "ok")
+        times.add(found["time_ps"])
+    assert len(times) == 7
+
+
+def test_releases_choose_otherwise() -> None:
+    """`library_version` takes the place of the profile's `version`, and a release that is not known is told."""
+    sizes = [2**k for k in range(10, 29)]
+
+    def choices(law: str, **more: Any) -> list[tuple[str, str]]:
+        its = (call("hgx-h100", "all_reduce", size, law, ranks=8, **more) for size in sizes)
+        return [(one.algorithm, one.protocol) for one in its]
+
+    old, new = text().replace("library: nccl", "library: nccl\n  version: '2.19'"), text()
+    assert choices(old) == choices(new, library_version="2.19") != choices(new)
+    assert choices(old, library_version="2.30") == choices(new)
+    with pytest.raises(InputError, match=r"2\.1: the constants of this release are not known"):
+        call("hgx-h100", "all_reduce", 1024, library_version="2.1")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"subgroups": [[0, 1], [2, 3]]}, "one group with equal blocks"),
+        ({"collective": "all_gather", "weights": [1, 2, 1, 1, 1, 1, 1, 1]}, "one group with equal blocks"),
+        ({"nodes": 2, "ranks": 12}, "12 ranks are not as many on each node"),
+        ({"collective": "gather"}, "kernels for gather are not modelled"),
+        ({"algorithm": "naive"}, "NCCL has no naive for all_reduce; it has ring, chain_tree, nvls"),
+        ({"algorithm": "nvls", "protocol": "LL"}, "NCCL has no nvls/LL for all_reduce"),
+        ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
+        ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
+        ({"profile": "ideal", "protocol": "LL"}, "protocol LL needs a profile with kernels"),
+        ({"topology": {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}},
+         "has no GPUs: kernels run on systems"),
+    ],
+)  # fmt: skip
+def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:
+    """What NCCL has no kernel for, or none that is modelled, is refused with one reason."""
+    how = {"system": "hgx-h100", "collective": "all_reduce", "ranks": 8, **more}
+    with pytest.raises(RefusedError, match=why) as told:
+        call(how.pop("system"), how.pop("collective"), 2**20, **how)
+    assert "\n" not in str(told.value)
+
+
+# --- what is moved ---
+
+CALLS = [
+    ("hgx-h100", 1, 8, "all_reduce", "ring"),
+    ("hgx-h100", 1, 8, "all_reduce", "nvls"),
+    ("hgx-h100", 1, 4, "broadcast", "chain"),
+    ("hgx-h100", 2, 16, "all_gather", "ring"),
+    ("hgx-h100", 3, 24, "all_reduce", "chain_tree"),
+    ("dgx-a100", 1, 8, "reduce_scatter", "ring"),
+    ("dgx-a100", 1, 8, "all_to_all", "direct"),
+]
+
+
+@pytest.mark.parametrize(("system", "nodes", "ranks", "collective", "algorithm"), CALLS)
+@pytest.mark.parametrize("nbytes", [4096, 1_000_000, 2**26])
+def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, algorithm: str, nbytes: int) -> None:
+    """What all channels move is what the same schedule moves without kernels, but for rounding to elements; what links
+    carry adds up to the bytes on the wire; and there are as many messages as the schedule has, loops and channels."""
+    how = {"nodes": nodes, "ranks": ranks, "algorithm": algorithm}
+    found = call(system, collective, nbytes, **how)
+    plain = call(system, collective, nbytes, profile="ideal", protocol="none", **how)
+    assert found.lowered is not None
+    its = found.lowered.call
+    rounded = (nbytes + its.channels * ranks * ITEM) / nbytes
+    for name in ("bytes_per_rank", "wire_bytes"):
+        said, wanted = getattr(found.totals, name), getattr(plain.totals, name)
+        assert wanted <= said <= wanted * rounded * 1.001, name
+    assert found.totals.carried.sum() == found.totals.wire_bytes
+    assert found.totals.messages % (plain.totals.messages * its.channels) == 0
+    loops = found.totals.messages // (plain.totals.messages * its.channels)
+    chunks = its.share / (its.chunk or its.share) / plain.source.n_chunks
+    assert loops == max(1, int(np.ceil(chunks)))
+    assert found.time_ps >= found.lower_bound_ps
+
+
+@pytest.mark.parametrize("system", [name for name in shipped_systems() if load_system(name).gpu])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:
+    """What a channel has of its links says how fast they are, not which ones messages take."""
+    found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
+    assert found.channel is not None and found.lowered is not None
+    ends = zip(found.devices, (*found.devices[1:], found.devices[0]), strict=True)
+    assert all(found.channel.topology.route(*pair) == found.lowered.rated.route(*pair) for pair in ends)
+
+
+# --- what costs do ---
+
+DURATIONS = ["launch", "grid", *(name for name in BLOCKS if name.partition(".")[2] in ("hop", "net", "start", "own"))]
+EVERYWHERE = [
+    ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
+    ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
+    ("hgx-h100", 2, 16, "all_reduce", "chain_tree", "Simple"),
+    ("hgx-h100", 1, 8, "all_reduce", "nvls", "Simple"),
+    ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
+    ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
+    ("l40s-pcie", 1, 2, "broadcast", "chain", "LL"),
+]
+
+
+def question(which: int) -> tuple[Point, Question]:
+    """One of these calls, of 1 MB."""
+    system, nodes, ranks, collective, algorithm, protocol = EVERYWHERE[which]
+    how = {"ranks": ranks, "nodes": nodes, "algorithm": algorithm, "protocol": protocol}
+    point = asked(system, collective, 1_000_000, **how)
+    with config.carrying({"law.yaml": text().encode()}):
+        return point, Question(point.scenario)
+
+
+@pytest.mark.parametrize("which", range(len(EVERYWHERE)))
+@pytest.mark.parametrize("name", ["launch", "grid", "efficiency.nvlink", "efficiency.pcie", *BLOCKS])
+def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
+    """With another cost of any parameter of kernels a fit compares the time of a run with such a profile, to the
+    picosecond."""
+    point, asking = question(which)
+    law = parse_profile(text(), "law.yaml")
+    before = Setting({}, law.launch, law.links, law.kernels)
+    assert before.kernels is not None
+    setting = before.at({name: 1.75 * cost(name, law, Params()) + (0.25 if name.startswith("eff") else 0)})
+    assert setting.kernels is not None
+    plain = setting.kernels.model_dump()
+    blocks = {
+        kind: {key: value for key, value in plain[kind].items() if value is not None}
+        for kind in BLOCK
+    }  # fmt: skip
+    other = text(blocks, setting.launch, setting.kernels.grid)
+    for kind, scale in setting.links.items():
+        other = other.replace(f"{kind}:\n    efficiency: {KEPT}", f"{kind}:\n    efficiency: {scale.efficiency!r}")
+    written = parse_profile(other, "other.yaml")
+    assert (written.kernels, written.links) == (setting.kernels.model_copy(update={"version": None}), setting.links)
+    with config.carrying({"law.yaml": other.encode()}):
+        assert asking.time_ps(setting) == predict(point).time_ps
+
+
+@settings(max_examples=60)
+@given(st.integers(0, len(EVERYWHERE) - 1), st.sampled_from(DURATIONS), st.floats(1, 8))
+def test_what_takes_longer_is_never_faster(which: int, name: str, times: float) -> None:
+    """A longer launch, hop, start, or own share never makes a call faster, and those of other blocks change nothing."""
+    _, asking = question(which)
+    law = parse_profile(text(), "law.yaml")
+    before = Setting({}, law.launch, law.links, law.kernels)
+    now, then = asking.time_ps(before), asking.time_ps(before.at({name: times * cost(name, law, Params())}))
+    assert then >= now
+    *_, algorithm, protocol = EVERYWHERE[which]
+    kind = {"nvls": "NVLS", "direct": "P2P"}.get(algorithm, protocol)
+    if "." in name and name.partition(".")[0] != kind:
+        assert then == now
+
+
+# --- tables ---
+
+FITTED = {"launch": 5, "LL.hop": 0.6, "LL.rate": 6, "Simple.start": 1.8, "Simple.hop": 3.4, "efficiency.nvlink": 90}
+COLUMNS = ("system", "library", "library_version", "collective", "ranks", "nodes", "dtype", "size_bytes", "time_us")
+
+
+def made(
+    ranks: Sequence[int], collectives: Sequence[str], noise: float = 0.0, every: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Rows of library calls on H100s by the law, release 2.27, with log-normal noise."""
+    chance = np.random.default_rng(3)
+    for collective, n, exponent in itertools.product(collectives, ranks, range(9, 29, every)):
+        time_us = call("hgx-h100", collective, 2**exponent, ranks=n, library_version="2.27").time_ps / 1e6
+        yield {
+            "system": "h100", "library": "nccl", "library_version": "2.27.3", "collective": collective, "ranks": n,
+            "nodes": 1, "dtype": "float32", "size_bytes": 2**exponent,
+            "time_us": time_us * float(np.exp(chance.normal(0, noise))) if noise else time_us,
+        }  # fmt: skip
+
+
+def write(path: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A measured table."""
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_kernels_are_found_again(folder: Path) -> None:
+    """From times with 3 % noise on 2 and 4 ranks the costs of the kernels behind them come back, from other values, and
+    8 ranks, which no fit has seen, are told within 5 % of the law."""
+    pytest.importorskip("scipy")
+    from simcoll.accuracy.calibrate import calibrate
+
+    rows = list(made((2, 4, 8), ("all_gather", "all_reduce", "broadcast"), noise=0.03))
+    other = {"LL": {"hop": 900_000, "rate": 9 * 10**9}, "Simple": {"start": 900_000, "hop": 5_000_000}}
+    begin = text({kind: {**its, **other.get(kind, {})} for kind, its in BLOCK.items()}, launch=3_000_000)
+    Path("begin.yaml").write_text(begin.replace(f"efficiency: {KEPT}", "efficiency: 1.0"), encoding="utf-8")
+    found = calibrate(
+        [write("t.csv", rows)], "hgx-h100", fit=["ranks=2,4"], free=list(FITTED), sets=["profile=begin.yaml"]
+    )
+    for p in found.document["parameters"]:
+        law = FITTED[p["name"]]
+        assert abs(p["value"] - law) < max(0.05 * law, p["high"] - p["low"]), p
+    unseen = [point for point in found.document["points"] if point["ranks"] == 8]
+    assert not any(point["fitted"] for point in unseen)
+    exact = [one["time_us"] for one in made((8,), ("all_gather", "all_reduce", "broadcast"))]
+    assert [point["predicted_us"] for point in unseen] == pytest.approx(exact, rel=0.05)
+
+
+def a_row(size: int, time_us: float, **more: Any) -> Row:
+    """A measured row."""
+    return Row(**{"collective": "all_reduce", "ranks": 8, "nodes": 1, **more, "size_bytes": size, "time_us": time_us})
+
+
+def test_rows_that_cannot_be_right() -> None:
+    """Suspicious is what took more than 1.1 times as long as twice its size, and nothing else: not a tie, not what just
+    reaches that, not what has no row of twice its size, nor one of another series only."""
+    assert suspicious([a_row(1, 12.0), a_row(2, 10.0), a_row(4, 30.0)]) == [True, False, False]
+    assert suspicious([a_row(1, 10.0), a_row(2, 10.0)]) == [False, False]
+    assert suspicious([a_row(1, 1.1), a_row(2, 1.0)]) == [False, False]
+    assert suspicious([a_row(1, 100.0), a_row(4, 10.0)]) == [False, False]
+    assert suspicious([a_row(2, 10.0), a_row(1, 12.0)]) == [False, True]  # in any order
+    for other in ({"ranks": 4}, {"dtype": "float16"}, {"algorithm": "ring"}, {"others": {"op": "max"}}):
+        assert suspicious([a_row(1, 100.0), a_row(2, 10.0, **other)]) == [False, False], other
+    assert suspicious([a_row(1, 12.0), a_row(2, 100.0), a_row(2, 10.0)]) == [True, False, False]  # of repeats the best
+    assert suspicious([]) == []
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(1, 1000), min_size=1, max_size=12), st.floats(0.1, 10))
+def test_suspicion_has_no_unit(times: list[float], factor: float) -> None:
+    """It does not depend on the unit of time, and what rises with the size is never suspicious."""
+    rows = [a_row(2**k, time) for k, time in enumerate(times)]
+    scaled = [a_row(2**k, time * factor) for k, time in enumerate(times)]
+    near = any(abs(a / b - 1.1) < 1e-9 for a, b in itertools.pairwise(times))
+    assert near or suspicious(rows) == suspicious(scaled)
+    assert not any(suspicious([a_row(2**k, time) for k, time in enumerate(sorted(times))]))
+
+
+def test_rivals_know_their_own_laws() -> None:
+    """A latency and a bandwidth, a power of the size, and rated links are told without error by the rival that has this
+    law, at sizes between and beyond; and what has too few rows is told by none."""
+    point = asked("hgx-h100", "all_reduce", 2**20, ranks=8)
+    sizes, unseen = [2**k for k in range(10, 24, 2)], [3 * 2**12, 2**9, 2**25]
+
+    def errors(law: Any, fitted: Sequence[int] = sizes) -> dict[str, float | None]:
+        known, new = ([a_row(size, law(size)) for size in its] for its in (fitted, unseen))
+        return rivals.errors(known, [(one, point) for one in new])
+
+    assert errors(lambda size: 7.5 + size / 3e4)["latency-bandwidth fit"] == pytest.approx(0, abs=1e-6)
+    assert errors(lambda size: 0.5 * size**0.7)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
+    speed = rated(call("hgx-h100", "all_reduce", 2**20, ranks=8))
+    assert errors(lambda size: 7 / 4 * size / speed * 1e6)["spec sheet"] == pytest.approx(0, abs=1e-6)
+    few = errors(lambda size: 1.0, fitted=sizes[:1])
+    assert few["latency-bandwidth fit"] is few["log-log interpolation"] is None
+    assert few["spec sheet"] is not None
+    told = simcoll("tune", "hgx-h100", "--version", "2.27", "--json").json["choice"]
+    times = {c["size_bytes"]: c["time_us"] for c in told if c["collective"] == "all_reduce"}
+    asking = [(a_row(size, times[size], library_version="2.27.3"), point) for size in (2**10, 2**20, 2**30)]
+    assert rivals.errors([], asking)["NCCL's tuner"] == pytest.approx(0, abs=1e-6)
+
+
+def test_tables_of_others_are_validated(folder: Path) -> None:
+    """`validate --tables` makes three studies of a table, and the report names each with its rivals; a folder without
+    tables, and a system that nobody knows, are one clear error each, and nothing is written."""
+    pytest.importorskip("scipy")
+    for name in ("tables", "nothing", "strange", "v/studies"):
+        Path(name).mkdir(parents=True)
+    Path("v/studies/own.yaml").write_text(
+        "title: Own\nplace: tables\ncases: [{table: tables/mine.csv, system: hgx-h100}]\n", encoding="utf-8"
+    )
+    rows = list(made((2, 4), ("all_gather", "all_reduce"), every=3))
+    write("tables/mine.csv", rows)
+    write("strange/mine.csv", [{**one, "system": "abacus"} for one in rows])
+    for wrong, why in (
+        ("nothing", "nothing: has no *.csv; give a folder of measured tables with --tables"),
+        ("nowhere", "nowhere: has no *.csv; give a folder of measured tables with --tables"),
+        ("strange", "which system 'abacus' is, is not known; name one of"),
+    ):
+        found = simcoll("validate", "own", "--folder", "v", "--tables", wrong, "-o", "out")
+        assert (found.status, found.out) == (2, "")
+        assert why in found.err
+        assert len(found.err.splitlines()) == 1
+        assert not Path("out").exists()
+    found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
+    assert found.status == 0, found.err
+    report = Path("out/REPORT.md").read_text(encoding="utf-8")
+    for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
+        assert title in report
+    assert all(name in report for name in rivals.RIVALS)
