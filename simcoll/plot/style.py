@@ -52,6 +52,7 @@ _KNOWN: Final = {
     "chain": Look("#225555", "s"),
     "tree": Look("#117733", "^"),
     "double_binary_tree": Look("#44AA99", "v"),
+    "chain_tree": Look("#66AA55", "P"),
     "binomial": Look("#228833", "<"),
     "hierarchical": Look("#882255", "D"),
     "hierarchical_leader": Look("#CC6677", "d"),
