@@ -74,6 +74,8 @@ class Lowered:
 
 def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> Lowered:
     """The call of a point whose ranks have these places; raises RefusedError for what NCCL's kernels do not do."""
+    if len(places) < 2:
+        raise RefusedError("kernels are modelled for two ranks or more; take another profile")
     if scenario.subgroups or scenario.weights:
         raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
     found = calls.call(
