@@ -118,13 +118,11 @@ class Profile(Model):
     calibration: Calibration | None = None
 
     def serve(self, topology: Topology) -> Topology:
-        """The topology with its links as they serve; the same where nothing changes them."""
-        if not self.links.keys() & {link.kind for *_, link in topology.graph.edges.data("link")}:
+        """The topology with its links as they serve, routes as they are; the same where nothing changes."""
+        links = [topology.graph.edges[ends]["link"] for ends in topology.links]
+        if not self.links.keys() & {link.kind for link in links}:
             return topology
-        graph = topology.graph.copy()
-        for *_, data in graph.edges(data=True):
-            data["link"] = self.links.get(data["link"].kind, LinkScale()).of(data["link"])
-        return Topology(graph, topology.name, topology.routing, topology.explicit)
+        return topology.with_links(self.links.get(link.kind, LinkScale()).of(link) for link in links)
 
 
 def shipped_profiles() -> dict[str, Path]:

@@ -494,3 +494,12 @@ def test_nccl_with_latency_and_bandwidth(lab: Path):
 def test_nccl_with_latency_and_bandwidth_everywhere(lab: Path, system: str):
     """So do they on every system, for each number of ranks."""
     assert told_apart(system, (2, 4, 8)) < 16
+
+
+def test_a_profile_changes_links_and_not_routes(lab: Path):
+    """However slow a profile makes the links of a kind, messages go the ways that they go on links as rated."""
+    Path("slow.yaml").write_text("name: slow\nlinks: {nvlink: {efficiency: 1 %, latency: 10000 %}}\n", encoding="utf-8")
+    asked = ["topology={system: hgx-h100}", "size=1 MiB", "algorithm=ring", "collective=all_reduce", "ranks=8"]
+    points = {name: load("ask.yaml", [*asked, f"profile={name}"])[0] for name in ("ideal", "slow.yaml")}
+    used = {name: predict(point).totals.carried.nonzero()[0].tolist() for name, point in points.items()}
+    assert used["slow.yaml"] == used["ideal"]
