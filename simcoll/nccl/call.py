@@ -15,7 +15,7 @@ from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
-from simcoll.nccl.protocols import chunk_bytes, figures
+from simcoll.nccl.protocols import chunk_bytes, figures, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
@@ -32,6 +32,7 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("p2p", "all_to_all"): "direct",
 }
 P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
+MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
 _NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
 
@@ -80,9 +81,11 @@ class Call:
 
     @property
     def chunk(self) -> int:
-        """What is handed on at a time, at most; 0: everything."""
+        """The largest chunk; 0: everything."""
         if self.algorithm == "p2p":
             return 0
+        if self.algorithm == "tree" and self.protocol == "LL128":
+            return tree_chunk_bytes(self.share, self.communicator.nodes, self.communicator.gpus)
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
         heads, chunk = self.communicator.ranks, NVLS_CHUNK
@@ -91,14 +94,32 @@ class Call:
                 chunk = min(chunk, most)
         return chunk * (heads if self.collective == "all_reduce" else 1)
 
+    @property
+    def piece_of_chunk(self) -> int:
+        """What is handed on at a time, at most. With flags beside the data that is what the threads move at once; in
+        rings, where a rank has a chunk to send before one comes, it makes no difference, and chunks go whole."""
+        if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
+            return self.chunk
+        wire = figures().protocols[self.protocol]
+        parts = 2 if self.schedule == "chain_tree" else 1
+        return min(self.chunk, max(self.threads * wire.moved_a_thread, self.share // (parts * MOST_PIECES)))
+
     def params(self, costs: Kernels) -> dict[str, int]:
-        """Parameters of the engines."""
+        """Parameters of the engines, where links have the latency of a hop."""
         block = self.block(costs)
         if self.kind == "NVLS":
             return {"o_send": block.hop}
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
-        return {"o_recv": block.hop + self._handled(block, self.step)}
+        pieces = -(-self.step // self.piece_of_chunk)
+        return {"o_recv": self._handled(block, self.step) // pieces}
+
+    def beside_others(self, costs: Kernels) -> dict[str, int]:
+        """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
+        params = self.params(costs)
+        if self.kind in ("NVLS", "P2P"):
+            return params
+        return {"o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""

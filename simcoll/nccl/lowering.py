@@ -46,7 +46,7 @@ class Lowered:
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
-        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.chunk, **self.params(costs))))
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.piece_of_chunk, **self.params(costs))))
         changed = {"algorithm": self.call.schedule, "protocol": "none", "size": self.call.share}
         return self.scenario.model_copy(update={**changed, "model": spec, "profile": PLAIN})
 
@@ -57,11 +57,14 @@ class Lowered:
         return max(1, round(link.bandwidth * (served * share)))
 
     def latencies(self, costs: Kernels) -> list[int]:
-        """What each link takes, in ps: between a NIC and the network half of what a hop takes longer there. Other links
-        take nothing: a hop is time of the block that takes part in it."""
-        kinds, net = self.rated.kinds, self.call.block(costs).net
-        gates = ({kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links)
-        return [max(1, net // 2) if gate else 1 for gate in gates]
+        """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
+        longer there. Other links take nothing: a hop is time of the block that takes part in it."""
+        kinds, block = self.rated.kinds, self.call.block(costs)
+        hop = 0 if self.call.kind in ("NVLS", "P2P") else block.hop
+        return [
+            max(1, block.net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] == "gpu" else 0)
+            for u, v in self.rated.links
+        ]
 
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them."""
@@ -117,7 +120,8 @@ def _theirs(scenario: Scenario) -> Any:
     """NCCL's name of the algorithm that a scenario asks for."""
     if scenario.algorithm == "auto":
         return "auto"
-    names = {ours: theirs for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective}
+    known = [(theirs, ours) for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective]
+    names = {**{ours: theirs for theirs, ours in known}, **{theirs: theirs for theirs, _ in known}}
     if scenario.algorithm not in names:
         raise RefusedError(f"NCCL has no {scenario.algorithm} for {scenario.collective}; it has {', '.join(names)}")
     return names[scenario.algorithm]

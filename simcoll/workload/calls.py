@@ -82,7 +82,7 @@ class Binder:
         one = lowered.point(kernels)
         larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False))
         grain = lowered.call.communicator.ranks * asked.itemsize
-        params = one.params()
+        params = replace(one.params(), chunk=lowered.call.chunk, **lowered.call.beside_others(kernels))
         program, proved = self._program(
             one,
             replace(params, chunk=-int(-params.chunk * larger // asked.itemsize) * asked.itemsize),
