@@ -32,6 +32,7 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("p2p", "all_to_all"): "direct",
 }
 P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
+SLICE: Final = 32 << 10  # bytes, the least in Simple
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
 _NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
@@ -95,14 +96,24 @@ class Call:
         return chunk * (heads if self.collective == "all_reduce" else 1)
 
     @property
-    def piece_of_chunk(self) -> int:
-        """What is handed on at a time, at most. With flags beside the data that is what the threads move at once; in
-        rings, where a rank has a chunk to send before one comes, it makes no difference, and chunks go whole."""
+    def slices(self) -> int:
+        """Parts of a ring's chunk that are told to the next rank one by one."""
+        return 2 if self.schedule == "ring" and self.protocol == "Simple" and self.step > SLICE else 1
+
+    @property
+    def handed(self) -> int:
+        """What is told to the next rank at a time, at most; 0: everything. With flags beside the data that is what the
+        threads move at once."""
+        if self.schedule == "ring":
+            return self.chunk // self.slices
         if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
             return self.chunk
-        wire = figures().protocols[self.protocol]
         parts = 2 if self.schedule == "chain_tree" else 1
-        return min(self.chunk, max(self.threads * wire.moved_a_thread, self.share // (parts * MOST_PIECES)))
+        return min(self.chunk, max(self._moved, self.share // (parts * MOST_PIECES)))
+
+    @property
+    def _moved(self) -> int:
+        return self.threads * figures().protocols[self.protocol].moved_a_thread
 
     def params(self, costs: Kernels) -> dict[str, int]:
         """Parameters of the engines, where links have the latency of a hop."""
@@ -111,7 +122,7 @@ class Call:
             return {"o_send": block.hop}
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
-        pieces = -(-self.step // self.piece_of_chunk)
+        pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         return {"o_recv": self._handled(block, self.step) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, int]:
@@ -139,7 +150,7 @@ class Call:
         found = self.usual_reach if reach is None else reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if outer:
-            return found * wire * min(1.0, self.nics / self.channels)
+            return wire * min(1.0, self.nics / self.channels)
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels
 
     def block(self, costs: Kernels) -> Block:

@@ -46,8 +46,9 @@ class Lowered:
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
-        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.piece_of_chunk, **self.params(costs))))
-        changed = {"algorithm": self.call.schedule, "protocol": "none", "size": self.call.share}
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
+        slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
+        changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
         return self.scenario.model_copy(update={**changed, "model": spec, "profile": PLAIN})
 
     def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
