@@ -26,7 +26,7 @@ OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the other
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "first", "rate", "own", "net"),
     "LL128": ("hop", "reach", "net"),
-    "Simple": ("start", "hop", "own", "net"),
+    "Simple": ("start", "hop", "slice", "own", "net"),
     "NVLS": ("hop", "reach"),
     "P2P": ("start", "hop", "rate", "own", "reach"),
 }
@@ -34,6 +34,7 @@ _AS: Final = {
     "grid": "launch",
     "hop": "launch",
     "net": "launch",
+    "slice": "launch",
     "start": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",

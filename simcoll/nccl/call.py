@@ -123,14 +123,14 @@ class Call:
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        return {"o_recv": self._handled(block, self.step) // pieces}
+        return {"o_send": block.slice, "o_recv": self._handled(block, self.step) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, int]:
         """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
         params = self.params(costs)
         if self.kind in ("NVLS", "P2P"):
             return params
-        return {"o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
+        return {**params, "o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""
