@@ -138,7 +138,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
     return dataclasses.replace(
         one,
         scenario=scenario,
-        topology=profile.serve(rated),
+        topology=profile.serve(lowered.rated),
         totals=totals,
         algorithm=lowered.call.schedule,
         protocol=lowered.call.protocol,

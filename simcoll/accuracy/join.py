@@ -86,7 +86,7 @@ def answered(measured: Sequence[Row], predicted: Sequence[Sequence[Mapping[str, 
 
     Raises InputError when a row has several, and when rows that differ in nothing that is predicted share one.
     """
-    timed = {id(one): _timed([one]) for some in predicted for one in some}
+    timed = {id(one): _timed([one]) if one.get("time_us") else [] for some in predicted for one in some}
     rows = [_record(row) for row in measured]
     partners = [[record for one in some for record in timed[id(one)]] for some in predicted]
     _check_single(rows, partners)

@@ -15,12 +15,14 @@ from simcoll.nccl import tuner
 from simcoll.nccl.call import Call
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
+from simcoll.nccl.mesh import gathered
 from simcoll.profile import LinkScale, ModelSpec
 from simcoll.recent import Recent
 from simcoll.scenario import Scenario
 from simcoll.systems import load_system
 from simcoll.topology import Link, Topology
 
+_MESHES: Final[Recent[Topology]] = Recent(2_000_000, lambda found: len(found.kinds) + len(found.links))
 _COMMUNICATORS: Final[Recent[Communicator]] = Recent(64, lambda found: 1)
 PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 
@@ -91,6 +93,8 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
         algorithm=_theirs(scenario),
         protocol="auto" if scenario.protocol == "none" else scenario.protocol,
     )
+    if found.algorithm != "p2p":  # which sends to each by itself
+        rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
     path = _path(rated, places[0], places[1])
     inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
