@@ -27,7 +27,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "first", "rate", "own", "net"),
     "LL128": ("hop", "reach", "net"),
     "Simple": ("start", "hop", "slice", "own", "net"),
-    "NVLS": ("hop", "reach"),
+    "NVLS": ("hop", "reach", "net"),
     "P2P": ("start", "hop", "rate", "own", "reach"),
 }
 _AS: Final = {

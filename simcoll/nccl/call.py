@@ -7,7 +7,7 @@ that it shares with the others. Kernels are not described to the last instructio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
@@ -27,6 +27,7 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("ring", "reduce"): "chain",
     ("tree", "all_reduce"): "chain_tree",
     ("nvls", "all_reduce"): "nvls",
+    ("nvls_tree", "all_reduce"): "nvls_tree",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
     ("p2p", "all_to_all"): "direct",
@@ -35,7 +36,10 @@ P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transf
 SLICE: Final = 32 << 10  # bytes, the least in Simple
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
+NVLS_TREE_LOOPS: Final = 4  # on their way at once, each part of a loop on a channel of its own
 _NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
+
+_NVLS_TREE_LESS: Final = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,13 @@ class Call:
             return tree_chunk_bytes(self.share, self.communicator.nodes, self.communicator.gpus)
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
-        heads, chunk = self.communicator.ranks, NVLS_CHUNK
-        for times, most in _NVLS_LESS:
+        heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
+        if self.algorithm == "nvls_tree":
+            chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
+        for times, most in less:
             if self.nbytes < times * self.channels * heads * chunk:
                 chunk = min(chunk, most)
-        return chunk * (heads if self.collective == "all_reduce" else 1)
+        return chunk * (heads if self.schedule == "nvls" and self.collective == "all_reduce" else 1)
 
     @property
     def slices(self) -> int:
@@ -115,9 +121,11 @@ class Call:
     def _moved(self) -> int:
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
-    def params(self, costs: Kernels) -> dict[str, int]:
+    def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines, where links have the latency of a hop."""
         block = self.block(costs)
+        if self.schedule == "nvls_tree":
+            return {"channels": self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
         if self.kind == "NVLS":
             return {"o_send": block.hop}
         if self.kind == "P2P":
@@ -125,9 +133,11 @@ class Call:
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         return {"o_send": block.slice, "o_recv": self._handled(block, self.step) // pieces}
 
-    def beside_others(self, costs: Kernels) -> dict[str, int]:
+    def beside_others(self, costs: Kernels) -> dict[str, Any]:
         """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
         params = self.params(costs)
+        if self.schedule == "nvls_tree":
+            return {"channels": params["channels"]}
         if self.kind in ("NVLS", "P2P"):
             return params
         return {**params, "o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
@@ -149,6 +159,8 @@ class Call:
         reach = self.block(costs).reach
         found = self.usual_reach if reach is None else reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
+        if outer and self.kind == "NVLS":  # every channel has a head on each GPU
+            return min(1.0, self.nics / self.communicator.gpus) / self.channels
         if outer:
             return wire * min(1.0, self.nics / self.channels)
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels

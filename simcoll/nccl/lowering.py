@@ -63,9 +63,10 @@ class Lowered:
         """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
         longer there. Other links take nothing: a hop is time of the block that takes part in it."""
         kinds, block = self.rated.kinds, self.call.block(costs)
-        hop = 0 if self.call.kind in ("NVLS", "P2P") else block.hop
+        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else block.hop
+        first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
         return [
-            max(1, block.net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] == "gpu" else 0)
+            max(1, block.net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0)
             for u, v in self.rated.links
         ]
 
