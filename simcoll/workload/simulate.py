@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,8 @@ from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
 from simcoll.timeline import Timeline, Totals
 from simcoll.topology import Topology
-from simcoll.workload.calls import Binder
-from simcoll.workload.plan import Plan
+from simcoll.workload.calls import Binder, Bound
+from simcoll.workload.plan import Call, Plan
 from simcoll.workload.plans import plan_of
 
 COMPUTING, LAUNCHING, CALLING = range(3)  # what a task is
@@ -26,8 +27,8 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # what a task is
 class Step:
     """A workload on a topology: its plan, the program that it is, and what a run of it adds up to.
 
-    `told`: what the template says of itself, e.g. how many buckets; `algorithms`: those that its calls run, `proved`:
-    how. `rank` and `kind` of each task, (tasks,).
+    `told`: what the template says of itself, e.g. how many buckets; `calls`: what each call of some ranks is bound to;
+    `algorithms`: those that its calls run, `proved`: how. `rank` and `kind` of each task, (tasks,).
     """
 
     scenario: Scenario
@@ -35,6 +36,7 @@ class Step:
     devices: tuple[str, ...]
     plan: Plan
     told: dict[str, object]
+    calls: Mapping[tuple[Call, tuple[int, ...]], Bound]
     program: Program
     totals: Totals
     algorithms: tuple[str, ...]
@@ -92,7 +94,9 @@ def simulate(point: Scenario | Point) -> Step:
     rank = np.concatenate([operation.ranks for operation in operations])
     kind = np.repeat(kinds, [len(operation.ranks) for operation in operations])
     told = {**told, "protocol": ", ".join(protocols)} if protocols else told
-    return Step(scenario, topology, places, plan, told, program, totals, algorithms, proved, engine, rank, kind)
+    return Step(
+        scenario, topology, places, plan, told, binder.calls, program, totals, algorithms, proved, engine, rank, kind
+    )
 
 
 def _operations(plan: Plan, binder: Binder, apart: bool) -> tuple[list[Operation], list[int]]:
