@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from simcoll import prediction
-from simcoll.analysis.critical import CAUSES, CriticalPath, Segment, critical_path
+from simcoll.analysis.critical import critical_path
+from simcoll.chain import CAUSES, LINKED, CriticalPath, Segment
 from simcoll.engines import event, fast
 from simcoll.errors import wrong
 from simcoll.model import NONE
@@ -111,7 +112,7 @@ class Subject:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
-        if cause in ("serialisation", "contention"):
+        if cause in LINKED:
             return cause, self.program.link_names[where]
         if cause == "straggler":
             return cause, f"rank {where}"

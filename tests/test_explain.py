@@ -14,7 +14,8 @@ from oracle import random_case, random_tasks
 from test_engine import joint_program_of, program_of
 
 from simcoll import config, scenario, sweep
-from simcoll.analysis.critical import CriticalPath, critical_path
+from simcoll.analysis.critical import critical_path
+from simcoll.chain import CriticalPath
 from simcoll.cli import main
 from simcoll.engines import event, fast
 from simcoll.errors import Place
