@@ -254,7 +254,7 @@ class _Run:
         """The intervals of hops as the ways lie end to end that transfers took."""
         if self.keep != "hops" or not self.program.changes:
             return hops
-        way = np.asarray(self.taken)
+        way = np.asarray(self.taken, np.int64)
         count = np.diff(self.program.routes.hop)[way]
         place = np.repeat(np.asarray(hops[2])[:-1], count) + np.arange(count.sum())
         place -= np.repeat(np.cumsum(count) - count, count)
@@ -326,7 +326,7 @@ class _Run:
         )  # fmt: skip
         if self.keep != "hops":
             return self.outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))
-        lengths = np.diff(program.routes.hop)[np.asarray(self.taken)]
+        lengths = np.diff(program.routes.hop)[np.asarray(self.taken, np.int64)]
         begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, out[1]))
         return self.outcome(ended, latest, (*out, begin, gone))
 
