@@ -77,7 +77,7 @@ class Prediction:
         """When everything happened."""
         if self.channel:
             return self.channel.timeline
-        faulty = bool(self.scenario.faults)
+        faulty = bool(self.scenario.striking)
         bound = _bound(self.scenario, self.source, self.topology, self.devices) if faulty else self.program
         return _simulated(bound, self.scenario)[0]
 
@@ -97,7 +97,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none")
     if scenario.algorithm in ("auto", "best"):
-        if scenario.faults:  # chosen by who does not know of them
+        if scenario.striking:  # chosen by who does not know of them
             chosen = _fastest(scenario.model_copy(update={"faults": ()}), topology).algorithm
             return predict(scenario.model_copy(update={"algorithm": chosen}), topology)
         return _fastest(scenario, topology)
@@ -188,7 +188,7 @@ def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
 
 def _streamed(scenario: Scenario, source: Stream, topology: Topology, devices: Sequence[str]) -> Totals | None:
     """What a run of a long schedule adds up to, if it can be folded, or replayed as a stream."""
-    if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None or scenario.faults:
+    if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None or scenario.striking:
         return None
     params, arrivals = scenario.params(), _arrivals(scenario, source.n)
     if not params.channels:  # one for each peer: streams know them by number only
@@ -226,7 +226,7 @@ def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequ
         weights=scenario.weights,
         arrivals=_arrivals(scenario, source.n),
     )
-    return struck(program, topology, scenario.faults, load_profile(scenario.profile).launch)
+    return struck(program, topology, scenario.striking, load_profile(scenario.profile).launch)
 
 
 def _simulated(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from simcoll.engines import event, fast
 from simcoll.errors import StuckError, did_you_mean, wrong
-from simcoll.faults import Fault, struck
+from simcoll.faults import struck
 from simcoll.prediction import predict, row
 from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
@@ -42,7 +42,7 @@ def part(point: Point) -> dict[str, Any]:
     """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
-    undisturbed, once, n = _runs(scenario.model_copy(update={"faults": ()}), scenario.faults)
+    undisturbed, once, n = _runs(scenario)
     every = (*spec.causes, *(("faults",) if scenario.faults else ()))
     for one in spec.slow:
         if one.rank >= n:
@@ -75,19 +75,19 @@ def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
     return [some for size in sizes for some in itertools.combinations(causes, size)]
 
 
-def _runs(scenario: Scenario, faults: Sequence[Fault]) -> tuple[dict[str, Any], Once, int]:
+def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
     """The row without any disturbance, what runs the point with one, and how many ranks there are."""
     if scenario.workload:
         step = simulate.simulate(scenario)
         _check(scenario, step.program.link_names)
-        struck(step.program, step.topology, faults)  # raises for links that there are not
+        struck(step.program, step.topology, scenario.faults)  # raises for links that there are not
         return simulate.row(step), lambda drawn: _step_ps(step, drawn), step.plan.n
     prediction = predict(scenario)
     n = len(prediction.devices) - prediction.source.agents
     known = scenario.model_copy(update={"algorithm": prediction.algorithm})
     _check(scenario, prediction.topology.link_names)
-    if faults:
-        struck(prediction.program, prediction.topology, faults)
+    if scenario.faults:
+        struck(prediction.program, prediction.topology, scenario.faults)
 
     def once(drawn: Drawn) -> int:
         came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])

@@ -230,3 +230,26 @@ def test_the_shipped_scenario_goes_around() -> None:
     for hurt, well in zip(found["with"], found["less"], strict=True):
         assert hurt["status"] == "ok"
         assert hurt["time_us"] > well["time_us"]
+
+
+def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
+    """Of a run with a fault the trace has the links of the way around, and what its links carry adds up."""
+    dead = trunk()
+    file = tmp_path / "one.yaml"
+    file.write_text(
+        "topology: {fabric: fat-tree, levels: 2, hosts: 4, hosts_per_leaf: 2, spines: 2, link: {bandwidth: 10 GB/s, "
+        "latency: 1 us}}\ncollective: broadcast\nalgorithm: naive\nsize: 1 MB\nplacement: [host0, host2]\n"
+        f"faults: [{{link: '{dead}', kind: down, at: 0 us, on_failure: reroute, detection: 10 us}}]\n"
+    )
+    assert command("run", str(file), "--trace", str(tmp_path / "trace.json")).status == 0
+    told = (tmp_path / "trace.json").read_text()
+    other = dead.replace("spine0", "spine1") if "spine0" in dead else dead.replace("spine1", "spine0")
+    assert other in told
+    assert dead not in told
+
+
+def test_explain_refuses_faults() -> None:
+    """It tells so, and what to do."""
+    said = command("explain", "faults")
+    assert said.status == 2
+    assert "runs with faults cannot be explained; leave out faults" in said.err

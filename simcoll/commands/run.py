@@ -32,6 +32,7 @@ Rows = list[dict[str, Any]]
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
 @click.option("--quiet", is_flag=True, help="No table, no progress.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
 def run(
     scenario: str,
     output: Path | None,
@@ -41,6 +42,7 @@ def run(
     share: str | None,
     as_json: bool,
     quiet: bool,
+    trace: Path | None,
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll import sweep
@@ -52,6 +54,8 @@ def run(
         raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
     if cluster is not None and jobs != 1:
         raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
+    if trace:
+        _check_trace(trace, points)
     shard = None if share is None else Shard.parse(share)
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
@@ -69,6 +73,8 @@ def run(
     finally:
         if journal and whole:
             _finish(journal, whole, points, quiet)
+    if trace and rows and not _status(rows):
+        _write_trace(trace, points[0])
     return _status(rows) if rows or not shard else 0
 
 
@@ -165,6 +171,37 @@ def _show(rows: Rows, points: Sequence[Point], as_json: bool, quiet: bool, reuse
             print(varied, flush=True)
     for reason in dict.fromkeys(row["status"] for row in rows if str(row["status"]).startswith("failed")):
         print(reason, file=sys.stderr)
+
+
+def _check_trace(file: Path, points: Sequence[Point]) -> None:
+    """Raise InputError, before anything runs, for what cannot be traced."""
+    if not file.name.endswith((".json", ".json.gz")):
+        raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
+    if len(points) > 1:
+        keys = _varying([point.scenario.model_dump(mode="json") for point in points])
+        what = f"--trace shows one point, and there are {len(points)}"
+        raise InputError(what, "choose one: " + " ".join(f"--set {key}=…" for key in keys))
+
+
+def _varying(found: Sequence[Any]) -> list[str]:
+    """The keys that have several values, with dots where they are nested."""
+    first, keys = found[0], list[str]()
+    for key in first:
+        values = [one.get(key) for one in found]
+        if all(isinstance(value, dict) for value in values):
+            keys += [f"{key}.{below}" for below in _varying(values)]
+        elif any(value != first[key] for value in values):
+            keys.append(key)
+    return keys
+
+
+def _write_trace(file: Path, point: Point) -> None:
+    from simcoll.formats.outputs import chrome
+    from simcoll.results import write_atomically
+    from simcoll.tracing import trace_of
+
+    text = chrome.dump(trace_of(point))
+    write_atomically(file, chrome.packed(text) if file.suffix == ".gz" else text)
 
 
 def _status(rows: Rows) -> int:

@@ -1,0 +1,197 @@
+"""A point as it ran, ready to be asked why it took so long: its program, its critical path, and what comes before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from simcoll import prediction
+from simcoll.analysis.critical import CAUSES, CriticalPath, Segment, critical_path
+from simcoll.engines import event, fast
+from simcoll.errors import wrong
+from simcoll.model import NONE
+from simcoll.prediction import Prediction, predict
+from simcoll.profile import Profile, load_profile
+from simcoll.program import Program
+from simcoll.scenario import Point, Scenario
+from simcoll.timeline import Timeline, Totals
+from simcoll.topology import Topology
+from simcoll.workload import simulate
+from simcoll.workload.simulate import LAUNCHING, Step
+
+MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more take more memory than a machine for this has
+OF_CALLS: Final = {
+    "launch": "of a kernel, before all else",
+    "start": "of NCCL's protocol, once a call, and the rank's own block",
+    "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
+}
+ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
+
+
+class Part(NamedTuple):
+    """A stretch of the time of a point: `where` names the link, rank or operation; `step`, `src` and `dst` (ranks) are
+    those of a transfer, `operation` that of a workload."""
+
+    begin_ps: int
+    end_ps: int
+    cause: str
+    where: str | None
+    then: str = "itself"
+    operation: str | None = None
+    step: int | None = None
+    src: int | None = None
+    dst: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A point that ran. `scenario` names the algorithm and protocol that were chosen, `lead` is what comes before its
+    transfers, in ps, by cause."""
+
+    scenario: Scenario
+    ran: Prediction | Step
+    row: dict[str, object]
+    time_ps: int
+    lead: dict[str, int]
+    kernels: bool
+
+    @property
+    def program(self) -> Program:
+        """What the engines ran."""
+        return self.ran.program
+
+    @property
+    def topology(self) -> Topology:
+        """The links as they serve."""
+        return self.ran.topology
+
+    @property
+    def totals(self) -> Totals:
+        """What the run adds up to."""
+        return self.ran.totals
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """Of the program, without the lead."""
+        return critical_path(self.program, _timeline(self.ran))
+
+    def shares(self) -> dict[tuple[str, str | None], int]:
+        """What each cause takes in all, in ps, by cause and where; most first. They add up to `time_ps`."""
+        found: dict[tuple[str, str | None], int] = {}
+        whole: list[tuple[tuple[str, str | None], int]] = [((cause, None), ps) for cause, ps in self.lead.items()]
+        whole += [(self._named(cause, where), ps) for (cause, where), ps in self.path.shares().items()]
+        whole += [(self._late(), self._waited)]
+        for key, ps in whole:
+            if ps:
+                found[key] = found.get(key, 0) + ps
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def parts(self, some: slice = slice(None)) -> Iterator[Part]:
+        """The stretches in order of time, from 0 to `time_ps`: the lead, `some` of the path's segments, and what a rank
+        comes later than all transfers end."""
+        at = 0
+        for cause, ps in self.lead.items():
+            if ps and not some.start:
+                yield Part(at, at + ps, cause, None)
+            at += ps
+        yield from (self._part(segment, at) for segment in self.path[some])
+        if self._waited and some.stop is None:
+            yield Part(self.time_ps - self._waited, self.time_ps, *self._late())
+
+    @property
+    def _waited(self) -> int:
+        """How much later than all transfers end the last rank comes."""
+        return self.time_ps - sum(self.lead.values()) - self.path.total_ps
+
+    def _late(self) -> tuple[str, str]:
+        arrivals = self.scenario.arrivals or {0: 0}
+        return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
+
+    def _named(self, cause: str, where: int) -> tuple[str, str | None]:
+        if cause in ("serialisation", "contention"):
+            return cause, self.program.link_names[where]
+        if cause == "straggler":
+            return cause, f"rank {where}"
+        if cause == "computation":
+            kind, name = self._tasks[where]
+            return ("launch", None) if kind == LAUNCHING else (cause, name.partition(" ")[0])
+        return ("hop" if self.kernels and cause in ("o_send", "o_recv") else cause), None
+
+    def _part(self, segment: Segment, lead: int) -> Part:
+        cause, where = self._named(segment.cause, max(segment.link, segment.rank, segment.task))
+        begin, end = segment.begin_ps + lead, segment.end_ps + lead
+        i, task = segment.transfer, segment.task
+        if i == NONE:
+            name = self._tasks[task][1] if task != NONE else None
+            return Part(begin, end, cause, where, segment.then, name)
+        program = self.program
+        tasks = program.tasks
+        sender = int(tasks.channel[program.channel[i]]) if tasks else NONE
+        name = self._tasks[sender][1] if sender != NONE else None
+        ends = int(program.src[i]), int(program.dst[i])
+        return Part(begin, end, cause, where, segment.then, name, int(program.step[i]), *ends)
+
+    @cached_property
+    def _tasks(self) -> Sequence[tuple[int, str]]:
+        """The kind of each task, and the name of the work that it is of."""
+        step = self.ran
+        assert isinstance(step, Step)
+        found: list[tuple[int, str]] = []
+        for work in step.plan.works:
+            while True:  # a call whose launch takes time is two operations
+                kind = int(step.kind[len(found)])
+                found += [(kind, work.name)] * len(work.ranks)
+                if kind != LAUNCHING:
+                    break
+        return found
+
+
+def subject(point: Scenario | Point) -> Subject:
+    """Run a point, undisturbed where it has variability. Raises InputError for what cannot be explained, and what
+    running it raises."""
+    scenario = point.scenario if isinstance(point, Point) else point
+    if scenario.striking:
+        raise wrong("faults", "runs with faults cannot be explained", "leave out faults: --set 'faults=[]'")
+    scenario = scenario.model_copy(update={"variability": None, "replications": None, "faults": ()})
+    profile = load_profile(scenario.profile)
+    if scenario.workload:
+        step = simulate.simulate(scenario)
+        _check(step.totals.messages)
+        return Subject(scenario, step, simulate.row(step), step.step_ps, {}, profile.kernels is not None)
+    if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
+        raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
+    found = predict(scenario)
+    _check((found.channel or found).totals.messages)
+    chosen: dict[str, Any] = {"algorithm": found.algorithm}
+    if found.lowered:
+        chosen["protocol"] = found.protocol
+    known = scenario.model_copy(update=chosen)
+    lead = _lead(found, profile)
+    return Subject(known, found, prediction.row(found), found.time_ps, lead, profile.kernels is not None)
+
+
+def _check(messages: int) -> None:
+    if messages > MOST_MESSAGES:
+        what = f"{messages} messages are more than can be explained ({MOST_MESSAGES})"
+        raise wrong("ranks", what, "ask for fewer ranks, or larger chunks")
+
+
+def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
+    """What comes before the transfers of a call: the launch, and what a protocol takes once."""
+    if not found.lowered or not profile.kernels:
+        return {"launch": found.launch_ps}
+    grid = profile.kernels.grid
+    launch = profile.launch + grid - grid // found.lowered.call.channels
+    return {"launch": launch, "start": found.launch_ps - launch}
+
+
+def _timeline(ran: Prediction | Step) -> Timeline:
+    """When everything happened, with the intervals of links where the path needs them."""
+    held = vars(ran).get("timeline")
+    if isinstance(held, Timeline):
+        return held
+    program = ran.program
+    found = fast.run(program, hops=program.params.sharing == "fifo").timeline
+    return found or event.run(program)
