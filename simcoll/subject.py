@@ -157,7 +157,9 @@ def subject(point: Scenario | Point) -> Subject:
     """Run a point, undisturbed where it has variability. Raises InputError for what cannot be explained, and what
     running it raises."""
     scenario = point.scenario if isinstance(point, Point) else point
-    scenario = scenario.model_copy(update={"variability": None, "replications": None})
+    if scenario.striking:
+        raise wrong("faults", "runs with faults cannot be explained", "leave out faults: --set 'faults=[]'")
+    scenario = scenario.model_copy(update={"variability": None, "replications": None, "faults": ()})
     profile = load_profile(scenario.profile)
     if scenario.workload:
         step = simulate.simulate(scenario)
