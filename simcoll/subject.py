@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +11,10 @@ from typing import Any, Final, NamedTuple
 from simcoll import prediction
 from simcoll.analysis.critical import critical_path
 from simcoll.chain import CAUSES, LINKED, CriticalPath, Segment
+from simcoll.changes import Span
 from simcoll.engines import event, fast
 from simcoll.errors import wrong
+from simcoll.faults import struck
 from simcoll.model import NONE
 from simcoll.prediction import Prediction, predict
 from simcoll.profile import Profile, load_profile
@@ -77,7 +80,19 @@ class Subject:
     @cached_property
     def path(self) -> CriticalPath:
         """Of the program, without the lead."""
-        return critical_path(self.program, _timeline(self.ran))
+        spans = self.spans
+        timeline = _timeline(self.ran, hops=bool(spans) or self.program.params.sharing == "fifo")
+        return critical_path(self.program.as_it_went(timeline.way), timeline, spans)
+
+    @property
+    def spans(self) -> dict[int, list[Span]]:
+        """How the links change to which something happens during the run."""
+        ran = self.ran
+        launch = 0 if isinstance(ran, Step) else ran.launch_ps
+        changes = struck(
+            dataclasses.replace(self.program, changes=None), ran.topology, self.scenario.faults, launch
+        ).changes
+        return changes.spans(self.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
         """What each cause takes in all, in ps, by cause and where; most first. They add up to `time_ps`."""
@@ -157,9 +172,7 @@ def subject(point: Scenario | Point) -> Subject:
     """Run a point, undisturbed where it has variability. Raises InputError for what cannot be explained, and what
     running it raises."""
     scenario = point.scenario if isinstance(point, Point) else point
-    if scenario.striking:
-        raise wrong("faults", "runs with faults cannot be explained", "leave out faults: --set 'faults=[]'")
-    scenario = scenario.model_copy(update={"variability": None, "replications": None, "faults": ()})
+    scenario = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     profile = load_profile(scenario.profile)
     if scenario.workload:
         step = simulate.simulate(scenario)
@@ -192,11 +205,12 @@ def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     return {"launch": launch, "start": found.launch_ps - launch}
 
 
-def _timeline(ran: Prediction | Step) -> Timeline:
+def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:
     """When everything happened, with the intervals of links where the path needs them."""
     held = vars(ran).get("timeline")
     if isinstance(held, Timeline):
         return held
-    program = ran.program
-    found = fast.run(program, hops=program.params.sharing == "fifo").timeline
-    return found or event.run(program)
+    if isinstance(ran, Prediction) and ran.scenario.faults:
+        return ran.timeline
+    found = fast.run(ran.program, hops=hops).timeline
+    return found or event.run(ran.program)

@@ -7,7 +7,7 @@ a segment is spent on follows from the rules of ARCHITECTURE.md: see `chain.CAUS
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.chain import CODES, VIAS, CriticalPath
+from simcoll.changes import Span
 from simcoll.errors import SimcollError
 from simcoll.model import NONE, service_ps
 from simcoll.program import Program, blocking_predecessors
@@ -22,25 +23,28 @@ from simcoll.tasks import grouped
 from simcoll.timeline import Timeline
 
 Array = NDArray[Any]
+Spans = Mapping[int, Sequence[Span]]  # of each link that changes during the run
 Node = tuple[str, int]  # what happened to which transfer or task: ("sent", 3), ("done", 0)
 
 
-def critical_path(program: Program, timeline: Timeline) -> CriticalPath:
+def critical_path(program: Program, timeline: Timeline, spans: Spans | None = None) -> CriticalPath:
     """The path that leads to the end of a run; without one, and of what ends at 0, it is empty.
 
     Of several that lead there it is the one over data, where there is a choice. In `fair` a flow's time beyond what its
     bytes take alone is contention, on the link of its way that others kept busiest meanwhile, reckoning that each sent
-    evenly; in `fifo` it is the time in a link's queue. O(path), but for sorting transfers by receive side, task or way
-    where the path asks for them. A `fair` timeline needs no hops.
+    evenly; in `fifo` it is the time in a link's queue. Where links change during the run, `spans` tells how, and the
+    program is as it went; what a message takes longer then, while a link that it waits for is not as it was bound, and
+    what it took until it set out again, is the fault's. O(path), but for sorting transfers by receive side, task or way
+    where the path asks for them. A `fair` timeline without spans needs no hops.
     """
-    return _Walk(program, timeline).path()
+    return _Walk(program, timeline, spans or {}).path()
 
 
 class _Walk:
     """Backwards from the last end. `at` is the time down to which the path is known."""
 
-    def __init__(self, program: Program, timeline: Timeline):
-        self.program, self.timeline, self.tasks = program, timeline, program.tasks
+    def __init__(self, program: Program, timeline: Timeline, spans: Spans):
+        self.program, self.timeline, self.tasks, self.spans = program, timeline, program.tasks, spans
         self.fifo = program.params.sharing == "fifo"
         self.at = timeline.makespan_ps
         self.rows: list[tuple[int, int, int, int, int, int]] = []
@@ -245,25 +249,36 @@ class _Walk:
     def flow(self, i: int, route: list[int]) -> None:
         """A message in `fair`: what it takes alone, before that what it takes longer, before that the sender."""
         program, ready = self.program, self.ready(i)
+        off = self.timeline.hop_begin.item(program.hops.first.item(i)) if self.spans else ready
         rates = program.bandwidths[route]
         slowest, cap = route[int(rates.argmin())], program.params_of(i).channel_bandwidth
         capped = 0 < cap < rates.min()
         alone = service_ps(program.nbytes.item(i), cap if capped else int(rates.min()))
-        begin = max(ready, self.at - alone)
+        begin, until = max(off, self.at - alone), self.at
         self.cover(begin, "channel" if capped else "serialisation", NONE if capped else slowest, i)
-        if begin > ready:
-            self.cover(ready, "contention", self.crowd.blamed(i, route, slowest, ready), i)
+        if begin > off:
+            weak = [link for link in route if self.changed(link, off, until)]
+            if weak:
+                self.cover(off, "fault", weak[0], i)
+            else:
+                self.cover(off, "contention", self.crowd.blamed(i, route, slowest, off), i)
+        self.cover(ready, "fault", NONE, i)  # before it set out again
         self.lead(i)
+
+    def changed(self, link: int, begin: int, end: int) -> bool:
+        """Whether a link is not as it was bound at some time in an interval."""
+        bound = self.program.bandwidths.item(link)
+        return any(s.start < end and s.until > begin and s.bandwidth != bound for s in self.spans.get(link, ()))
 
     def along(self, i: int, route: list[int]) -> Node | None:
         """A message in `fifo`, from its arrival back to its start: with its tail as far as that came late, then with
         its head."""
         program, hop = self.program, self.program.hops.first.item(i)
-        begins, nbytes, latencies = self.timeline.hop_begin, program.nbytes.item(i), program.latencies
+        begins, latencies = self.timeline.hop_begin, program.latencies
         self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
-        tails = [self.when("sent", i)]
-        for place, link in enumerate(route[1:], 1):
-            own = begins.item(hop + place) + service_ps(nbytes, program.bandwidths.item(link))
+        tails = [self.first_tail(i, hop)]
+        for place in range(1, len(route)):
+            own = self.timeline.hop_end.item(hop + place)
             tails.append(max(own, tails[-1] + latencies.item(route[place - 1])))
         place = len(route) - 1
         while place and tails[place] == tails[place - 1] + latencies.item(route[place - 1]):
@@ -271,24 +286,45 @@ class _Walk:
             self.cover(tails[place], "latency", NONE, i)
         if not place:
             return self.leave(i, route, hop)
-        self.cover(begins.item(hop + place), "serialisation", route[place], i)
+        self.served(i, route[place], begins.item(hop + place))
         while place:
             came = begins.item(hop + place - 1) + latencies.item(route[place - 1])
-            self.cover(came, "contention", route[place], i)
+            self.queued(i, route[place], came)
             place -= 1
             self.cover(begins.item(hop + place), "latency", NONE, i)
-        return self.queue(i, route[0])
+        return self.queue(i, route[0], hop)
+
+    def first_tail(self, i: int, hop: int) -> int:
+        """When the tail has left the first link, when it came through."""
+        cap = self.program.params_of(i).channel_bandwidth
+        capped = self.timeline.hop_begin.item(hop) + service_ps(self.program.nbytes.item(i), cap) if cap else 0
+        return max(self.timeline.hop_end.item(hop), capped)
 
     def leave(self, i: int, route: list[int], hop: int) -> Node:
         """From the time at which the tail has left the first link back to the start."""
-        program, begin = self.program, self.timeline.hop_begin.item(hop)
-        service = service_ps(program.nbytes.item(i), program.bandwidths.item(route[0]))
-        capped = begin + service < self.at
-        self.cover(begin, "channel" if capped else "serialisation", NONE if capped else route[0], i)
-        return self.queue(i, route[0])
+        begin, end = self.timeline.hop_begin.item(hop), self.timeline.hop_end.item(hop)
+        if begin >= self.at:  # it was sent, was lost, and set out again
+            self.cover(self.when("start", i), "fault", NONE, i)
+            return "start", i
+        if end < self.at:
+            self.cover(begin, "channel", NONE, i)
+        else:
+            self.served(i, route[0], begin)
+        return self.queue(i, route[0], hop)
 
-    def queue(self, i: int, link: int) -> Node:
-        self.cover(self.ready(i), "contention", link, i)
+    def served(self, i: int, link: int, begin: int) -> None:
+        """On a link, and before that what it took longer than that link as it was bound."""
+        service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
+        self.cover(max(begin, self.at - service), "serialisation", link, i)
+        self.cover(begin, "fault", link, i)
+
+    def queued(self, i: int, link: int, came: int) -> None:
+        self.cover(came, "fault" if self.changed(link, came, self.at) else "contention", link, i)
+
+    def queue(self, i: int, link: int, hop: int) -> Node:
+        if self.spans and self.first_tail(i, hop) > self.when("sent", i):  # another time
+            self.cover(self.ready(i), "fault", NONE, i)
+        self.queued(i, link, self.ready(i))
         self.lead(i)
         return "start", i
 
