@@ -48,6 +48,7 @@ def explained(subject: Subject, what_if: bool = True) -> dict[str, Any]:
         ],
         "links": _links(subject, shares, kinds),
         "path": [part._asdict() for part in parts],
+        "switches_from": subject.program.schedule.n,
         "path_omitted": 0 if few else len(subject.path) - 2 * ENDS,
         "what_if": [
             {"change": answer.change, "time_us": answer.time_ps / 1e6, "factor": answer.factor}
@@ -144,8 +145,9 @@ def _stretches(one: Row) -> Iterator[dict[str, object]]:
     parts = [Part(**part) for part in one["path"]]
     met = ENDS if one["path_omitted"] else len(parts)
     lead = len(parts) - 2 * ENDS if one["path_omitted"] else 0
-    first = _lines(parts[: met + lead])
-    last = _lines(parts[met + lead :])
+    switches = one["switches_from"]
+    first = _lines(parts[: met + lead], switches)
+    last = _lines(parts[met + lead :], switches)
     whole = [*first, *last]
     if len(whole) <= 2 * STRETCHES + 1 and not one["path_omitted"]:
         yield from whole
@@ -155,9 +157,9 @@ def _stretches(one: Row) -> Iterator[dict[str, object]]:
     yield from whole[-STRETCHES:]
 
 
-def _lines(parts: Sequence[Part]) -> list[dict[str, object]]:
+def _lines(parts: Sequence[Part], switches: int) -> list[dict[str, object]]:
     def whose(part: Part) -> tuple[object, ...]:
-        return part.operation, part.step, part.src, part.dst, part.cause if part.src is None else None
+        return part.operation, part.rank, part.step, part.src, part.dst, part.cause if part.src is None else None
 
     found = []
     for _, its in groupby(parts, whose):
@@ -169,15 +171,16 @@ def _lines(parts: Sequence[Part]) -> list[dict[str, object]]:
         found.append({
             "from_us": some[0].begin_ps / 1e6,
             "to_us": some[-1].end_ps / 1e6,
-            "what": _told(some[0]),
+            "what": _told(some[0], switches),
             "spent on": ", ".join(f"{cause} {causes[cause] / 1e6:.4g}" for cause in most[:3]),
             "then": some[-1].then,
         })  # fmt: skip
     return found
 
 
-def _told(part: Part) -> str:
-    if part.src is None:
-        return " ".join(filter(None, (part.operation or part.where or part.cause,)))
-    sent = f"{part.src}->{part.dst}"
-    return f"{part.operation}, {sent}" if part.operation else f"step {part.step}, {sent}"
+def _told(part: Part, switches: int) -> str:
+    if part.src is None or part.dst is None:
+        told = part.operation or part.where or part.cause
+        return f"{told}, rank {part.rank}" if part.operation else told
+    src, dst = (str(end) if end < switches else "switch" for end in (part.src, part.dst))
+    return f"{part.operation or f'step {part.step}'}, {src}->{dst}"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from simcoll import sweep, workers
 from simcoll.candidates import Candidate, candidates
-from simcoll.errors import InputError
+from simcoll.errors import InputError, RefusedError
 from simcoll.profile import load_profile
 from simcoll.scenario import Point, Scenario
 
@@ -63,6 +63,8 @@ class Recommendation:
         self._take([(size, one) for size in self.sizes for one in self.of], jobs, done)
         if not any(self.timed.values()):
             raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
+        if not any(row["time_ps"] for its in self.timed.values() for row in its.values()):
+            raise InputError("nothing takes any time", "ask for two ranks or more")
         if load_profile(self.scenario.profile).kernels and not self.scenario.workload:
             chosen = [self._point(size, Candidate("auto", "auto")) for size in self.sizes]
             self.nccl = {
@@ -220,17 +222,22 @@ def _named(one: Candidate) -> dict[str, Any]:
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
     """What is to be recommended for a scenario: one for all of its points that differ in size and algorithm only, not
-    yet simulated. Raises InputError."""
+    yet simulated; those without a choice are left out. Raises InputError, and RefusedError if that leaves none."""
     groups: dict[str, list[Scenario]] = {}
     for point in points:
         plain = {"variability": None, "replications": None, "protocol": "none"}
         scenario = point.scenario.model_copy(update=plain)
         groups.setdefault(_key(scenario), []).append(scenario)
-    found = []
+    found, refused = [], []
     for its in groups.values():
         named = list(dict.fromkeys(one.algorithm for one in its))
         sizes = [0] if its[0].workload else [one.nbytes for one in its]
-        found.append(Recommendation(its[0], sizes, candidates(its[0], named, among)))
+        try:
+            found.append(Recommendation(its[0], sizes, candidates(its[0], named, among)))
+        except RefusedError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
     return found
 
 

@@ -19,6 +19,8 @@ from simcoll.cli import main
 from simcoll.engines import event, fast
 from simcoll.errors import Place
 from simcoll.model import service_ps
+from simcoll.prediction import Prediction
+from simcoll.profile import load_profile
 from simcoll.program import Program
 from simcoll.recommendation import recommendations
 from simcoll.registry import ALGORITHMS
@@ -175,6 +177,21 @@ def test_parts_add_up_to_the_row(name: str) -> None:
     assert all(a.end_ps == b.begin_ps for a, b in pairwise(parts))
     assert sum(found.shares().values()) == found.time_ps
     assert {part.cause for part in parts} <= set(ALL_CAUSES)
+
+
+def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
+    """With kernels a call of a ring is its launch, with what so many blocks take longer, what its protocol takes once,
+    a hop for each of its 2(n − 1) steps, and what links take."""
+    found = subject(points({**POINTS["nccl"], "algorithm": "ring", "protocol": "LL128", "size": "64 KiB"})[0])
+    costs = load_profile("nccl-hopper").kernels
+    assert costs
+    assert isinstance(found.ran, Prediction)
+    assert found.ran.lowered
+    channels = found.ran.lowered.call.channels
+    shares = {cause: ps for (cause, where), ps in found.shares().items() if where is None}
+    assert shares["launch"] == load_profile("nccl-hopper").launch + costs.grid - costs.grid // channels
+    assert shares["hop"] == 14 * costs.LL128.hop
+    assert sum(shares.values()) - shares["latency"] == found.ran.launch_ps + shares["hop"]
 
 
 BY_HAND = [
