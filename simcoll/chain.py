@@ -25,7 +25,7 @@ CAUSES: Final = {
     "local": "a copy on a device without a memory link",
     "computation": "of a task",
     "straggler": "a rank that comes late",
-    "fault": "a link that is down, or has less bandwidth than it should",
+    "fault": "a link that is down or slow for a time; until what was lost with it sets out again, without a link",
 }
 CODES: Final = {name: code for code, name in enumerate(CAUSES)}
 LINKED: Final = ("serialisation", "contention", "fault")  # causes that lie on a link

@@ -128,7 +128,7 @@ class Subject:
 
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
         if cause in LINKED:
-            return cause, self.program.link_names[where]
+            return cause, self.program.link_names[where] if where != NONE else None
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
