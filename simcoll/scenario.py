@@ -29,7 +29,7 @@ from simcoll import config, registry
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.measured import find_measured, read_measured
+from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import document
 from simcoll.model import Params
 from simcoll.nccl import constants
@@ -48,7 +48,6 @@ ITEMSIZE: Final = {
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
 CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
-WORKLOAD: Final = "workload"  # stands in place of a collective
 OF_ONE: Final = (
     "collective",
     "algorithm",
@@ -59,7 +58,6 @@ OF_ONE: Final = (
     "weights",
     "arrivals",
     "subgroups",
-    "measure",
 )
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
@@ -91,7 +89,8 @@ class Placement(Model):
 
 class MeasureSpec(Model):
     """How a point is run for real. `repeats` counts all timed runs, `launches` how many starts of the ranks they are
-    spread over; `buckets` and `async_op` are of the library's own collectives."""
+    spread over; `buckets` and `async_op` are of the library's own collectives, `compute` is of workloads: whether
+    layers sleep for as long as they take, or multiply matrices."""
 
     harness: Literal["p2p", "library"] = "p2p"
     warmup: Annotated[StrictInt, Field(ge=0)] = 3
@@ -100,6 +99,7 @@ class MeasureSpec(Model):
     verify: StrictBool = True
     buckets: Annotated[StrictInt, Field(ge=1)] = 1
     async_op: StrictBool = False
+    compute: Literal["sleep", "real"] = "sleep"
 
 
 def _placement(value: object) -> Placement | tuple[str, ...] | None:

@@ -31,8 +31,8 @@ ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 
 
 class Part(NamedTuple):
-    """A stretch of the time of a point: `where` names the link, rank or operation; `step`, `src` and `dst` (ranks) are
-    those of a transfer, `operation` that of a workload."""
+    """A stretch of the time of a point: `where` names the link, rank or kind of operation; `rank` is the one that
+    computes, launches or is late, `operation` that of a workload, `step`, `src` and `dst` (ranks) are of a transfer."""
 
     begin_ps: int
     end_ps: int
@@ -40,6 +40,7 @@ class Part(NamedTuple):
     where: str | None
     then: str = "itself"
     operation: str | None = None
+    rank: int | None = None
     step: int | None = None
     src: int | None = None
     dst: int | None = None
@@ -124,14 +125,17 @@ class Subject:
         begin, end = segment.begin_ps + lead, segment.end_ps + lead
         i, task = segment.transfer, segment.task
         if i == NONE:
-            name = self._tasks[task][1] if task != NONE else None
-            return Part(begin, end, cause, where, segment.then, name)
+            if task == NONE:
+                return Part(begin, end, cause, where, segment.then, rank=segment.rank)
+            assert isinstance(self.ran, Step)
+            return Part(begin, end, cause, where, segment.then, self._tasks[task][1], int(self.ran.rank[task]))
         program = self.program
-        tasks = program.tasks
-        sender = int(tasks.channel[program.channel[i]]) if tasks else NONE
-        name = self._tasks[sender][1] if sender != NONE else None
+        tasks, name = program.tasks, None
+        if tasks:  # a switch has none of its own
+            ends_of = int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])
+            name = self._tasks[max(ends_of)][1]
         ends = int(program.src[i]), int(program.dst[i])
-        return Part(begin, end, cause, where, segment.then, name, int(program.step[i]), *ends)
+        return Part(begin, end, cause, where, segment.then, name, None, int(program.step[i]), *ends)
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, str]]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll import registry
+from simcoll.candidates import for_steps
 from simcoll.engines import event, fast
 from simcoll.errors import InputError, RefusedError
 from simcoll.model import Params
@@ -223,16 +224,15 @@ def _of_step(subject: Subject, step: Step) -> Iterator[Change]:
         largest = max((work.call.nbytes for work in step.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):
             yield text, partial(anew, model=scenario.model.model_copy(update=given))
-    for text, other in _other_plans(spec, step):
+    for text, other in _other_plans(subject, step):
         yield text, partial(anew, workload=spec.model_copy(update=other))
 
 
-def _other_plans(spec: Any, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
-    collectives = {work.call.collective for work in step.plan.works if work.call}
-    if len(collectives) == 1:
-        for name in registry.library(*collectives):
-            if (name,) != step.algorithms:
-                yield f"algorithm {name}", {"algorithm": name}
+def _other_plans(subject: Subject, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
+    spec = subject.scenario.workload
+    for name in for_steps({work.call.collective for work in step.plan.works if work.call}, subject.kernels):
+        if (name,) != step.algorithms:
+            yield f"algorithm {name}", {"algorithm": name}
     if isinstance(spec, Bucketed) and spec.bucket_cap:
         for size in (2 * spec.bucket_cap, spec.bucket_cap // 2):
             yield f"buckets of {format_size(size)}", {"bucket_cap": size}
