@@ -9,6 +9,7 @@ from typing import Any, Final
 import simcoll
 from simcoll import tables
 from simcoll.analysis.links import busy
+from simcoll.chain import LINKED
 from simcoll.results import Row
 from simcoll.subject import ALL_CAUSES, Part, Subject
 from simcoll.units import format_duration, format_size
@@ -69,7 +70,7 @@ def _links(
     used, names = busy(subject.totals.carried, topology.bandwidths, time_ps), topology.link_names
     waited: dict[str, int] = {}
     for (cause, where), ps in shares.items():
-        if where and cause in ("serialisation", "contention"):
+        if where and cause in LINKED:
             waited[where] = waited.get(where, 0) + ps
     order = sorted(range(len(names)), key=lambda link: (-waited.get(names[link], 0), -used[link]))
     return [
