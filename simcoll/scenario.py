@@ -29,7 +29,8 @@ from simcoll import config, registry
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.measured import find_measured, read_measured
+from simcoll.faults import Fault, fit_together
+from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import document
 from simcoll.model import Params
 from simcoll.nccl import constants
@@ -48,7 +49,6 @@ ITEMSIZE: Final = {
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
 CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
-WORKLOAD: Final = "workload"  # stands in place of a collective
 OF_ONE: Final = (
     "collective",
     "algorithm",
@@ -59,7 +59,6 @@ OF_ONE: Final = (
     "weights",
     "arrivals",
     "subgroups",
-    "measure",
 )
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
@@ -79,7 +78,7 @@ TOLD: Final = frozenset(  # keys that have a column of their own in the results
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
-    | {"slow", "slow_links"}
+    | {"slow", "slow_links", "faults"}
 )
 
 
@@ -91,7 +90,8 @@ class Placement(Model):
 
 class MeasureSpec(Model):
     """How a point is run for real. `repeats` counts all timed runs, `launches` how many starts of the ranks they are
-    spread over; `buckets` and `async_op` are of the library's own collectives."""
+    spread over; `buckets` and `async_op` are of the library's own collectives, `compute` is of workloads: whether
+    layers sleep for as long as they take, or multiply matrices."""
 
     harness: Literal["p2p", "library"] = "p2p"
     warmup: Annotated[StrictInt, Field(ge=0)] = 3
@@ -100,6 +100,7 @@ class MeasureSpec(Model):
     verify: StrictBool = True
     buckets: Annotated[StrictInt, Field(ge=1)] = 1
     async_op: StrictBool = False
+    compute: Literal["sleep", "real"] = "sleep"
 
 
 def _placement(value: object) -> Placement | tuple[str, ...] | None:
@@ -187,6 +188,7 @@ class Scenario(Model):
     engine: Literal["auto", "event", "fast"] = "auto"
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
+    faults: tuple[Fault, ...] = ()
     variability: Variability | None = None
     replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     measured: str | None = None
@@ -260,8 +262,15 @@ class Scenario(Model):
 
     @model_validator(mode="after")
     def _varied_and_repeated(self) -> Scenario:
-        if (self.variability is None) != (self.replications is None):
+        varies = self.variability is not None or (self.replications is not None and self.faults)
+        if bool(varies) != (self.replications is not None):
             raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_that_can_be(self) -> Scenario:
+        if self.faults:
+            fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
         return self
 
     @field_validator("profile")
@@ -314,6 +323,11 @@ class Scenario(Model):
     def itemsize(self) -> int:
         """Bytes of an element."""
         return ITEMSIZE[self.dtype]
+
+    @property
+    def striking(self) -> tuple[Fault, ...]:
+        """The faults that happen: in replications each run has its own, and what is run once is undisturbed."""
+        return () if self.replications else self.faults
 
     def files(self) -> list[Path]:
         """The files outside the scenario that decide its result."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from simcoll import results, sweep
 from simcoll.accuracy import join, scores
-from simcoll.accuracy.questions import Asking
+from simcoll.accuracy.questions import Asking, as_measured
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import COLUMNS, Row, parse_measured
 from simcoll.profile import load_profile
@@ -34,6 +34,7 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
         points, rows = _on_system(predicted, selected, sets)
     else:
         rows = list(_predictions(predicted, selected, sets))
+        rows = _computing_as_measured(rows, join.pairs(measured, rows, kept))
         points = join.join(measured, rows, kept)
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
@@ -64,7 +65,24 @@ def _predictions(predicted: str, measured: Sequence[Row], sets: Sequence[str]) -
         return results.read(Path(predicted))
     points = load(predicted, sets)
     _check_harness(points, measured)
-    return [sweep.run_point(point) for point in points]
+    return [{**sweep.run_point(point), "point": point} for point in points]
+
+
+def _computing_as_measured(
+    rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[join.Record, join.Record]]
+) -> list[dict[str, Any]]:
+    """Predictions of workloads made anew with the computations that their measured rows tell of."""
+    told = {
+        id(partner["point"]): as_measured(partner["point"], record["row"])
+        for record, partner in pairs
+        if "point" in partner
+    }
+    found = []
+    for row in rows:
+        point = row.get("point")
+        asked = told.get(id(point), point)
+        found.append({**sweep.run_point(asked), "point": asked} if asked and asked is not point else row)
+    return found
 
 
 def _on_system(

@@ -12,14 +12,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, Row, normal
+from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, WORKLOAD, Row, normal
 
 EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has them
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
 
 _OUTCOMES: Final = frozenset(
-    ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps", "engine", "staged")
+    (
+        "steps",
+        "messages",
+        "status",
+        "confidence",
+        "proved",
+        "shortcut",
+        "runs",
+        "row",
+        "time_ps",
+        "engine",
+        "staged",
+        "point",
+    )
 )
 _OUTCOME_ENDINGS: Final = (
     "binding_link",
@@ -139,7 +152,7 @@ def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
         record = dict(row)
         for column in (*KEYS, "time_us", "low_us", "high_us"):
             try:
-                record[column] = _read(column, row.get(column))
+                record[column] = _read(column, row.get(column), row.get("collective"))
             except ValueError as error:
                 what, _, cure = str(error).partition("; ")
                 mistakes.setdefault((column, what), Diagnostic(f"predicted row: {what}", cure, column))
@@ -150,7 +163,9 @@ def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
     return found
 
 
-def _read(column: str, value: Any) -> Any:
+def _read(column: str, value: Any, collective: object) -> Any:
+    if column == "size_bytes" and collective == WORKLOAD:
+        return 0
     if column in ("low_us", "high_us"):
         return None if value in (None, "") else float(value)
     meant = normal(column, value)
@@ -185,9 +200,18 @@ def _match(measured: Record, predicted: Record) -> bool:
     """Whether two rows agree in what both say; swept keys (`measure.buckets`) are columns that both tables have."""
     if not all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE):
         return False
-    swept = (column for column in measured if "." in column and column in predicted)
-    pairs = ((_comparable(c, measured[c]), _comparable(c, predicted[c])) for c in swept)
+    swept = (column for column in measured if ("." in column or column == WORKLOAD) and column in predicted)
+    pairs = ((_asked(measured[c]), _asked(predicted[c])) for c in swept)
     return all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
+def _asked(value: object) -> float | str | None:
+    """The value of a swept key, of which `none` and `auto` are some like any other; None where nothing is said."""
+    text = "" if value is None else str(value).strip().lower()
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
 
 
 def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) -> None:

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from simcoll import config, registry, scenario, systems
 from simcoll.collectives import collective
-from simcoll.errors import Place
+from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import Row
 from simcoll.nccl.constants import Protocol, nearest
 from simcoll.profile import load_profile
 from simcoll.promises import OPERATORS
 from simcoll.scenario import Point
+from simcoll.workload.spec import Composition, Ddp
 
+PS_PER_US = 10**6
 SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
+
+
+def as_measured(point: Point, row: Row) -> Point:
+    """The point of a workload with computations that take what they took in a measured row (column `computed_us`: see
+    `real.works`), so that only what is sent is left to predict; the same point where the row does not tell.
+
+    Raises InputError for a row that tells of other computations than the workload has.
+    """
+    told, spec = row.others.get("computed_us"), point.scenario.workload
+    if not told or not isinstance(spec, Ddp | Composition):
+        return point
+    try:
+        times = [round(float(text) * PS_PER_US) for text in told.split()]
+        changes = _computing(spec, times)
+    except ValueError:
+        what = f"computed_us tells of other computations than {spec.template} has"
+        raise InputError([Diagnostic(what, "compare with the scenario that was measured", "", row.place)]) from None
+    changed = {"workload": spec.model_copy(update=changes)}
+    return dataclasses.replace(point, scenario=point.scenario.model_copy(update=changed))
+
+
+def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
+    """The keys of a workload that say what its computations take."""
+    if isinstance(spec, Composition):
+        return {"local": round(statistics.mean(times))}
+    forward, *backward, optimizer = times
+    alike = [layer for layer in spec.layers or () for _ in range(layer.times)]
+    layers = [
+        layer.model_copy(update={"times": 1, "forward": 0, "backward": time})
+        for layer, time in zip(alike, backward, strict=True)
+    ]
+    return {"forward": forward, "layers": tuple(layers), "optimizer": optimizer}
 
 
 class Asking:

@@ -21,7 +21,7 @@ from simcoll import scenario, sweep
 from simcoll.accuracy import calibrate, fitting, join, quality, samples, studies
 from simcoll.accuracy import rivals as rivals_of
 from simcoll.accuracy.calibrate import Beginning, Calibrated
-from simcoll.accuracy.questions import Asking
+from simcoll.accuracy.questions import Asking, as_measured
 from simcoll.accuracy.studies import Study, Used
 from simcoll.errors import InputError
 from simcoll.executors.dist.support import Backend
@@ -168,7 +168,8 @@ def _material(study: Study, used: Used, way: Way) -> Material:
     predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, ours)]
     pairs = join.pairs(_selected(ours, used), predicted, {})
     rows = tuple(record["row"] for record, _ in pairs)
-    return Material(used, tuple(table), rows, tuple(p["point"] for _, p in pairs), _source(path, data, rows))
+    asked = tuple(as_measured(p["point"], record["row"]) for record, p in pairs)
+    return Material(used, tuple(table), rows, asked, _source(path, data, rows))
 
 
 def _selected(rows: Sequence[Row], used: Used) -> list[Row]:
@@ -185,7 +186,7 @@ def _kept(material: Material) -> Material:
 
 
 def _counts(point: Point, rows: Sequence[Row]) -> bool:
-    return point.scenario.measure.harness == rows[0].harness
+    return bool(point.scenario.workload) or point.scenario.measure.harness == rows[0].harness
 
 
 def _measure(study: Study, points: Sequence[Point], path: Path, way: Way) -> None:

@@ -64,13 +64,18 @@ def nvls_tree(request: Request) -> Iterator[Part]:
     if request.n == 1:
         return
     yield send(ranks[:, :, None], switch[:, None, None], part, reduce=True)
+    if len(ranks) == 1:
+        yield send(switch[:, None, None], ranks[:, :, None], part)
+        return
     yield send(switch[:, None], ranks, part)
     trees = patterns.two_trees(len(ranks))
     parents = [_across(ranks[:, head], trees[head % 2], request.n) for head in part.tolist()]
     yield from together(*(patterns.tree_reduce(parent, head) for head, parent in enumerate(parents)))
     yield from together(*(patterns.tree_broadcast(parent, head) for head, parent in enumerate(parents)))
     yield send(ranks, switch[:, None], part)
-    yield send(switch[:, None, None], ranks[:, :, None], part)
+    to, what = np.nonzero(~np.eye(len(part), dtype=bool))  # its head has a part already
+    if len(to):
+        yield send(switch[:, None], ranks[:, to], what)
 
 
 def _across(ranks: patterns.Index, tree: patterns.Index, n: int) -> patterns.Index:

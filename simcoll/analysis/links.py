@@ -26,20 +26,21 @@ def bytes_carried(program: Program) -> NDArray[np.int64]:
 
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
     """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
-    return _busy(bytes_carried(program), program.bandwidths, makespan_ps)
+    return busy(bytes_carried(program), program.bandwidths, makespan_ps)
 
 
-def _busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
+def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
+    """Bytes carried over what each link could have carried in so long, float64 (links,); 0 where it is down."""
     capacity = bandwidths.astype(float) * makespan_ps / PS_PER_S
-    busy = np.zeros(len(carried))
-    np.divide(carried.astype(float), capacity, out=busy, where=capacity > 0)
-    return busy
+    found = np.zeros(len(carried))
+    np.divide(carried.astype(float), capacity, out=found, where=capacity > 0)
+    return found
 
 
 def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Binding | None:
     """The busiest link, the first of equals; None if no link carried anything."""
     if not totals.carried.any() or not makespan_ps:
         return None
-    busy = _busy(totals.carried, bandwidths, makespan_ps)
-    link = int(busy.argmax())
-    return Binding(link, float(busy[link]))
+    shares = busy(totals.carried, bandwidths, makespan_ps)
+    link = int(shares.argmax())
+    return Binding(link, float(shares[link]))

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
 SHOWN: Final = (
-    *("size_bytes", "collective", "harness", "algorithm", "protocol", "ranks", "dtype", "op", "buckets", "async_op"),
-    *("time_us", "spread", "runs", "of_library"),
+    *("size_bytes", "collective", "workload", "bucket_cap", "harness", "algorithm", "protocol", "ranks", "dtype", "op"),
+    *("buckets", "async_op"),
+    *("time_us", "compute_us", "exposed_us", "spread", "runs", "of_library"),
 )
 
 

@@ -32,6 +32,8 @@ Rows = list[dict[str, Any]]
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
 @click.option("--quiet", is_flag=True, help="No table, no progress.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
 def run(
     scenario: str,
     output: Path | None,
@@ -41,6 +43,8 @@ def run(
     share: str | None,
     as_json: bool,
     quiet: bool,
+    trace: Path | None,
+    page: Path | None,
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll import sweep
@@ -52,6 +56,10 @@ def run(
         raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
     if cluster is not None and jobs != 1:
         raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
+    if trace:
+        _check_trace(trace, points)
+    if page and page.suffix not in (".html", ".htm"):
+        raise InputError(f"--report {page}: what kind of file is it?", "end its name in .html")
     shard = None if share is None else Shard.parse(share)
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
@@ -61,14 +69,18 @@ def run(
     else:
         rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
     whole = _gathered(points, journal, quiet) if shard and journal else rows
+    command = shlex.join(["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))])
     if journal and whole:
-        command = ["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))]
-        sweep.write(journal.folder, whole, points, shlex.join(command))
+        sweep.write(journal.folder, whole, points, command)
     try:
         _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
     finally:
         if journal and whole:
             _finish(journal, whole, points, quiet)
+    if trace and rows and not _status(rows):
+        _write_trace(trace, points[0])
+    if page and whole:
+        _write_report(page, whole, points, scenario, command)
     return _status(rows) if rows or not shard else 0
 
 
@@ -165,6 +177,46 @@ def _show(rows: Rows, points: Sequence[Point], as_json: bool, quiet: bool, reuse
             print(varied, flush=True)
     for reason in dict.fromkeys(row["status"] for row in rows if str(row["status"]).startswith("failed")):
         print(reason, file=sys.stderr)
+
+
+def _check_trace(file: Path, points: Sequence[Point]) -> None:
+    """Raise InputError, before anything runs, for what cannot be traced."""
+    if not file.name.endswith((".json", ".json.gz")):
+        raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
+    if len(points) > 1:
+        keys = _varying([point.scenario.model_dump(mode="json") for point in points])
+        what = f"--trace shows one point, and there are {len(points)}"
+        raise InputError(what, "choose one: " + " ".join(f"--set {key}=…" for key in keys))
+
+
+def _varying(found: Sequence[Any]) -> list[str]:
+    """The keys that have several values, with dots where they are nested."""
+    first, keys = found[0], list[str]()
+    for key in first:
+        values = [one.get(key) for one in found]
+        if all(isinstance(value, dict) for value in values):
+            keys += [f"{key}.{below}" for below in _varying(values)]
+        elif any(value != first[key] for value in values):
+            keys.append(key)
+    return keys
+
+
+def _write_trace(file: Path, point: Point) -> None:
+    from simcoll.formats.outputs import chrome
+    from simcoll.results import write_atomically
+    from simcoll.tracing import trace_of
+
+    text = chrome.dump(trace_of(point))
+    write_atomically(file, chrome.packed(text) if file.suffix == ".gz" else text)
+
+
+def _write_report(file: Path, rows: Rows, points: Sequence[Point], scenario: str, command: str) -> None:
+    from simcoll.html.report import report
+    from simcoll.results import write_atomically
+    from simcoll.scenario import find_scenario
+
+    text = find_scenario(scenario).read_text(encoding="utf-8")
+    write_atomically(file, report(rows, points, text, command))
 
 
 def _status(rows: Rows) -> int:

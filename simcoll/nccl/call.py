@@ -56,6 +56,7 @@ class Call:
     threads: int
     usual_reach: float = 1.0
     nics: float = 1.0
+    in_place: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -149,7 +150,9 @@ class Call:
         if self.kind == "P2P" and self.protocol == "LL":
             return launch + wide + block.hop + _service(self.piece, block.rate)
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
-        return launch + wide + block.start + (0 if self.kind == "NVLS" else round(block.own * step))
+        saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
+        own = 0.0 if self.kind == "NVLS" else max(0.0, block.own - saved)
+        return launch + wide + block.start + round(own * step)
 
     def share_of_links(self, costs: Kernels, outer: bool) -> float:
         """What a channel has of links within a node, or of those to the network (`outer`), of which rings use `nics`.

@@ -23,7 +23,7 @@ class Block(Model):
     how much longer that is between nodes. `slice`: what its sender is at each slice, beside moving it, in Simple.
     `first`: B/s at which its threads move their first line each; `rate`: B/s of all that comes after. `own`: what a
     rank's own block takes, which is copied locally, as a share of a step without its hop; a block does one thing at a
-    time. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's
+    time. `saved`: so much less that is for all_gather in place, where it lies where it belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's
     tuner reckons with for NVLS, and all of it else.
     """
 
@@ -34,6 +34,7 @@ class Block(Model):
     first: Cap = 0
     rate: Cap = 0
     own: Annotated[Share, Field(le=4)] = 0.0
+    saved: Annotated[Share, Field(le=4)] = 0.0
     reach: Annotated[Share, Field(gt=0)] | None = None
 
 

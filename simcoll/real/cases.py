@@ -13,7 +13,8 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.executors.dist.support import Backend, done_in_place, refusal
 from simcoll.prediction import Prediction, predict, row
 from simcoll.real.part import part_of
-from simcoll.real.tasks import Task
+from simcoll.real.tasks import Task, WorkTask
+from simcoll.real.works import work_task
 from simcoll.scenario import Point, Scenario
 from simcoll.schedule import Schedule
 
@@ -25,14 +26,14 @@ Tell = Callable[[str], None]
 class Case:
     """A point as it is run: the task, and what its row says whatever the time."""
 
-    task: Task
-    launches: int
+    task: Task | WorkTask
     says: Row
+    launches: int
 
     @property
     def ranks(self) -> int:
         """How many processes it takes."""
-        return self.task.schedule.n
+        return self.task.ranks
 
 
 def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> list[Case]:
@@ -61,6 +62,8 @@ def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: N
 
 def _case(point: Point, backend: Backend) -> Case:
     scenario, how = point.scenario, point.scenario.measure
+    if scenario.workload:
+        return Case(*work_task(point, backend), how.launches)
     library = how.harness == "library"
     prediction = predict(_whole(_any_algorithm(scenario)) if library else scenario)
     program = prediction.program
@@ -104,12 +107,15 @@ def _case(point: Point, backend: Backend) -> Case:
         repeats=max(1, -(-how.repeats // how.launches)),
         verify=how.verify,
     )
-    return Case(task, how.launches, says)
+    return Case(task, says, how.launches)
 
 
 def _asked(scenario: Scenario) -> str:
     """What tells points apart: the library's collective is the same whatever the algorithm, and most are in place or
-    out of place whatever is asked for."""
+    out of place whatever is asked for; what a workload sends is the library's."""
+    if scenario.workload:
+        spec = scenario.workload.model_copy(update={"algorithm": "auto"})
+        return scenario.model_copy(update={"workload": spec}).model_dump_json()
     harness = scenario.measure.harness
     done = done_in_place(harness, scenario.collective, scenario.in_place)
     one = scenario.model_copy(update={"in_place": done})
@@ -165,6 +171,9 @@ def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line:
         task = case.task
         yield f"{task.title} ({case.says['harness']}, {backend})"
         for rank in range(case.ranks):
+            if isinstance(task, WorkTask):
+                yield f"  rank {rank}: {task.spec.template}, with collectives of the library"
+                continue
             if task.program is None:
                 calls = "" if task.buckets == 1 else f" in {task.buckets} buckets{', async' if task.async_op else ''}"
                 group = next((group for group in task.schedule.groups if rank in group), ())

@@ -126,7 +126,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:
-    ours = str(Path(__file__).parent.parent)  # the ranks import this simcoll, wherever they start
+    ours = str(Path(__file__).parents[2])  # the ranks import this simcoll, wherever they start
     path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     environment = {**os.environ, "PYTHONPATH": path, **launcher.variables(rank), **numbers}

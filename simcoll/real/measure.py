@@ -39,10 +39,11 @@ import numpy as np
 import simcoll
 from simcoll.errors import InputError, MeasureError
 from simcoll.executors.dist.support import Backend
-from simcoll.formats.measured import COLUMNS
+from simcoll.formats.measured import COLUMNS, WORKLOAD
 from simcoll.real.cases import Case, Row, Tell, cases
 from simcoll.real.launch import LOCAL, Launcher, launch
-from simcoll.real.tasks import NOT_BEGUN, Job, Outcome, Report, Task
+from simcoll.real.tasks import NOT_BEGUN, Job, Outcome, Report, Task, WorkTask
+from simcoll.real.works import work_row
 from simcoll.results import write_atomically
 from simcoll.scenario import Point
 
@@ -82,7 +83,7 @@ def run(
         which = [index for index, case in enumerate(found) if case.ranks == ranks]
         alike = [found[index] for index in which]
 
-        def start(tasks: tuple[Task, ...], ranks: int = ranks) -> Report:
+        def start(tasks: tuple[Task | WorkTask, ...], ranks: int = ranks) -> Report:
             return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, tell)
 
         made = _launched(alike, backend, start)
@@ -94,7 +95,9 @@ def run(
     return [rows[index] for index in range(len(found))]
 
 
-def _launched(which: Sequence[Case], backend: Backend, start: Callable[[tuple[Task, ...]], Report]) -> list[Row]:
+def _launched(
+    which: Sequence[Case], backend: Backend, start: Callable[[tuple[Task | WorkTask, ...]], Report]
+) -> list[Row]:
     """The rows of cases with one rank count, over as many launches as any of them asks for; `start` is one."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
@@ -113,7 +116,7 @@ def _chosen(
 ) -> list[dict[str, str]]:
     """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time. What
     has been measured counts without it as well."""
-    library = [i for i, case in enumerate(which) if case.task.program is None]
+    library = [i for i, case in enumerate(which) if isinstance(case.task, Task) and case.task.program is None]
     found: list[dict[str, str]] = [{} for _ in which]
     if not library:
         return found
@@ -157,7 +160,7 @@ def join(
         )
     marks, turns = np.full(3, NOT_BEGUN, np.int64), itertools.count()
 
-    def start(tasks: tuple[Task, ...]) -> Report:
+    def start(tasks: tuple[Task | WorkTask, ...]) -> Report:
         with Session(backend, rank, world, local, store, timeout_s, next(turns)) as session:
             return Rank(session, marks).work(tasks)
 
@@ -238,6 +241,7 @@ def _row(case: Case, launches: Sequence[tuple[Report, Outcome]], backend: Backen
         "overhead_us": statistics.median(report.overhead for report, _ in launches) / 1e3,
         "clock_ns": max(report.resolution for report, _ in launches),
         "verified": case.task.verify,
+        **(work_row([outcome for _, outcome in launches], median) if isinstance(case.task, WorkTask) else {}),
     }
 
 
@@ -310,11 +314,13 @@ def gpus_here() -> Iterator[str]:
 def beside_library(rows: Sequence[Row]) -> list[Row]:
     """The rows with `of_library`: their time over that of the library's collective for the same data, where it was
     measured as one call."""
-    keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH)
+    links = dict.fromkeys(key for made in rows for key in made if key.startswith("topology."))
+    keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH, *links)
+    calls = [made for made in rows if made["collective"] != WORKLOAD]
     yardstick = {
         tuple(made.get(key) for key in keys): made["time_us"]
-        for made in rows
-        if made["harness"] == "library" and made["buckets"] == 1 and not made["async_op"]
+        for made in calls
+        if made["harness"] == "library" and made.get("buckets") == 1 and not made.get("async_op")
     }
     found = []
     for made in rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import pickle
 import sys
@@ -24,22 +25,27 @@ from simcoll.errors import MeasureError, SimcollError
 from simcoll.executors.dist.library import Call, Setting
 from simcoll.executors.dist.p2p import Exchange, Post, TransferError
 from simcoll.executors.dist.session import Session, Timing, meeting
+from simcoll.executors.dist.small import Program as SmallProgram
+from simcoll.executors.dist.small import Setting as SmallSetting
+from simcoll.executors.dist.training import Passes, Step
 from simcoll.formats import nccl_log
 from simcoll.program import Program
 from simcoll.promises import cut_slots, promised
 from simcoll.real.check import complaint, sample
 from simcoll.real.part import part_of
-from simcoll.real.tasks import CHECKING, IDLE, WARMING, Job, Outcome, Report, Task
+from simcoll.real.tasks import CHECKING, IDLE, WARMING, Job, Outcome, Report, Task, WorkTask
+from simcoll.workload.spec import Ddp
 
 PASSES: Final = 4  # over all tasks, so that what changes on the machine meets all of them alike
 KEEP_BYTES: Final = 1 << 30  # of all buffers together, up to which they are made once and not once a pass
 TARDY_NS: Final = 20_000_000  # how late a rank comes to a barrier, to see the others wait
 INEXACT: Final = 10  # times as late where ranks do not begin at the same instant
+PS_PER_NS: Final = 1000
 LOOKING: Final = -2  # in place of a transfer: the result is looked at, from here down
 
 
 class Runner(Protocol):
-    """A task made ready on one rank."""
+    """A collective made ready on one rank."""
 
     def fill(self, values: NDArray[Any]) -> None:
         """Put the rank's buffer in."""
@@ -54,18 +60,37 @@ class Runner(Protocol):
         """The transfer that a GPU is at; IDLE for none."""
 
 
+class Worker(Protocol):
+    """A workload made ready on one rank."""
+
+    def run(self) -> None:
+        """Run it once."""
+
+    def undone(self) -> int:
+        """The transfer that a GPU is at; IDLE for none."""
+
+    def alone(self) -> list[int]:
+        """Compute once without sending anything: ns of each computation."""
+
+    def complaint(self) -> str | None:
+        """What is wrong with a run that all ranks now do."""
+
+    def buckets(self) -> int | None:
+        """In how many buckets gradients are sent."""
+
+
 class Rank:
     """One rank at work. `marks` (3,) tell at every moment the task, the run and the transfer that it is at."""
 
     def __init__(self, session: Session, marks: NDArray[np.int64]):
         self._session, self._marks = session, marks
 
-    def work(self, tasks: Sequence[Task]) -> Report:
+    def work(self, tasks: Sequence[Task | WorkTask]) -> Report:
         """Run every task. Raises MeasureError naming rank, task and transfer."""
         outcomes = [Outcome() for _ in tasks]
         keep = 3 * sum(task.nbytes for task in tasks) <= KEEP_BYTES
         passes = max(1, min(PASSES, max(task.repeats for task in tasks))) if keep else 1
-        ready: dict[int, Runner] = {}
+        ready: dict[int, Runner | Worker] = {}
         with _no_collector():
             overhead, resolution = self._session.overhead()
             for turn in range(passes):
@@ -80,24 +105,36 @@ class Rank:
                         ready[number] = runner
         return Report(outcomes, overhead, resolution, self._session.one_host, self._session.software())
 
-    def _begin(self, task: Task, runner: Runner, first: bool) -> None:
+    def _begin(self, task: Task | WorkTask, runner: Any, first: bool) -> None:
         if task.verify and first:
             self._marks[1] = CHECKING
-            self._verify(task, runner)
+            if isinstance(task, WorkTask):
+                self._verify_work(task, runner)
+            else:
+                self._verify(task, runner)
         self._marks[1] = WARMING
         for _ in range(task.warmup if first else min(1, task.warmup)):
             self._timed(runner)
 
-    def _measure(self, runner: Runner, share: range, outcome: Outcome) -> None:
+    def _measure(self, runner: Any, share: range, outcome: Outcome) -> None:
         gc.collect()
         mine = []
         for run in share:
             self._marks[1:] = run, IDLE
             mine.append(self._timed(runner))
+            if isinstance(runner, Step | SmallProgram):  # the two in turn, so that the machine is alike
+                outcome.alone.append(self._alone(runner))
+                outcome.buckets = runner.buckets()
         outcome.durations += self._slowest([timing.duration for timing in mine])
         outcome.late += self._slowest([timing.late for timing in mine])
 
-    def _timed(self, runner: Runner) -> Timing:
+    def _alone(self, worker: Worker) -> list[int]:
+        """When each computation of a workload was over on the last rank, with nothing sent between them; ns."""
+        took: list[int] = []
+        self._session.timed(lambda: took.extend(worker.alone()))
+        return self._slowest(list(itertools.accumulate(took)))
+
+    def _timed(self, runner: Runner | Worker) -> Timing:
         def stuck() -> None:
             raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
 
@@ -107,7 +144,7 @@ class Rank:
         return [max(every) for every in zip(*self._session.gather(mine), strict=True)] if mine else []
 
     @contextlib.contextmanager
-    def _blaming(self, task: Task) -> Iterator[None]:
+    def _blaming(self, task: Task | WorkTask) -> Iterator[None]:
         """Failures in the words of the user: rank, task, transfer."""
         who = f"{task.title}: rank {self._session.rank}"
         try:
@@ -134,6 +171,10 @@ class Rank:
         if wrong := complaint(task, rank, runner.result(), alive):
             raise MeasureError(f"{task.title}: rank {rank}: {wrong}")
 
+    def _verify_work(self, task: WorkTask, worker: Worker) -> None:
+        if wrong := worker.complaint():
+            raise MeasureError(f"{task.title}: rank {self._session.rank}: {wrong}")
+
     def _verify_barrier(self, task: Task, runner: Runner) -> None:
         """The last rank of every group comes late: nobody of it may leave before."""
         groups, exact = task.schedule.groups, self._session.exact
@@ -153,12 +194,38 @@ class Rank:
 
     # --- a task made ready ---
 
-    def _runner(self, task: Task) -> Runner:
+    def _runner(self, task: Task | WorkTask) -> Runner | Worker:
+        if isinstance(task, WorkTask):
+            return self._worker(task)
         groups = {group: self._session.group(group) for group in task.schedule.groups}  # all ranks make all of them
         mine = next((group for group in groups if self._session.rank in group), ())
         if task.program is not None:
             return self._exchange(task, task.program, len(mine))
         return self._call(task, groups[mine], mine) if mine else _Nothing()
+
+    def _worker(self, task: WorkTask) -> Worker:
+        spec, rank = task.spec, self._session.rank
+        if not isinstance(spec, Ddp):
+            setting = SmallSetting(
+                rank, task.ranks, spec.root, spec.size // task.itemsize, task.dtype, spec.local // PS_PER_NS
+            )
+            return SmallProgram(spec.template, setting)
+        layers = spec.timed(task.itemsize)
+        forward = sum(layer.forward for layer in layers) if spec.forward is None else spec.forward
+        passes = [  # the whole forward pass is in the first layer
+            Passes(layer.nbytes // task.itemsize, 0 if number else forward // PS_PER_NS, layer.backward // PS_PER_NS)
+            for number, layer in enumerate(layers)
+        ]
+        first = spec.bucket_cap if spec.first_bucket is None else spec.first_bucket
+        return Step(
+            passes,
+            task.dtype,
+            task.compute,
+            rank=rank,
+            caps=(first, spec.bucket_cap),
+            batch=spec.batch,
+            optimizer_ns=spec.optimizer // PS_PER_NS,
+        )
 
     def _exchange(self, task: Task, program: Program, members: int) -> Runner:
         def waits(index: int) -> None:

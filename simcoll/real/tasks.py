@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from simcoll.program import Program
 from simcoll.schedule import Schedule
+from simcoll.workload.spec import Composition, Ddp
 
 NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of a run's number
 IDLE: Final = -1  # in place of a transfer
@@ -34,6 +35,11 @@ class Task:
     verify: bool
 
     @property
+    def ranks(self) -> int:
+        """How many ranks it takes."""
+        return self.schedule.n
+
+    @property
     def elements(self) -> int:
         """How many elements a rank's whole buffer has."""
         return self.nbytes // self.itemsize
@@ -46,10 +52,30 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
+class WorkTask:
+    """A workload that all ranks run together. `nbytes` is what a rank keeps, about."""
+
+    title: str
+    spec: Ddp | Composition
+    ranks: int
+    nbytes: int
+    dtype: str
+    itemsize: int
+    compute: Literal["sleep", "real"]
+    warmup: int
+    repeats: int
+    verify: bool
+
+    def transfer(self, index: int) -> str:
+        """Its transfers are the library's."""
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
 class Job:
     """A launch: its tasks, the URL at which the ranks meet, how long any one transfer may take, and the whole of it."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task | WorkTask, ...]
     backend: str
     meet: str
     timeout_s: float
@@ -59,11 +85,14 @@ class Job:
 @dataclass
 class Outcome:
     """What came of a task: ns of every timed run, slowest rank, and by how much the last rank began late. `choice`:
-    algorithm and protocol that the library wrote to its log."""
+    algorithm and protocol that the library wrote to its log. Of a workload `alone` is, for every run, when each of its
+    computations was over on the last rank, where nothing is sent between them, and `buckets` how many there are."""
 
     durations: list[int] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
     choice: dict[str, str] = field(default_factory=dict)
+    alone: list[list[int]] = field(default_factory=list)
+    buckets: int | None = None
 
 
 @dataclass

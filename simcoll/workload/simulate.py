@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ from numpy.typing import NDArray
 
 from simcoll.analysis import links
 from simcoll.engines import event, fast
+from simcoll.faults import struck
 from simcoll.joint import Operation, join
 from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
 from simcoll.timeline import Timeline, Totals
 from simcoll.topology import Topology
-from simcoll.workload.calls import Binder
-from simcoll.workload.plan import Plan
+from simcoll.workload.calls import Binder, Bound
+from simcoll.workload.plan import Call, Plan
 from simcoll.workload.plans import plan_of
 
 COMPUTING, LAUNCHING, CALLING = range(3)  # what a task is
@@ -26,8 +28,8 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # what a task is
 class Step:
     """A workload on a topology: its plan, the program that it is, and what a run of it adds up to.
 
-    `told`: what the template says of itself, e.g. how many buckets; `algorithms`: those that its calls run, `proved`:
-    how. `rank` and `kind` of each task, (tasks,).
+    `told`: what the template says of itself, e.g. how many buckets; `calls`: what each call of some ranks is bound to;
+    `algorithms`: those that its calls run, `proved`: how. `rank` and `kind` of each task, (tasks,).
     """
 
     scenario: Scenario
@@ -35,6 +37,7 @@ class Step:
     devices: tuple[str, ...]
     plan: Plan
     told: dict[str, object]
+    calls: Mapping[tuple[Call, tuple[int, ...]], Bound]
     program: Program
     totals: Totals
     algorithms: tuple[str, ...]
@@ -71,18 +74,19 @@ def simulate(point: Scenario | Point) -> Step:
     plan, told = plan_of(scenario.workload, len(places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, kinds = _operations(plan, binder, apart)
-    program = join(operations, plan.n, binder.network)
+    program = struck(join(operations, plan.n, binder.network), topology, scenario.striking)
     totals, engine = None, "fast"
     if scenario.engine != "event":
         totals = fast.totals(program)
     if totals is None:
         timeline, engine = event.run(program), "event"  # which also says why a run cannot finish
+        went = program.as_it_went(timeline.way)
         totals = Totals(
             makespan_ps=timeline.makespan_ps,
-            carried=program.carried,
-            bytes_per_rank=program.bytes_per_rank,
-            messages=program.schedule.messages,
-            wire_bytes=program.wire_bytes,
+            carried=went.carried,
+            bytes_per_rank=went.bytes_per_rank,
+            messages=went.schedule.messages,
+            wire_bytes=went.wire_bytes,
             shortcut="none",
         )
     calls = list(binder.calls.values())
@@ -92,7 +96,9 @@ def simulate(point: Scenario | Point) -> Step:
     rank = np.concatenate([operation.ranks for operation in operations])
     kind = np.repeat(kinds, [len(operation.ranks) for operation in operations])
     told = {**told, "protocol": ", ".join(protocols)} if protocols else told
-    return Step(scenario, topology, places, plan, told, program, totals, algorithms, proved, engine, rank, kind)
+    return Step(
+        scenario, topology, places, plan, told, binder.calls, program, totals, algorithms, proved, engine, rank, kind
+    )
 
 
 def _operations(plan: Plan, binder: Binder, apart: bool) -> tuple[list[Operation], list[int]]:

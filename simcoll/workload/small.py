@@ -28,7 +28,8 @@ def composition(spec: Composition, n: int, itemsize: int) -> tuple[Plan, dict[st
         if step == LOCAL:
             last = [plan.compute(LOCAL, spec.local, after=last)]
         else:
-            last = [plan.call(step, Call(step, spec.algorithm, spec.size, spec.root), stream=STREAM, after=last)]
+            size = n * spec.size if step == "all_gather" else spec.size  # what each rank has found, of every rank
+            last = [plan.call(step, Call(step, spec.algorithm, size, spec.root), stream=STREAM, after=last)]
     return plan, {}
 
 

@@ -124,11 +124,13 @@ class Training(Model):
 
 class Bucketed(Training):
     """Training whose gradients go in buckets, each all-reduced when all of it is there, beside what is left of the
-    backward pass (`overlap`) or behind it; `bucket_cap: none` is an all-reduce for each tensor."""
+    backward pass (`overlap`) or behind it; `bucket_cap: none` is an all-reduce for each tensor. They take turns on
+    `streams`: so many are under way at a time."""
 
     bucket_cap: Cap = BUCKET_CAP
     first_bucket: First = FIRST_BUCKET
     overlap: StrictBool = True
+    streams: Count = 1
 
 
 class Ddp(Bucketed):

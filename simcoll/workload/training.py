@@ -45,8 +45,9 @@ def _all_reduces(plan: Plan, spec: Bucketed, ready: Ready, groups: Groups, items
         nbytes = sum(ready[position][0] for position in positions)
         behind = max(ready[position][1] for position in positions) if spec.overlap else ready[-1][1]
         call = Call("all_reduce", spec.algorithm, _whole(nbytes, itemsize))
+        stream = GRADIENTS if spec.streams == 1 else f"{GRADIENTS} {number % spec.streams}"
         sent.append(
-            [plan.call(f"bucket {number}", call, stream=GRADIENTS, ranks=ranks, after=(behind,)) for ranks in groups]
+            [plan.call(f"bucket {number}", call, stream=stream, ranks=ranks, after=(behind,)) for ranks in groups]
         )
     return sent
 

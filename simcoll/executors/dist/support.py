@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from simcoll.promises import BITWISE
@@ -68,3 +69,18 @@ def done_in_place(harness: Harness, collective: str, asked: bool) -> bool:
     if harness == "library" and collective in EITHER:
         return asked
     return harness == "p2p" or collective not in OUT_OF_PLACE
+
+
+def widths(elements: Sequence[int]) -> list[int]:
+    """Of a chain of matrices with so many elements: what goes into the first, and what comes out of each; nothing where
+    they make no chain.
+
+    >>> widths([65536, 131072, 131072])
+    [256, 256, 512, 256]
+    """
+    found = [1 << (elements[0].bit_length() - 1) // 2]
+    for many in elements:
+        if many % found[-1]:
+            return []
+        found.append(many // found[-1])
+    return found

@@ -12,12 +12,13 @@ from pathlib import Path
 from simcoll import config
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.formats.measured import csv_table, mpi, nccl_json, nccl_tests, rows
-from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, Row, normal
+from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, WORKLOAD, Row, normal
 from simcoll.formats.measured.writer import dump
 
 __all__ = [
     "COLUMNS",
     "MAX_MISTAKES",
+    "WORKLOAD",
     "Row",
     "dump",
     "find_measured",

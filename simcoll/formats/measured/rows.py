@@ -50,7 +50,9 @@ REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 MAX_MISTAKES: Final = 20
 
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
+WORKLOAD: Final = "workload"  # what stands in place of a collective; its size is 0
 _SQUASHED: Final = {
+    WORKLOAD: WORKLOAD,
     **{name.replace("_", ""): name for name in COLLECTIVES},
     "bcast": "broadcast",
     "all2all": "all_to_all",
@@ -183,5 +185,6 @@ def _row(cells: Cells, given: Cells, mistakes: list[Diagnostic]) -> Row | None:
     if values.get("harness") is None:
         by_tests = re.search(r"[nr]ccl[-_ ]tests", values.get("timing") or "", re.IGNORECASE)
         values["harness"] = "nccl-tests" if by_tests else "library"
-    others = {column: text for column, (text, _) in said.items() if column not in _READ}
+    swept = {column: cell for column, cell in cells.items() if "." in column and cell[0].strip()}  # none says something
+    others = {column: text for column, (text, _) in {**said, **swept}.items() if column not in _READ}
     return Row(**values, others=others, place=cells.get("time_us", nowhere)[1])

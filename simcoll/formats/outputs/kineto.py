@@ -1,0 +1,79 @@
+"""Collectives by the names and arguments that they have in traces of torch.profiler (Kineto)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+_KERNELS: Final = {
+    "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast", "reduce": "Reduce",
+}  # fmt: skip
+_RECORDED: Final = {
+    "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_all", "send_recv": "send",
+}  # fmt: skip
+_OPERATORS: Final = {"sum": "Sum", "product": "Prod", "min": "MinMax", "max": "MinMax", "avg": "PreMulSum"}
+_TYPES: Final = {
+    "float32": ("Float", "f32"), "float64": ("Double", "f64"), "float16": ("Half", "f16"),
+    "bfloat16": ("BFloat16", "bf16"), "int8": ("Char", "i8"), "uint8": ("Byte", "u8"),
+    "int32": ("Int", "i32"), "int64": ("Long", "i64"),
+}  # fmt: skip
+_PARTS_IN: Final = frozenset({"all_gather", "gather"})  # a rank gives its part of what the size counts
+_PARTS_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # a rank gets its part of it
+
+
+class Ran(NamedTuple):
+    """A collective that the `ranks` ran: `nbytes` as nccl-tests counts it, `algorithm` and `protocol` as their
+    library, or else we, call them; no protocol is `none`."""
+
+    collective: str
+    op: str
+    dtype: str
+    itemsize: int
+    nbytes: int
+    ranks: Sequence[int]
+    algorithm: str
+    protocol: str = "none"
+
+
+def kernel_name(ran: Ran) -> str:
+    """What NCCL calls its kernel: the collective, what it reduces, and how.
+
+    >>> kernel_name(Ran("all_reduce", "sum", "float32", 4, 64, [0, 1], "ring", "LL"))
+    'ncclDevKernel_AllReduce_Sum_f32_RING_LL'
+    """
+    kernel = _KERNELS.get(ran.collective, "SendRecv")
+    parts = ["ncclDevKernel", kernel]
+    if kernel.endswith("Reduce") or kernel == "ReduceScatter":
+        parts += [_OPERATORS.get(ran.op, ran.op.title()), _TYPES[ran.dtype][1]]
+    if kernel != "SendRecv":
+        parts += [_plain(ran.algorithm).upper()] + ([ran.protocol.upper()] if ran.protocol != "none" else [])
+    return "_".join(parts)
+
+
+def _plain(algorithm: str) -> str:
+    """An algorithm's name without its options."""
+    return algorithm.partition("(")[0].strip()
+
+
+def arguments(ran: Ran, rank: int) -> dict[str, Any]:
+    """What torch.profiler tells of a collective on one rank (`record_param_comms`); elements, not bytes."""
+    elements, n = ran.nbytes // ran.itemsize, len(ran.ranks)
+    return {
+        "Collective name": _RECORDED.get(ran.collective, ran.collective),
+        "In msg nelems": elements // n if ran.collective in _PARTS_IN else elements,
+        "Out msg nelems": elements // n if ran.collective in _PARTS_OUT else elements,
+        "Group size": n,
+        "dtype": _TYPES[ran.dtype][0],
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": ",".join(map(str, ran.ranks)),
+        "Process Group Description": "simcoll",
+        "Process Group Ranks": str([int(one) for one in ran.ranks]),
+        "Rank": rank,
+        "collective": ran.collective,
+        "algorithm": ran.algorithm,
+        "protocol": ran.protocol,
+        "size_bytes": ran.nbytes,
+    }

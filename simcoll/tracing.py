@@ -1,0 +1,164 @@
+"""A point as a trace: its collectives, computations, transfers and links as lanes of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+import simcoll
+from simcoll.analysis.tracks import Played, Tracks
+from simcoll.errors import InputError
+from simcoll.formats.outputs.kineto import Ran, arguments, kernel_name
+from simcoll.model import NONE
+from simcoll.nccl.call import OURS
+from simcoll.nccl.constants import PROTOCOLS
+from simcoll.prediction import Prediction, predict
+from simcoll.program import Program
+from simcoll.scenario import Point, Scenario
+from simcoll.trace import Arrow, Slice, Spot, Trace, Track
+from simcoll.units import exact_us
+from simcoll.workload import simulate
+
+MOST: Final = 300_000  # transfers and links that they cross: more take long to write, and viewers long to open
+
+
+def trace_of(point: Point) -> Trace:
+    """Everything that happens in a point; one with replications is run undisturbed.
+
+    Raises InputError for a point that is too large or that is several calls, and what a simulation raises.
+    """
+    if point.scenario.workload:
+        return of_step(simulate.simulate(point))
+    return of_collective(predict(point))
+
+
+def _check(slices: int) -> None:
+    if slices > MOST:
+        what = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
+        raise InputError(what, "take fewer ranks, a smaller size or larger chunks")
+
+
+def of_collective(prediction: Prediction) -> Trace:
+    """A collective: on each rank its launch and its kernel, and below them what its channels send and receive.
+
+    Of a call as NCCL makes it one channel is there, whose transfers stand for those of all.
+    """
+    scenario, lowered = prediction.scenario, prediction.lowered
+    if scenario.measure.buckets > 1 and not scenario.measure.async_op:
+        raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
+    times = lowered.call.channels if lowered else 1
+    _check(prediction.totals.messages // times)
+    program = prediction.program
+    _check(len(program) + len(program.hops.links))
+    n, streams = prediction.source.n, [""] * (int(program.channel.max(initial=-1)) + 1)
+    names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
+    played = Played(program, prediction.timeline, names, streams, prediction.launch_ps, times)
+    drawn = Tracks(played, _kernels(prediction, played))
+    chosen = {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": times}
+    told = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes}
+    return Trace(drawn.tracks, drawn.arrows, drawn.counters, _about(scenario, prediction.time_ps, told | chosen))
+
+
+def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "simcoll": simcoll.__version__,
+        "scenario": scenario.name,
+        "topology": scenario.topology.title,
+        "collective": scenario.collective,
+        "size_bytes": scenario.nbytes,
+        "profile": scenario.profile,
+        "sharing": scenario.params().sharing,
+        "seed": scenario.seed,
+        "time_us": exact_us(time_ps),
+        **more,
+    }
+
+
+def _kernels(prediction: Prediction, played: Played) -> list[Track]:
+    """A track for each rank: it launches when it comes, and its kernel runs until its last transfer is through."""
+    scenario, program, timeline = prediction.scenario, played.program, played.timeline
+    n, launch = prediction.source.n, played.shift
+    done = program.arrivals.copy()
+    np.maximum.at(done, program.src, timeline.sent)
+    np.maximum.at(done, program.dst, np.maximum(timeline.end, timeline.complete))
+    found = [Track(played.names[rank], "stream") for rank in range(n)]
+    for group in scenario.subgroups or (tuple(range(n)),):
+        ran = _ran(scenario, scenario.collective, scenario.nbytes, group, prediction.algorithm, prediction.protocol)
+        for rank in group:
+            came = int(program.arrivals[rank])
+            if launch:
+                found[rank].add(Slice(came, came + launch, "launch", "launch", {}))
+            kernel = kernel_name(ran), "kernel", arguments(ran, rank)
+            found[rank].add(Slice(came + launch, int(done[rank]) + launch, *kernel))
+    return found
+
+
+def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int], algorithm: str, protocol: str) -> Ran:
+    """A collective, its algorithm as NCCL calls it where it is NCCL's."""
+    theirs = {(ours, of): name for (name, of), ours in OURS.items()} if protocol in PROTOCOLS else {}
+    name = theirs.get((algorithm, collective), algorithm)
+    return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, name, protocol)
+
+
+def of_step(step: simulate.Step) -> Trace:
+    """A workload: on each rank a track for each stream, and below them what is sent and received."""
+    _check(step.totals.messages)
+    program, n = step.program, step.plan.n
+    _check(len(program) + len(program.hops.links) + len(step.rank))
+    names = [f"rank {rank} ({device})" for rank, device in enumerate(step.devices)]
+    names += [f"switch {n + number}" for number in range(program.schedule.agents)]
+    timeline, works, tasks = step.timeline(), _works(step), program.tasks
+    program = program.as_it_went(timeline.way)
+    assert tasks
+    streams = {
+        (rank, stream): Track(names[rank], stream)
+        for rank in range(n)
+        for stream in dict.fromkeys(work.stream for work in step.plan.works if rank in work.ranks)
+    }
+    number = {key: place for place, key in enumerate(streams)}
+    spots = []
+    when = zip(step.rank.tolist(), works, step.kind.tolist(), timeline.opened.tolist(), timeline.done.tolist(),
+               strict=True)  # fmt: skip
+    for rank, work, kind, opened, done in when:
+        key = rank, step.plan.works[work].stream
+        spots.append(Spot(number[key], streams[key].add(Slice(opened, done, *_doing(step, work, rank, kind)))))
+    owners = ("" if task == NONE else step.plan.works[works[task]].stream for task in tasks.channel.tolist())
+    drawn = Tracks(Played(program, timeline, names, list(owners)), streams.values())
+    drawn.arrows += _behind(program, spots)
+    told = {"engine": step.engine, "wire_bytes": step.totals.wire_bytes, **step.told}
+    return Trace(drawn.tracks, drawn.arrows, drawn.counters, _about(step.scenario, step.step_ps, told))
+
+
+def _works(step: simulate.Step) -> list[int]:
+    """The number of the plan's operation that each task is of: a call may be two, its launch and itself."""
+    found: list[int] = []
+    for number, work in enumerate(step.plan.works):
+        launched = step.kind[len(found)] == simulate.LAUNCHING
+        found += [number] * (len(work.ranks) * (2 if launched else 1))
+    return found
+
+
+def _doing(step: simulate.Step, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
+    """Name, kind and arguments of a task."""
+    work, call = step.plan.works[number], step.plan.works[number].call
+    if kind == simulate.LAUNCHING:
+        return f"launch {work.name}", "launch", {}
+    if call is None:
+        return work.name, "compute", {}
+    bound = step.calls[call, work.ranks]
+    ran = _ran(step.scenario, call.collective, call.nbytes, work.ranks, bound.algorithm, bound.protocol)
+    return kernel_name(ran), "kernel", {**arguments(ran, rank), "operation": work.name}
+
+
+def _behind(program: Program, spots: list[Spot]) -> list[Arrow]:
+    """From task to task, where one waits for another on a different track."""
+    assert program.tasks
+    first, before = program.tasks.first.tolist(), program.tasks.before.tolist()
+    return [
+        Arrow(spots[other], spot, "behind")
+        for task, spot in enumerate(spots)
+        for other in before[first[task] : first[task + 1]]
+        if spots[other].track != spot.track
+    ]
