@@ -51,7 +51,7 @@ THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
 
 def spelt(key: str, value: float) -> Any:
     """A cost as a profile has it."""
-    return f"{value} B/s" if key in ("first", "rate") else value if key in ("own", "reach") else f"{value} ps"
+    return f"{value} B/s" if key in ("first", "rate") else value if key in ("own", "reach", "saved") else f"{value} ps"
 
 
 def text(blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID) -> str:
