@@ -131,6 +131,8 @@ class Call:
             return {"o_send": block.hop}
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
+        if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
+            return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         return {"o_send": block.slice, "o_recv": self._handled(block, self.step) // pieces}
 
@@ -141,6 +143,7 @@ class Call:
             return {"channels": params["channels"]}
         if self.kind in ("NVLS", "P2P"):
             return params
+        params.pop("sharing", None)
         return {**params, "o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
@@ -167,6 +170,11 @@ class Call:
         if outer:
             return wire * min(1.0, self.nics / self.channels)
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels
+
+    def net_ps(self, costs: Kernels) -> int:
+        """How much longer a hop is between nodes."""
+        block = self.block(costs)
+        return block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""

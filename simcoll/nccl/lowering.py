@@ -62,11 +62,11 @@ class Lowered:
     def latencies(self, costs: Kernels) -> list[int]:
         """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
         longer there. Other links take nothing: a hop is time of the block that takes part in it."""
-        kinds, block = self.rated.kinds, self.call.block(costs)
-        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else block.hop
+        kinds, net = self.rated.kinds, self.call.net_ps(costs)
+        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.block(costs).hop
         first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
         return [
-            max(1, block.net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0)
+            max(1, net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0)
             for u, v in self.rated.links
         ]
 
