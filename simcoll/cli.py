@@ -23,6 +23,10 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "predict": ("run.predict", "Predict one collective without a scenario file."),
     "plot": ("tables.plot", "Plot a results.csv again."),
     "explain": ("explain.explain", "Tell why a scenario takes as long as it does, and what would make it faster."),
+    "recommend": (
+        "recommend.recommend",
+        "Recommend the best algorithm, protocol and settings for a scenario, by ranges of sizes.",
+    ),
     "compare": ("compare.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
     "diagnose": ("diagnose.diagnose", "Say whether measured times are what this hardware should give."),
     "calibrate": ("calibrate.calibrate", "Fit parameters of the model to measured tables, and write a profile."),

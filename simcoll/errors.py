@@ -70,7 +70,12 @@ class RefusedError(SimcollError):
 
 
 class StuckError(SimcollError):
-    """A run that cannot finish: names the rank, the step and what it waits for."""
+    """A run that cannot finish: names the rank, the step and what it waits for; `when` (ps) that is given up, if it
+    is."""
+
+    def __init__(self, what: str, when: int | None = None):
+        self.when = when
+        super().__init__(what)
 
 
 class MeasureError(SimcollError):

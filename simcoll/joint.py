@@ -60,6 +60,7 @@ def join(operations: Sequence[Operation], n: int, network: Network) -> Program:
         tasks=_tasks(operations, tasks, laid, n),
         parts=parts,
         part=_joined(part),
+        changes=None,
     )
 
 

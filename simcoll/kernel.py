@@ -283,13 +283,63 @@ def follow_up(go: Any, state: Any, complete: Any, graph: Any, heap: Any, size: A
     return size
 
 
+# --- changes ---
+#
+# Of links that change during a run: rows of time, number of the rate since then, and turn, in two orders. By link the
+# rows of link l are first[l] … first[l + 1], and begin at time 0; all are empty where nothing changes. A turn, counted
+# from 1, says that the link, which is down, is found dead: `turns` is when, and `force[turn * ways + way]` the way that
+# is taken since then; `taken` is the one that each transfer took. `told` is of transfers that were sent once.
+
+
+@jit
+def serve(
+    link: Any, came: Any, free: Any, size: Any, times: Any, first: Any, at: Any, rate: Any, turn: Any, speeds: Any,
+    turns: Any, force: Any, base: Any, taken: Any,
+) -> Any:  # fmt: skip
+    """How `link` serves a chunk of `size` bytes that came at `came` and is next when the link is `free`: when it
+    begins, when it ends (or NEVER), when the link is free for the next, and when it is sent again, or −1.
+
+    `times` are service times by rate, and where those of this size begin; `base` is how many ways each turn tells of,
+    and which of them the chunk takes.
+    """
+    begun, rest, whole, (service, kind), (ways, way) = -1, size, True, times, base
+    for e in range(first[link], first[link + 1]):
+        until = at[e + 1] if e + 1 < first[link + 1] else NEVER
+        if until <= came or until == at[e]:
+            continue
+        speed = speeds[rate[e]]
+        if speed == 0.0:
+            if turn[e] >= 0:
+                again, k = max(at[e], came + 1), turn[e]
+                while k < len(turns) and turns[k] <= again:
+                    k += 1
+                if force[k * ways + way] != taken:
+                    return begun, NEVER, (free if begun < 0 else at[e]), again
+            continue
+        now = max(at[e], came, free)
+        if now >= until:
+            continue
+        if begun < 0:
+            begun = now
+        wait = service[kind + rate[e]]
+        if not whole:
+            left = rest * 1e12 / speed
+            if left >= NEVER:
+                return begun, NEVER, NEVER, -1
+            wait = max(1, math.ceil(left))
+        if now + wait <= until:
+            return begun, now + wait, now + wait, -1
+        rest, whole = max(0.0, rest - (speed * (until - now)) / 1e12), False
+    return begun, NEVER, NEVER, -1
+
+
 # --- fifo ---
 
 
 @jit
 def fifo(
     plan: Any, costs: Any, routes: Any, follows: Any, net: Any, graph: Any, steps: Any, go: Any, state: Any, free: Any,
-    out: Any, hops: Any, heap: Any,
+    out: Any, hops: Any, heap: Any, changes: Any,
 ) -> Any:  # fmt: skip
     """Whole chunks by (time the head came, index); see the rules. Returns how many transfers ended, and the latest
     time of all.
@@ -305,9 +355,9 @@ def fifo(
     rate_of, latency, service, rates = net
     (free_link, free_side), (times, items, _) = free, heap
     (_, sent, arrive, _, _), (hop_begin, hop_end, first_hop) = out, hops
-    when, lead = go[0], go[3]
-    complete, queue = out[4], graph[6][7]
-    ended, latest, size = 0, 0, begin(go, state, complete, graph, heap)
+    when, complete, queue = go[0], out[4], graph[6][7]
+    (first_row, row_at, row_rate, row_turn), (turns, force, ways, taken), speeds, size_of, told = changes
+    ended, latest, turned, size = 0, 0, 0, begin(go, state, complete, graph, heap)
     while size:
         t, i = times[0], items[0]
         size = pop(heap, size)
@@ -317,25 +367,40 @@ def fifo(
             t = max(t, free_side[side[i]]) + receive[i]
             free_side[side[i]] = t
         else:
-            e, behind, tail, onward = hop[way[i]] + at, hop[way[i] + 1], when[i], True
+            if at == 0 and len(turns):  # it sets out
+                while turned < len(turns) and turns[turned] <= t:
+                    turned += 1
+                taken[i] = force[turned * ways + way[i]]
+            e, behind, tail, onward, again = hop[taken[i]] + at, hop[taken[i] + 1], when[i], True, -1
             while onward and e < behind:
                 link = links[e]
-                s = service[kind[i] * rates + rate_of[link]]
-                if s >= NEVER:
-                    break
-                r = max(t, free_link[link])
-                free_link[link] = r + s
+                if len(first_row) and first_row[link] < first_row[link + 1]:
+                    r, over, free_link[link], again = serve(
+                        link, t, free_link[link], size_of[kind[i]], (service, kind[i] * rates), first_row, row_at,
+                        row_rate, row_turn, speeds, turns, force, (ways, way[i]), taken[i],
+                    )  # fmt: skip
+                    if over >= NEVER:
+                        break
+                    s = over - r
+                else:
+                    s = service[kind[i] * rates + rate_of[link]]
+                    if s >= NEVER:
+                        break
+                    r = max(t, free_link[link])
+                    free_link[link] = r + s
                 if len(hop_begin):
                     hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = r, r + s
                 if at == 0:
                     tail = r + max(s, value(cap, kind[i]))
-                    if len(sent):
-                        sent[i] = tail
-                    if after[i] >= 0:
+                    if value(told, i):
+                        pass
+                    elif after[i] >= 0:
                         pause = value(gap, way[i])
-                        size = relax(after[i], max(tail, t - value(lead, way[i]) + pause), go, heap, size)
+                        size = relax(after[i], max(tail, when[i] + pause), go, heap, size)
                     else:
                         departed(i, tail, graph)
+                    if len(sent) and not value(told, i):
+                        sent[i] = tail
                 else:
                     tail = max(r + s, tail)
                 latest = max(latest, tail)
@@ -344,7 +409,12 @@ def fifo(
                 e += 1
                 onward = e < behind and follows[links[e]]
             if e < behind:
-                if not onward:
+                if again >= 0:  # lost
+                    if at > 0:
+                        told[i] = 1
+                    state[i] = 0
+                    size = push(heap, size, again, i)
+                elif not onward:
                     when[i], state[i] = tail, at
                     size = push(heap, size, t, i)
                 if queue[0]:
@@ -572,31 +642,105 @@ def solve(
 
 
 @jit
+def tightest(c: Any, paths: Any, capacity: Any) -> Any:
+    """Of the links that flow `c` takes the narrowest, the lowest of equals."""
+    path, length, width, _ = paths
+    found = path[c * width]
+    for e in range(c * width + 1, c * width + length[c]):
+        if narrower(path[e], found, capacity):
+            found = path[e]
+    return found
+
+
+@jit
+def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
+    """That link or the one that stands for the cap of channel `c`, behind the real ones, if that is narrower."""
+    return caps + c if caps >= 0 and narrower(caps + c, link, capacity) else link
+
+
+@jit
+def aim(
+    c: Any, w: Any, t: Any, kind: Any, size_of: Any, cap: Any, routes: Any, service: Any, rate_of: Any, caps: Any,
+    paths: Any, capacity: Any, flow: Any,
+) -> Any:  # fmt: skip
+    """Flow `c` sets out at time `t` over way `w`, on links as they are then."""
+    (hop, links), (times, rates), (path, length, width, _) = routes, service, paths
+    _, _, rest, since, rate, whole, most, full, due, _, narrowest = flow
+    for e in range(hop[w + 1] - hop[w]):
+        path[c * width + e] = links[hop[w] + e]
+    length[c] = hop[w + 1] - hop[w]
+    link = tightest(c, paths, capacity)
+    narrowest[c] = capped(c, link, caps, capacity)
+    rest[c], since[c], rate[c], whole[c] = size_of[kind], t, -1.0, 1
+    most[c], due[c] = capacity[narrowest[c]], NEVER
+    full[c] = max(times[kind * rates + rate_of[link]], value(cap, kind))
+
+
+@jit
 def fair(
     plan: Any, costs: Any, routes: Any, limits: Any, service: Any, graph: Any, steps: Any, go: Any, state: Any,
     free_side: Any, out: Any, ready: Any, paths: Any, rows: Any, found: Any, levels: Any, bound: Any, flow: Any,
-    touches: Any, heap: Any, ends: Any,
+    touches: Any, heap: Any, ends: Any, changes: Any,
 ) -> Any:  # fmt: skip
     """Max-min fair flows; see the rules. Returns how many transfers ended, and the latest time of all.
 
     `routes` are without the links that only one channel takes. What takes no other is never a flow: nobody changes its
-    rate, and when its bytes will be gone is known when it is ready.
+    rate, and when its bytes will be gone is known when it is ready. Where links change during the run, all are there.
     """
     way, kind, side, after, channel, size_of = plan
     gap, cap, receive, came = costs
     hop, links = routes
     slowest, most_of, away, narrowest_of, caps = limits
     times, rates = service
-    path, length, width, _ = paths
+    path, length, width, owner = paths
     on, began, rest, since, rate, whole, most, full, due, _, narrowest = flow
     (_, sent, arrive, _, _), lead, (mark, touched), capacity = out, go[3], touches, levels[0]
-    complete, queue = out[4], graph[6][7]
-    ended, latest, now, flowing, size = 0, 0, 0, 0, begin(go, state, complete, graph, heap)
-    while size or flowing:
-        t = heap[0][0] if size and not (flowing and ends[0][0] < heap[0][0]) else ends[0][0]
-        latest = max(latest, t)
+    complete, queue, (head, next_on, _, _) = out[4], graph[6][7], rows
+    (row_link, row_at, row_rate, row_turn), (_, force, ways, taken), speeds, rate_of = changes
+    ended, latest, now, row, turned = 0, 0, 0, 0, 0
+    flowing, size = 0, begin(go, state, complete, graph, heap)
+    while size or flowing or row < len(row_at):
+        if size or flowing:
+            t = heap[0][0] if size and not (flowing and ends[0][0] < heap[0][0]) else ends[0][0]
+        else:
+            t = NEVER
+        if row < len(row_at) and row_at[row] < t:
+            t = row_at[row]
+        else:
+            latest = max(latest, t)
         now += 1
         n_touched = 0
+        while row < len(row_at) and row_at[row] == t:
+            link = row_link[row]
+            if row_turn[row] < 0:
+                rate_of[link] = row_rate[row]
+                capacity[link] = speeds[row_rate[row]]
+                e = head[link]
+                if e >= 0 and mark[link] != now:
+                    mark[link] = now
+                    touched[n_touched] = link
+                    n_touched += 1
+                while e >= 0:
+                    narrowest[owner[e]] = capped(owner[e], tightest(owner[e], paths, capacity), caps, capacity)
+                    e = next_on[e]
+            else:
+                turned = row_turn[row]
+                e = head[link]
+                while e >= 0:
+                    c, e = owner[e], next_on[e]
+                    w = force[turned * ways + way[on[c]]]
+                    if w != taken[on[c]]:  # sent again, from the start
+                        leave(c, paths, rows)
+                        n_touched = touch(c, now, paths, touched, mark, n_touched)
+                        if ends[2][c] >= 0:
+                            flowing = drop(ends, flowing, c)
+                        taken[on[c]] = w
+                        if len(ready):
+                            ready[on[c]] = t
+                        aim(c, w, t, kind[on[c]], size_of, cap, routes, service, rate_of, caps, paths, capacity, flow)
+                        join(c, paths, rows)
+                        n_touched = touch(c, now, paths, touched, mark, n_touched)
+            row += 1
         while (flowing and ends[0][0] == t) or (size and heap[0][0] == t):
             gone, tail, begun = -1, -1, 0  # if they come to be known
             if flowing and ends[0][0] == t:
@@ -612,19 +756,39 @@ def fair(
                     tail = max(t, free_side[side[i]]) + receive[i]
                     free_side[side[i]] = tail
                 else:
-                    c, limit, begun = channel[i], narrowest_of[way[i]], t - value(lead, way[i])
-                    first, far = hop[way[i]], hop[way[i] + 1] - hop[way[i]]
+                    if len(row_at):
+                        taken[i] = force[turned * ways + way[i]]
+                    c, limit, begun = channel[i], narrowest_of[taken[i]], t - value(lead, way[i])
+                    first, far = hop[taken[i]], hop[taken[i] + 1] - hop[taken[i]]
                     if caps >= 0 and limit >= 0 and narrower(caps + c, limit, capacity):
                         limit = caps + c  # the channel's cap is a link of its own, behind the real ones
-                    takes = max(times[kind[i] * rates + slowest[way[i]]], value(cap, kind[i]))
+                    takes = max(times[kind[i] * rates + slowest[taken[i]]], value(cap, kind[i]))
                     if len(ready):
                         ready[i] = t
                     if far:
-                        for e in range(far):
-                            path[c * width + e] = links[first + e]
-                        on[c], began[c], length[c], narrowest[c] = i, begun, far, limit
-                        rest[c], since[c], rate[c], whole[c] = size_of[kind[i]], t, -1.0, 1
-                        most[c], full[c], due[c] = most_of[way[i]], takes, NEVER
+                        on[c], began[c] = i, begun
+                        if len(row_at):
+                            aim(
+                                c,
+                                taken[i],
+                                t,
+                                kind[i],
+                                size_of,
+                                cap,
+                                routes,
+                                service,
+                                rate_of,
+                                caps,
+                                paths,
+                                capacity,
+                                flow,
+                            )
+                        else:
+                            for e in range(far):
+                                path[c * width + e] = links[first + e]
+                            length[c], narrowest[c] = far, limit
+                            rest[c], since[c], rate[c], whole[c] = size_of[kind[i]], t, -1.0, 1
+                            most[c], full[c], due[c] = most_of[way[i]], takes, NEVER
                         join(c, paths, rows)
                         n_touched = touch(c, now, paths, touched, mark, n_touched)
                     elif limit < 0:  # a local copy without a memory link
@@ -632,7 +796,7 @@ def fair(
                     elif capacity[limit] > 0.0:
                         gone = t + takes
             if gone >= 0:
-                arrived = gone + away[way[i]]
+                arrived = gone + away[taken[i]]
                 if len(sent):
                     sent[i], arrive[i] = gone, arrived
                 if after[i] >= 0:

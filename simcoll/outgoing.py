@@ -80,11 +80,29 @@ def _tuner(what: str, options: Options, notes: Notes) -> Written:
         return nccl.tuner(_rows(what), notes)
     try:
         found = json.loads(read_bounded(Path(what)))
+        if "recommendations" in found:
+            return nccl.tuner([row for one in found["recommendations"] for row in _recommended(one)], notes)
         shared = {"ranks": int(found["ranks"]), "nodes": int(found["nodes"])}
         rows = [{**row, **shared, "time_us": float(row["time_us"])} for row in found["choice"]]
         return nccl.tuner(rows, notes)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{what}: not what `simcoll tune --json` prints", "give that, or a results.csv") from None
+        cure = "give that, what `simcoll recommend --json` prints, or a results.csv"
+        raise InputError(f"{what}: not what `simcoll tune --json` prints", cure) from None
+
+
+def _recommended(one: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ranges of a recommendation as rows."""
+    shared = {"collective": one["collective"], "ranks": int(one["ranks"]), "nodes": int(one["nodes"])}
+    return [
+        {
+            **row,
+            **shared,
+            "algorithm": row["nccl"],
+            "size_bytes": int(row["from_bytes"]),
+            "time_us": float(row["time_us"]),
+        }
+        for row in one["ranges"]
+    ]
 
 
 def _parquet(what: str, options: Options, notes: Notes) -> Written:

@@ -19,6 +19,7 @@ from simcoll.analysis.staging import staged
 from simcoll.collectives import collective
 from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
+from simcoll.faults import struck
 from simcoll.folding import Folded, fold
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.lowering import PLAIN, Lowered, lower, pairs
@@ -68,14 +69,17 @@ class Prediction:
         """The schedule bound to sizes and links; a long one is made only when asked for."""
         if self.channel:
             return self.channel.program
-        return _bound(self.scenario, self.source, self.topology, self.devices)
+        bound = _bound(self.scenario, self.source, self.topology, self.devices)
+        return bound.as_it_went(self.timeline.way) if bound.changes else bound
 
     @cached_property
     def timeline(self) -> Timeline:
         """When everything happened."""
         if self.channel:
             return self.channel.timeline
-        return _simulated(self.program, self.scenario)[0]
+        faulty = bool(self.scenario.striking)
+        bound = _bound(self.scenario, self.source, self.topology, self.devices) if faulty else self.program
+        return _simulated(bound, self.scenario)[0]
 
 
 def predict(point: Scenario | Point, topology: Topology | None = None) -> Prediction:
@@ -93,6 +97,9 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none")
     if scenario.algorithm in ("auto", "best"):
+        if scenario.striking:  # chosen by who does not know of them
+            chosen = _fastest(scenario.model_copy(update={"faults": ()}), topology).algorithm
+            return predict(scenario.model_copy(update={"algorithm": chosen}), topology)
         return _fastest(scenario, topology)
     if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
         return _in_buckets(scenario, topology)
@@ -110,6 +117,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
             totals = fast.totals(program, shortcuts=scenario.shortcuts == "on")
         if totals is None:
             timeline, engine, shortcut = _simulated(program, scenario)
+            program = program.as_it_went(timeline.way)
             totals = _summed(program, timeline, shortcut)
             held = {"program": program, "timeline": timeline}  # what the cached properties would find
     found = prediction(totals, scenario.algorithm, proved, bound, engine, profile.launch)
@@ -180,7 +188,7 @@ def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
 
 def _streamed(scenario: Scenario, source: Stream, topology: Topology, devices: Sequence[str]) -> Totals | None:
     """What a run of a long schedule adds up to, if it can be folded, or replayed as a stream."""
-    if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None:
+    if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None or scenario.striking:
         return None
     params, arrivals = scenario.params(), _arrivals(scenario, source.n)
     if not params.channels:  # one for each peer: streams know them by number only
@@ -208,7 +216,7 @@ def _folded(scenario: Scenario, folded: Folded, links_in_all: int) -> Totals | N
 
 
 def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequence[str]) -> Program:
-    return bind(
+    program = bind(
         source.schedule() if isinstance(source, Stream) else source,
         topology,
         devices,
@@ -218,6 +226,7 @@ def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequ
         weights=scenario.weights,
         arrivals=_arrivals(scenario, source.n),
     )
+    return struck(program, topology, scenario.striking, load_profile(scenario.profile).launch)
 
 
 def _simulated(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:

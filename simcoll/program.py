@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.binding import credits, inherited, numbered, predecessors
+from simcoll.changes import Changes
 from simcoll.collectives import collective
 from simcoll.compiled import choose
 from simcoll.errors import Diagnostic, InputError
@@ -49,7 +50,8 @@ class Program:
     use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. What
     follows from these is made when it is asked for: large programs are run without. `arrivals` (participants,): when
     each comes. A program of several operations has `tasks`, and what differs between them in `parts`: way r is of an
-    operation with the parameters `parts[part[r]]`, (ways,); what holds for the whole run stands in `params`.
+    operation with the parameters `parts[part[r]]`, (ways,); what holds for the whole run stands in `params`. With
+    `changes` some of the routes are ways that transfers only take when a link is found dead.
     """
 
     schedule: Schedule
@@ -72,6 +74,7 @@ class Program:
     tasks: Tasks | None = None
     parts: tuple[Params, ...] = ()
     part: Index | None = None
+    changes: Changes | None = None
 
     def __len__(self) -> int:
         return len(self.way)
@@ -129,6 +132,10 @@ class Program:
         """The links of transfer `i`; empty for a local copy without a memory link."""
         way = self.way[i]
         return self.routes.links[self.routes.hop[way] : self.routes.hop[way + 1]].tolist()  # type: ignore[no-any-return]
+
+    def as_it_went(self, way: Index) -> Program:
+        """The same with the way that each transfer took in the end, for those who read a timeline."""
+        return replace(self, way=way, changes=None) if len(way) else self
 
     @cached_property
     def traffic(self) -> NDArray[np.int64]:

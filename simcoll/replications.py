@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.engines import event, fast
-from simcoll.errors import did_you_mean, wrong
+from simcoll.errors import StuckError, did_you_mean, wrong
+from simcoll.faults import struck
 from simcoll.prediction import predict, row
 from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
@@ -39,48 +40,61 @@ def parts(point: Point) -> Iterator[Point]:
 
 def part(point: Point) -> dict[str, Any]:
     """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
-    scenario, spec = point.scenario, point.scenario.variability
-    assert spec
+    scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
-    undisturbed, once, n = _runs(scenario, point)
+    undisturbed, once, n = _runs(scenario)
+    every = (*spec.causes, *(("faults",) if scenario.faults else ()))
     for one in spec.slow:
         if one.rank >= n:
             raise wrong("variability", f"there is no rank {one.rank}", f"write 0 … {n - 1}")
     judged = JUDGED if int(undisturbed["messages"]) > SMALL else point.replicas[1]
     times: dict[str, list[int]] = {}
+    failed = 0
     for replication in range(*point.replicas):
+        lost: set[tuple[str, ...]] = set()
         known: dict[tuple[str, ...], int] = {(): int(undisturbed["time_ps"])}  # by the causes that make a difference
-        for causes in _sets(spec, whole=replication >= judged):
-            drawn = Drawn(spec, scenario.seed, replication, causes)
+        for causes in _sets(every, whole=replication >= judged):
+            drawn = Drawn(spec, scenario.seed, replication, causes, scenario.faults)
             felt = drawn.felt()
             if felt not in known:
-                known[felt] = once(drawn)
+                try:
+                    known[felt] = once(drawn)
+                except StuckError as error:  # which takes as long as it is waited for
+                    if error.when is None:
+                        raise
+                    known[felt] = error.when
+                    lost.add(felt)
             times.setdefault(" ".join(causes), []).append(known[felt])
-    return {**undisturbed, "times_ps": times}
+            failed += causes == every and felt in lost
+    return {**undisturbed, "times_ps": times, **({"failed_runs": failed} if scenario.faults else {})}
 
 
-def _sets(spec: Variability, whole: bool) -> list[tuple[str, ...]]:
+def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
     """All causes, and unless that is the `whole` question every set of some."""
-    sizes = range(len(spec.causes), len(spec.causes) - 1 if whole else 0, -1)
-    return [some for size in sizes for some in itertools.combinations(spec.causes, size)]
+    sizes = range(len(causes), len(causes) - 1 if whole else 0, -1)
+    return [some for size in sizes for some in itertools.combinations(causes, size)]
 
 
-def _runs(scenario: Scenario, point: Point) -> tuple[dict[str, Any], Once, int]:
+def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
     """The row without any disturbance, what runs the point with one, and how many ranks there are."""
     if scenario.workload:
-        step = simulate.simulate(point)
+        step = simulate.simulate(scenario)
         _check(scenario, step.program.link_names)
+        struck(step.program, step.topology, scenario.faults)  # raises for links that there are not
         return simulate.row(step), lambda drawn: _step_ps(step, drawn), step.plan.n
     prediction = predict(scenario)
     n = len(prediction.devices) - prediction.source.agents
     known = scenario.model_copy(update={"algorithm": prediction.algorithm})
     _check(scenario, prediction.topology.link_names)
+    if scenario.faults:
+        struck(prediction.program, prediction.topology, scenario.faults)
 
     def once(drawn: Drawn) -> int:
         came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
         late = np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
-        if "slow_links" in drawn.felt():
+        if {"slow_links", "faults"}.intersection(drawn.felt()):
             program = _slowed(prediction.program, drawn)
+            program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
             arrivals = np.append(late, np.zeros(len(program.arrivals) - n, np.int64))
             last = max(_makespan_ps(replace(program, arrivals=arrivals)), int(late.max()))
             return last + prediction.launch_ps
@@ -98,9 +112,8 @@ def _step_ps(step: simulate.Step, drawn: Drawn) -> int:
     took[computing] *= drawn.jitter(int(computing.sum()))
     took[launching] += drawn.skew(int(launching.sum()))
     took *= drawn.slow(step.plan.n)[step.rank]
-    return _makespan_ps(
-        replace(_slowed(step.program, drawn), tasks=replace(tasks, duration=np.rint(took).astype(np.int64)))
-    )
+    program = replace(_slowed(step.program, drawn), tasks=replace(tasks, duration=np.rint(took).astype(np.int64)))
+    return _makespan_ps(struck(program, step.topology, drawn.happened()))
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:
@@ -138,6 +151,8 @@ def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             times.setdefault(causes, []).extend(its)
     every = max(times, key=lambda causes: len(causes.split()))
     undisturbed = {name: value for name, value in found[0].items() if name != "times_ps"}
+    if "failed_runs" in undisturbed:
+        undisturbed["failed_runs"] = sum(one["failed_runs"] for one in found)
     shares = _shares(times, every.split(), int(undisturbed["time_ps"]))
     return {**undisturbed, "replications": len(times[every]), **_quantiles(times[every]), "slowdown_shares": shares}
 

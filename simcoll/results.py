@@ -23,11 +23,11 @@ COLUMNS: Final = (
     *("workload", "step_us", "exposed_us", "compute_us", "buckets"),
     *("replications", "time_us_p50", "time_us_p95", "time_us_p99", "slowdown_shares"),
     *("time_us_p50_low", "time_us_p50_high", "time_us_p95_low", "time_us_p95_high"),
-    *("time_us_p99_low", "time_us_p99_high"),
+    *("time_us_p99_low", "time_us_p99_high", "failed_runs"),
 )
 _INTS: Final = frozenset(
     {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
-    | {"staged", "staged_bytes", "buckets", "replications"}
+    | {"staged", "staged_bytes", "buckets", "replications", "failed_runs"}
 )
 _FLOATS: Final = frozenset(
     {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}

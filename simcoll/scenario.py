@@ -29,6 +29,7 @@ from simcoll import config, registry
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.faults import Fault, fit_together
 from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import document
 from simcoll.model import Params
@@ -77,7 +78,7 @@ TOLD: Final = frozenset(  # keys that have a column of their own in the results
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
-    | {"slow", "slow_links"}
+    | {"slow", "slow_links", "faults"}
 )
 
 
@@ -187,6 +188,7 @@ class Scenario(Model):
     engine: Literal["auto", "event", "fast"] = "auto"
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
+    faults: tuple[Fault, ...] = ()
     variability: Variability | None = None
     replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     measured: str | None = None
@@ -260,8 +262,15 @@ class Scenario(Model):
 
     @model_validator(mode="after")
     def _varied_and_repeated(self) -> Scenario:
-        if (self.variability is None) != (self.replications is None):
+        varies = self.variability is not None or (self.replications is not None and self.faults)
+        if bool(varies) != (self.replications is not None):
             raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_that_can_be(self) -> Scenario:
+        if self.faults:
+            fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
         return self
 
     @field_validator("profile")
@@ -314,6 +323,11 @@ class Scenario(Model):
     def itemsize(self) -> int:
         """Bytes of an element."""
         return ITEMSIZE[self.dtype]
+
+    @property
+    def striking(self) -> tuple[Fault, ...]:
+        """The faults that happen: in replications each run has its own, and what is run once is undisturbed."""
+        return () if self.replications else self.faults
 
     def files(self) -> list[Path]:
         """The files outside the scenario that decide its result."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from simcoll import prediction
-from simcoll.analysis.critical import CAUSES, CriticalPath, Segment, critical_path
+from simcoll.analysis.critical import critical_path
+from simcoll.chain import CAUSES, LINKED, CriticalPath, Segment
+from simcoll.changes import Span
 from simcoll.engines import event, fast
 from simcoll.errors import wrong
+from simcoll.faults import struck
 from simcoll.model import NONE
 from simcoll.prediction import Prediction, predict
 from simcoll.profile import Profile, load_profile
@@ -31,8 +35,8 @@ ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 
 
 class Part(NamedTuple):
-    """A stretch of the time of a point: `where` names the link, rank or operation; `step`, `src` and `dst` (ranks) are
-    those of a transfer, `operation` that of a workload."""
+    """A stretch of the time of a point: `where` names the link, rank or kind of operation; `rank` is the one that
+    computes, launches or is late, `operation` that of a workload, `step`, `src` and `dst` (ranks) are of a transfer."""
 
     begin_ps: int
     end_ps: int
@@ -40,6 +44,7 @@ class Part(NamedTuple):
     where: str | None
     then: str = "itself"
     operation: str | None = None
+    rank: int | None = None
     step: int | None = None
     src: int | None = None
     dst: int | None = None
@@ -75,7 +80,19 @@ class Subject:
     @cached_property
     def path(self) -> CriticalPath:
         """Of the program, without the lead."""
-        return critical_path(self.program, _timeline(self.ran))
+        spans = self.spans
+        timeline = _timeline(self.ran, hops=bool(spans) or self.program.params.sharing == "fifo")
+        return critical_path(self.program.as_it_went(timeline.way), timeline, spans)
+
+    @property
+    def spans(self) -> dict[int, list[Span]]:
+        """How the links change to which something happens during the run."""
+        ran = self.ran
+        launch = 0 if isinstance(ran, Step) else ran.launch_ps
+        changes = struck(
+            dataclasses.replace(self.program, changes=None), ran.topology, self.scenario.faults, launch
+        ).changes
+        return changes.spans(self.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
         """What each cause takes in all, in ps, by cause and where; most first. They add up to `time_ps`."""
@@ -110,8 +127,8 @@ class Subject:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
-        if cause in ("serialisation", "contention"):
-            return cause, self.program.link_names[where]
+        if cause in LINKED:
+            return cause, self.program.link_names[where] if where != NONE else None
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
@@ -124,14 +141,17 @@ class Subject:
         begin, end = segment.begin_ps + lead, segment.end_ps + lead
         i, task = segment.transfer, segment.task
         if i == NONE:
-            name = self._tasks[task][1] if task != NONE else None
-            return Part(begin, end, cause, where, segment.then, name)
+            if task == NONE:
+                return Part(begin, end, cause, where, segment.then, rank=segment.rank)
+            assert isinstance(self.ran, Step)
+            return Part(begin, end, cause, where, segment.then, self._tasks[task][1], int(self.ran.rank[task]))
         program = self.program
-        tasks = program.tasks
-        sender = int(tasks.channel[program.channel[i]]) if tasks else NONE
-        name = self._tasks[sender][1] if sender != NONE else None
+        tasks, name = program.tasks, None
+        if tasks:  # a switch has none of its own
+            ends_of = int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])
+            name = self._tasks[max(ends_of)][1]
         ends = int(program.src[i]), int(program.dst[i])
-        return Part(begin, end, cause, where, segment.then, name, int(program.step[i]), *ends)
+        return Part(begin, end, cause, where, segment.then, name, None, int(program.step[i]), *ends)
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, str]]:
@@ -152,7 +172,7 @@ def subject(point: Scenario | Point) -> Subject:
     """Run a point, undisturbed where it has variability. Raises InputError for what cannot be explained, and what
     running it raises."""
     scenario = point.scenario if isinstance(point, Point) else point
-    scenario = scenario.model_copy(update={"variability": None, "replications": None})
+    scenario = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     profile = load_profile(scenario.profile)
     if scenario.workload:
         step = simulate.simulate(scenario)
@@ -185,11 +205,12 @@ def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     return {"launch": launch, "start": found.launch_ps - launch}
 
 
-def _timeline(ran: Prediction | Step) -> Timeline:
+def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:
     """When everything happened, with the intervals of links where the path needs them."""
     held = vars(ran).get("timeline")
     if isinstance(held, Timeline):
         return held
-    program = ran.program
-    found = fast.run(program, hops=program.params.sharing == "fifo").timeline
-    return found or event.run(program)
+    if isinstance(ran, Prediction) and ran.scenario.faults:
+        return ran.timeline
+    found = fast.run(ran.program, hops=hops).timeline
+    return found or event.run(ran.program)

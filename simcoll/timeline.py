@@ -21,6 +21,7 @@ class Timeline:
     the receive side), `complete` (its version can be read): int64 (transfers,). `hop_begin`, `hop_end`: int64 (hops,),
     the interval in which each link of each route, in the program's order of hops, is occupied by the transfer.
     `opened`, `done`: int64 (tasks,), of a program of several operations: when each task may begin, and its end.
+    `way`: int64 (transfers,), of a program with changes: the way that each took in the end, of which the hops are.
     """
 
     start: Times
@@ -32,6 +33,7 @@ class Timeline:
     hop_end: Times
     opened: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     done: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    way: Times = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def makespan_ps(self) -> int:

@@ -110,6 +110,7 @@ def of_step(step: simulate.Step) -> Trace:
     names = [f"rank {rank} ({device})" for rank, device in enumerate(step.devices)]
     names += [f"switch {n + number}" for number in range(program.schedule.agents)]
     timeline, works, tasks = step.timeline(), _works(step), program.tasks
+    program = program.as_it_went(timeline.way)
     assert tasks
     streams = {
         (rank, stream): Track(names[rank], stream)

@@ -19,6 +19,7 @@ CAUSES: Final = (
     "compute_jitter",
     "slow",
     "slow_links",
+    "faults",
 )  # in the order in which each has draws of its own
 _NEEDS: Final = {"lognormal": ("median", "sigma"), "exponential": ("mean",), "uniform": ("low", "high")}
 
@@ -94,7 +95,7 @@ class Variability(Model):
     @property
     def causes(self) -> tuple[str, ...]:
         """Those that there are."""
-        return tuple(cause for cause in CAUSES if getattr(self, cause))
+        return tuple(cause for cause in CAUSES if getattr(self, cause, None))
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Drawn:
     seed: int
     replication: int
     causes: tuple[str, ...]
+    faults: tuple[Any, ...] = ()
 
     def _rng(self, cause: str) -> np.random.Generator:
         return np.random.default_rng([abs(self.seed), int(self.seed < 0), self.replication, CAUSES.index(cause)])
@@ -137,8 +139,12 @@ class Drawn:
 
     def felt(self) -> tuple[str, ...]:
         """The causes without those of which nothing happened."""
-        none = {cause for cause in ("slow", "slow_links") if not self._happened(cause, getattr(self.spec, cause))}
-        return tuple(cause for cause in self.causes if cause not in none)
+        could = {"slow": self.spec.slow, "slow_links": self.spec.slow_links, "faults": self.faults}
+        return tuple(cause for cause in self.causes if cause not in could or self._happened(cause, could[cause]))
+
+    def happened(self) -> list[Any]:
+        """The faults that happen."""
+        return self._happened("faults", self.faults)
 
     def _happened(self, cause: str, could: Sequence[Any]) -> list[Any]:
         if cause not in self.causes:

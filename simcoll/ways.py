@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,15 @@ from simcoll.model import NEVER, NONE, service_ps
 from simcoll.program import Program
 
 Array = NDArray[Any]
+NO_ROWS: Final[Array] = np.zeros(0, np.int32)
 
 
 class Ways:
     """What follows from routes and sizes, by route, by link or by size.
 
     `rates` are the distinct bandwidths, `rate_of` tells which each link has, `service[size * len(rates) + rate]` is how
-    long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent.
+    long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent. `later` are the
+    rates that links have after each change.
     """
 
     def __init__(self, program: Program):
@@ -27,10 +29,11 @@ class Ways:
             self.lane = program.tasks.lane[program.channel]
         self.sizes = program.sizes.tolist()
         self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
-        self.rates, rate_of = np.unique(program.bandwidths, return_inverse=True)
-        self.rate_of = rate_of.astype(np.int32)
+        self.changes, more = program.changes, program.changes.bandwidth if program.changes else program.bandwidths[:0]
+        self.rates, rate_of = np.unique(np.append(program.bandwidths, more), return_inverse=True)
+        self.rate_of, self.later = np.split(rate_of.astype(np.int32), [self.links])
         service = np.full((len(self.sizes), len(self.rates)), NEVER)
-        for rate in np.unique(self.rate_of[program.routes.links]).tolist():
+        for rate in np.unique(np.append(self.rate_of[program.routes.links], self.later)).tolist():
             service[:, rate] = self.at_rate(int(self.rates[rate]))
         self.service = service.ravel()
 
@@ -50,7 +53,7 @@ class Ways:
 
     def most(self) -> Array:
         """The least capacity of each route and of the channel's cap, in B/s."""
-        least = self.rates[self.slowest()].astype(np.float64)
+        least: Array = self.rates[self.slowest()].astype(np.float64)
         return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf)) if self.cap.any() else least
 
     def away(self) -> Array:
@@ -83,13 +86,28 @@ class Ways:
 
     def shared(self) -> tuple[Array, Array]:
         """The routes without the links that only one channel ever takes, or one lane: where each begins, and the
-        links."""
+        links. Where links change all are there."""
         _, _, hop, links = self.routes
+        if self.changes:
+            return hop, links
         first, last = (sign * _least(len(hop) - 1, self.way, sign * self.lane) for sign in (1, -1))
         first, last = (np.repeat(channel, np.diff(hop)) for channel in (first, last))
         first, last = (sign * _least(self.links, links, sign * channel) for sign, channel in ((1, first), (-1, last)))
         several = (first < last)[links]
         return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
+
+    def rows_by_link(self) -> tuple[Array, ...]:
+        """The changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
+        if not self.changes:
+            return NO_ROWS, NO_ROWS.astype(np.int64), NO_ROWS, NO_ROWS
+        changing = np.unique(self.changes.link)
+        link = np.append(changing, self.changes.link)
+        at = np.append(np.zeros(len(changing), np.int64), self.changes.at)
+        order = np.argsort(link, kind="stable")
+        first = np.searchsorted(link[order], np.arange(self.links + 1)).astype(np.int32)
+        rate = np.append(self.rate_of[changing], self.later)
+        turn = np.append(np.full(len(changing), NONE), self.changes.turn)
+        return first, at[order], rate[order].astype(np.int32), turn[order].astype(np.int32)
 
 
 def _least(count: int, where: Array, what: Array) -> Array:

@@ -11,11 +11,12 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Union
 
 Link = tuple[int, int]  # bandwidth (0: dead), latency ≥ 1
+Fault = Union["Change", "Notice"]
 Event = tuple[str, int]  # ("sent", 3): transfer 3 has left its channel; ("here", 0): rank 0 takes part from now on
 
 HAPPEN: Final = 0  # the two phases of an instant, rule 3
@@ -54,6 +55,24 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Change:
+    """From `at` (ps) the link has this bandwidth."""
+
+    at: int
+    link: int
+    bandwidth: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """At `at` the links, which are down, are found dead: from then on these messages go other routes than before."""
+
+    at: int
+    links: tuple[int, ...]
+    routes: dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
 class Rules:
     """What a profile fixes. Durations in ps, bandwidths in B/s; 0 means none, no limit."""
 
@@ -88,9 +107,18 @@ def simulate(
     rules: Rules,
     arrivals: dict[int, int] | None = None,
     tasks: Sequence[Task] = (),
+    faults: Sequence[Fault] = (),
 ) -> list[Times]:
     """The times of every transfer, in index order. `arrivals[r]`: when rank r takes part (default 0)."""
-    return _ran(messages, links, rules, arrivals or {}, tasks)[0]
+    return _ran(messages, links, rules, arrivals or {}, tasks, faults)[0]
+
+
+def simulate_faults(
+    messages: Sequence[Message], links: Sequence[Link], rules: Rules, tasks: Sequence[Task], faults: Sequence[Fault]
+) -> tuple[list[Times], list[tuple[int, ...]]]:
+    """The same with links that change, and the route that each transfer took in the end."""
+    times, run = _ran(messages, links, rules, {}, tasks, faults)
+    return times, run.route
 
 
 def simulate_tasks(
@@ -102,9 +130,14 @@ def simulate_tasks(
 
 
 def _ran(
-    messages: Sequence[Message], links: Sequence[Link], rules: Rules, arrivals: dict[int, int], tasks: Sequence[Task]
+    messages: Sequence[Message],
+    links: Sequence[Link],
+    rules: Rules,
+    arrivals: dict[int, int],
+    tasks: Sequence[Task],
+    faults: Sequence[Fault] = (),
 ) -> tuple[list[Times], _Run]:
-    run = _Run(messages, links, rules, arrivals, tasks)
+    run = _Run(messages, links, rules, arrivals, tasks, faults)
     run.go()
     return [Times(*(run.happened.get((kind, i)) for kind in Times._fields)) for i in range(len(messages))], run
 
@@ -155,12 +188,22 @@ def _version(messages: Sequence[Message], participant: int, slot: int, step: int
     return ("complete", makers[-1]) if makers else ("here", participant)
 
 
+class Work(NamedTuple):
+    """When a chunk is through, when its server is free, and when it is known to be lost; None: never."""
+
+    done: int | None
+    frees: int | None
+    lost: int | None = None
+
+
 @dataclass
 class _Server:
     """A link or a receive side: one chunk at a time, by `(asked, index)`."""
 
     busy: bool = False
-    queue: list[tuple[int, int, int, Callable[[], None]]] = field(default_factory=list)  # asked, index, service, then
+    queue: list[tuple[int, int, Callable[[], Work], Callable[[Work], None]]] = field(
+        default_factory=list
+    )  # asked, index, what becomes of it if it begins now, then
 
 
 @dataclass
@@ -185,6 +228,7 @@ class _Run:
         rules: Rules,
         arrivals: dict[int, int],
         tasks: Sequence[Task] = (),
+        faults: Sequence[Fault] = (),
     ):
         assert all(latency >= 1 for _, latency in links)
         assert all(a.step <= b.step for a, b in itertools.pairwise(messages))
@@ -197,6 +241,7 @@ class _Run:
         self.waiting = causes(messages, rules, tasks)
         self.servers: dict[Hashable, _Server] = defaultdict(_Server)
         self.tail: dict[int, int] = {}  # T_l of rule 11, at the last link passed
+        self.told: set[Event] = set()  # what will happen at a time that is known
         self.flows: dict[int, _Flow] = {}
         # Rule 12: a channel's cap is a link of its own, numbered after the others.
         self.cap_link: dict[tuple[int, int], int] = {}
@@ -204,6 +249,12 @@ class _Run:
         for i, m in enumerate(messages):
             link = self.cap_link.setdefault((m.src, m.channel), len(links) + len(self.cap_link))
             self.cap_of[link] = self.of(i).channel_bandwidth
+        # Rule 11 of the prose: links that change. A route is chosen when a message sets out.
+        self.bandwidth = [bandwidth for bandwidth, _ in links]
+        self.route = [m.route for m in messages]
+        self.ahead = sorted(faults, key=lambda fault: (fault.at, isinstance(fault, Notice)))
+        for fault in self.ahead:
+            self.at(fault.at, lambda fault=fault: self.strike(fault))  # type: ignore[misc]
         for rank in {r for m in messages for r in (m.src, m.dst)}:
             self.fire_at(arrivals.get(rank, 0), ("here", rank))
         self.fire_at(0, ("begin", 0))
@@ -254,48 +305,115 @@ class _Run:
             return
         ready = self.now + (0 if m.local else self.of(i).o_send)
         if self.rules.sharing == "fifo":
-            self.at(ready, lambda: self.head(i, 0))
+            self.at(ready, lambda: self.set_out(i))
         else:
             self.at(ready, lambda: self.join(i))
 
-    def ask(self, server: Hashable, i: int, service: int, then: Callable[[], None]) -> None:
-        self.servers[server].queue.append((self.now, i, service, then))
+    def ask(self, server: Hashable, i: int, work: Callable[[], Work], then: Callable[[Work], None]) -> None:
+        self.servers[server].queue.append((self.now, i, work, then))
         self.at(self.now, lambda: self.decide(server), DECIDE)
 
     def decide(self, name: Hashable) -> None:
         server = self.servers[name]
-        if server.busy or not server.queue:
+        if server.busy or not server.queue or (isinstance(name, int) and not self.bandwidth[name]):
             return
         chosen = min(server.queue, key=lambda request: request[:2])
         server.queue.remove(chosen)
+        work = chosen[2]()
         server.busy = True
-        self.at(self.now + chosen[2], lambda: self.release(name))
-        chosen[3]()
+        if work.frees is not None:
+            self.at(work.frees, lambda: self.release(name))
+        chosen[3](work)
 
     def release(self, name: Hashable) -> None:
         self.servers[name].busy = False
         self.at(self.now, lambda: self.decide(name), DECIDE)
 
+    # Links that change
+
+    def strike(self, fault: Fault) -> None:
+        if isinstance(fault, Change):
+            self.bandwidth[fault.link] = fault.bandwidth
+            self.at(self.now, lambda: self.decide(fault.link), DECIDE)
+            self.at(self.now, self.solve, DECIDE)
+            return
+        for link in fault.links:
+            queue = self.servers[link].queue
+            for request in [r for r in queue if r[0] < self.now and self.turned(r[1])]:
+                queue.remove(request)
+                self.set_out(request[1])
+            for i in [i for i, flow in self.flows.items() if link in flow.links and self.turned(i)]:
+                del self.flows[i]
+                self.join(i)
+
+    def forced(self, i: int, when: int) -> tuple[int, ...]:
+        """The route that message `i` takes if it sets out at some time."""
+        known = [fault.routes.get(i) for fault in self.ahead if isinstance(fault, Notice) and fault.at <= when]
+        return next((route for route in reversed(known) if route), self.messages[i].route)
+
+    def turned(self, i: int, when: int | None = None) -> bool:
+        return self.forced(i, self.now if when is None else when) != self.route[i]
+
+    def known_dead(self, link: int, after: int, until: int | None) -> Iterator[int]:
+        """When a link is found dead in a span of time, both ends left out."""
+        for fault in self.ahead:
+            if isinstance(fault, Notice) and link in fault.links and after < fault.at < (until or math.inf):
+                yield fault.at
+
+    def work_of(self, i: int, link: int) -> Work:
+        """What becomes of a message that a link begins to serve now."""
+        done = self.served_at(self.messages[i].nbytes, link)
+        lost = next((at for at in self.known_dead(link, self.now, done) if self.turned(i, at)), None)
+        return Work(done if lost is None else None, done if lost is None else lost, lost)
+
+    def served_at(self, nbytes: int, link: int) -> int | None:
+        """When so many bytes are through, if the link begins now."""
+        rest, whole, since, bandwidth = float(nbytes), True, self.now, self.bandwidth[link]
+        later = [f for f in self.ahead if isinstance(f, Change) and f.link == link and f.at > self.now]
+        for change in [*later, None]:
+            if bandwidth:
+                takes = service_ps(nbytes, bandwidth) if whole else max(1, math.ceil(rest * 1e12 / bandwidth))
+                if change is None or since + takes <= change.at:
+                    return since + takes
+                rest, whole = max(0.0, rest - (float(bandwidth) * (change.at - since)) / 1e12), False
+            if change:
+                since, bandwidth = change.at, change.bandwidth
+        return None
+
     # fifo: rule 11
 
-    def head(self, i: int, place: int) -> None:
-        m = self.messages[i]
-        link = m.route[place]
-        bandwidth = self.links[link][0]
-        if bandwidth:
-            service = service_ps(m.nbytes, bandwidth)
-            self.ask(("link", link), i, service, lambda: self.served(i, place, service))
+    def set_out(self, i: int) -> None:
+        self.route[i] = self.forced(i, self.now)
+        self.head(i, 0)
 
-    def served(self, i: int, place: int, service: int) -> None:
-        m = self.messages[i]
-        latency = self.links[m.route[place]][1]
+    def head(self, i: int, place: int) -> None:
+        link = self.route[i][place]
+        notices = [f.at for f in self.ahead if isinstance(f, Notice) and link in f.links and f.at <= self.now]
+        ups = [
+            f.at for f in self.ahead if isinstance(f, Change) and f.link == link and f.bandwidth and f.at <= self.now
+        ]
+        dead = [at for at in notices if at >= max(ups, default=0)]
+        if not self.bandwidth[link] and dead and self.turned(i, self.now + 1):
+            self.at(self.now + 1, lambda: self.set_out(i))
+        else:
+            self.ask(link, i, lambda: self.work_of(i, link), lambda work: self.served(i, place, work))
+
+    def served(self, i: int, place: int, work: Work) -> None:
+        m, route = self.messages[i], self.route[i]
+        if work.lost is not None:
+            self.at(work.lost, lambda: self.set_out(i))
+        if work.done is None:
+            return
+        latency = self.links[route[place]][1]
         if place == 0:
             cap = self.of(i).channel_bandwidth
-            self.tail[i] = self.now + max(service, service_ps(m.nbytes, cap) if cap else 0)
-            self.fire_at(self.tail[i], ("sent", i))
+            self.tail[i] = max(work.done, self.now + service_ps(m.nbytes, cap) if cap else 0)
+            if ("sent", i) not in self.told:
+                self.told.add(("sent", i))
+                self.fire_at(self.tail[i], ("sent", i))
         else:
-            self.tail[i] = max(self.now + service, self.tail[i] + self.links[m.route[place - 1]][1])
-        if place + 1 < len(m.route):
+            self.tail[i] = max(work.done, self.tail[i] + self.links[route[place - 1]][1])
+        if place + 1 < len(route):
             self.at(self.now + latency, lambda: self.head(i, place + 1))
         else:
             self.fire_at(self.tail[i] + latency, ("arrive", i))
@@ -303,11 +421,11 @@ class _Run:
     # fair: rules 12 to 16
 
     def capacity(self, link: int) -> int:
-        return self.links[link][0] if link < len(self.links) else self.cap_of[link]
+        return self.bandwidth[link] if link < len(self.links) else self.cap_of[link]
 
     def join(self, i: int) -> None:
         m = self.messages[i]
-        links = m.route
+        links = self.route[i] = self.forced(i, self.now)
         if self.of(i).channel_bandwidth:
             links = (*links, self.cap_link[m.src, m.channel])
         full = min(self.capacity(link) for link in links)
@@ -319,7 +437,7 @@ class _Run:
             return  # its due time was moved since
         del self.flows[i]
         self.fire(("sent", i))
-        latencies = sum(self.links[link][1] for link in self.messages[i].route)
+        latencies = sum(self.links[link][1] for link in self.route[i])
         self.fire_at(self.now + latencies, ("arrive", i))
         self.at(self.now, self.solve, DECIDE)
 
@@ -354,8 +472,8 @@ class _Run:
         if service == 0:
             self.fire(("end", i))
         else:
-            ends = lambda: self.fire_at(self.now + service, ("end", i))  # noqa: E731
-            self.ask(("side", m.dst, m.side), i, service, ends)
+            ends = lambda _: self.fire_at(self.now + service, ("end", i))  # noqa: E731
+            self.ask(("side", m.dst, m.side), i, lambda: Work(None, self.now + service), ends)
 
 
 def max_min(flows: dict[int, tuple[int, ...]], capacity: Callable[[int], int]) -> dict[int, float]:
@@ -379,6 +497,41 @@ def max_min(flows: dict[int, tuple[int, ...]], capacity: Callable[[int], int]) -
 
 
 # Random cases
+
+
+def random_faults(rng: random.Random, messages: Sequence[Message], links: Sequence[Link], span: int) -> list[Fault]:
+    """Changes of some links within `span` ps: slower, down for a while or, sometimes, for good, and notices of those
+    that are down, by which some or all messages change their routes."""
+    used = sorted({link for m in messages for link in m.route})
+    faults: list[Fault] = []
+    struck: list[tuple[int, int, int]] = []  # of each outage: link, from, until
+    for link in rng.sample(used, rng.randint(1, min(3, len(used)))) if used else []:
+        times = sorted({rng.choice([0, rng.randint(0, span)]) for _ in range(rng.randint(1, 4))})
+        before = links[link][0]
+        for at, until in itertools.pairwise([*times, times[-1] + rng.randint(1, span)]):
+            after = rng.choice([0, 0, 0, 1, 2, 3]) * links[link][0] // 3
+            if after != before:
+                faults.append(Change(at, link, after))
+                struck += [(link, at, until)] if not after else []
+            before = after
+        if not before and rng.random() < 0.8:
+            faults.append(Change(until, link, links[link][0]))
+    routes = {i: m.route for i, m in enumerate(messages)}
+    noticed = [(rng.randint(at, until - 1), link) for link, at, until in struck if rng.random() < 0.7]
+    for at in sorted({at for at, _ in noticed}):
+        dead = tuple(sorted(link for when, link in noticed if when == at))
+        turned = [i for i, route in routes.items() if set(dead) & set(route) and rng.random() < 0.8]
+        new = {i: _around(rng, messages[i].route, dead, used) for i in turned}
+        routes |= {i: route for i, route in new.items() if route}
+        faults.append(Notice(at, dead, {i: route for i, route in new.items() if route}))
+    return faults
+
+
+def _around(rng: random.Random, route: tuple[int, ...], dead: tuple[int, ...], used: list[int]) -> tuple[int, ...]:
+    """Another route, over one link more or less."""
+    others = [link for link in used if link not in dead]
+    most = min(len(others), len(route) + 1)
+    return tuple(rng.sample(others, rng.randint(min(1, most), most)))
 
 
 def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message], list[Link], Rules, dict[int, int]]:

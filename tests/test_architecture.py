@@ -19,7 +19,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
 ONE_FILE = {"simcoll/kernel.py"}  # numba's cache notices changes within a file only
 ENTRANCES = {"__init__", "__main__"}  # of the package, and of folders that are no families: outside the layers
 HOMES = {  # library: where it may be imported
-    "simpy": ["engines/event.py"],
+    "simpy": ["engines/event.py", "servers.py"],
     "matplotlib": ["plot/"],
     "yaml": ["config.py"],
     "torch": ["executors/"],

@@ -12,8 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, devices, program, schedule, star
-from oracle import Link, Message, Rules, Task, random_case, random_tasks, simulate, simulate_tasks
+from oracle import (
+    Change,
+    Fault,
+    Link,
+    Message,
+    Rules,
+    Task,
+    random_case,
+    random_faults,
+    random_tasks,
+    simulate,
+    simulate_faults,
+    simulate_tasks,
+)
 
+from simcoll.changes import Changes
 from simcoll.compiled import have_numba
 from simcoll.engines import event, fast
 from simcoll.errors import StuckError
@@ -109,6 +123,79 @@ def test_several_operations_are_the_rules(batch: int) -> None:
     every transfer and task are the oracle's in the event engine, and the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
         check_tasks(seed)
+
+
+def changed(played: Program, messages: list[Message], faults: list[Fault]) -> Program:
+    """A program of which each message has a way of its own, with links that change, and the ways then taken."""
+    turns = sorted({fault.at for fault in faults if not isinstance(fault, Change)})
+    rows = []
+    force = np.tile(np.arange(len(messages), dtype=np.int32), (len(turns) + 1, 1))
+    src, dst, hop, links = played.routes
+    ends, ways = [], [links]
+    for fault in faults:
+        if isinstance(fault, Change):
+            rows.append((fault.at, -1, fault.link, fault.bandwidth))
+            continue
+        turn = turns.index(fault.at) + 1
+        rows += [(fault.at, turn, link, 0) for link in fault.links]
+        for i, route in fault.routes.items():
+            force[turn:, i] = len(messages) + len(ends)
+            ends.append(i)
+            ways.append(np.array(route, np.int32))
+    at, turn, link, bandwidth = np.array(sorted(rows), np.int64).reshape(-1, 4).T
+    whose = np.append(np.arange(len(messages)), ends).astype(np.int32)
+    hop = np.append(hop, hop[-1] + np.cumsum([len(way) for way in ways[1:]])).astype(np.int32)
+    routes = Routes(src[whose], dst[whose], hop, np.concatenate(ways).astype(np.int32))
+    part = None if played.part is None else played.part[whose]
+    return dataclasses.replace(played, routes=routes, part=part, changes=Changes(at, link, bandwidth, turn, force))
+
+
+def check_faults(seed: int) -> None:
+    """One random case with links that change, in all engines."""
+    rng = random.Random(seed)
+    contention = seed % 4 != 0
+    tasks: list[Task] = []
+    if seed % 3:
+        messages, links, rules, _ = random_case(rng, contention=contention)
+        plain = program_of(messages, links, rules, {})
+    else:
+        messages, links, rules, tasks = random_tasks(rng, contention=contention)
+        plain = joint_program_of(messages, links, rules, tasks)
+    faults = random_faults(rng, messages, links, event.run(plain).makespan_ps)
+    played = changed(plain, messages, faults)
+    expected, routes = simulate_faults(messages, links, rules, tasks, faults)
+    try:
+        whole = event.run(played)
+    except StuckError:
+        whole = None
+    assert (whole is None) == any(times.end is None for times in expected), seed
+    if whole is not None:
+        for name in ("start", "sent", "arrive", "end", "complete"):
+            assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
+        went = played.as_it_went(whole.way)
+        assert [tuple(went.route(i)) for i in range(len(went))] == routes, seed
+        assert len(went.hops.links) == len(whole.hop_begin)
+    for compiled in (False, True):
+        if have_numba() or not compiled:
+            assert fast.run(played, compiled=compiled).timeline == whole, (seed, compiled)
+            found = fast.totals(played, compiled=compiled)
+            assert (found and found.makespan_ps) == (whole and whole.makespan_ps), (seed, compiled)
+
+
+@pytest.mark.parametrize("batch", range(20))
+def test_links_that_change_are_the_rules(batch: int) -> None:
+    """Of 1,000 random programs whose links become slower, die, come back and are gone around, all engines say what the
+    oracle says, the routes included, or all say that it does not finish."""
+    for seed in range(batch * 50, batch * 50 + 50):
+        check_faults(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", range(50))
+def test_links_that_change_are_the_rules_at_length(batch: int) -> None:
+    """The same for 5,000 more."""
+    for seed in range(10_000 + batch * 100, 10_100 + batch * 100):
+        check_faults(seed)
 
 
 def check(seed: int) -> None:

@@ -2,188 +2,32 @@
 
 A process per channel takes up its transfers in order; a process per transfer carries it along its route; a process
 per task waits for what comes before it and for what it does; links and receive sides are servers that decide once an
-instant, after everything else at that instant (`LAST`).
+instant, after everything else at that instant (`simcoll.servers`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Generator, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import simpy
 from simpy.events import Event
 
-from simcoll.errors import StuckError
-from simcoll.model import NEVER, NONE, PS_PER_S, clocked, service_ps, too_late
+from simcoll.changes import Served, Span, serve
+from simcoll.model import NONE, clocked, service_ps, too_late
 from simcoll.program import Program, blocking_predecessors
-from simcoll.timeline import Timeline, Times
+from simcoll.servers import Fabric, Milestone, Server, whole_service
+from simcoll.stuck import Reached, stuck
+from simcoll.timeline import Timeline
 
-LAST: Final = 2  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
 Wait = Generator[Event, Any, None]
 
 
 def run(program: Program) -> Timeline:
     """Replay a program; raises StuckError if it cannot finish."""
     return _Run(program).finish()
-
-
-def _at_end_of_instant(env: simpy.Environment, decide: Callable[[Event], None]) -> None:
-    """Call `decide` in the second phase of this instant."""
-    event = Event(env)
-    event._ok, event._value = True, None  # what Timeout does: triggered, but processed at a priority of our own
-    event.callbacks = [decide]
-    env.schedule(event, priority=LAST)
-
-
-class _Milestone:
-    """Something that happens once to each transfer: when it did, and who waits for it."""
-
-    def __init__(self, env: simpy.Environment, count: int):
-        self.env = env
-        self.at: list[int] = [NONE] * count
-        self._waiting: dict[int, Event] = {}
-
-    def reach(self, i: int) -> None:
-        self.at[i] = self.env.now
-        if i in self._waiting:
-            self._waiting.pop(i).succeed()
-
-    def wait(self, i: int) -> Iterator[Event]:
-        if i != NONE and self.at[i] == NONE:
-            yield self._waiting.setdefault(i, self.env.event())
-
-    def column(self) -> Times:
-        return clocked(self.at)
-
-
-class _Server:
-    """A `fifo` link or a receive side: serves whole messages one after the other, by (time they came, index)."""
-
-    def __init__(self, env: simpy.Environment):
-        self.env, self.free = env, 0
-        self._came: list[tuple[int, int, Event]] = []
-
-    def reserve(self, i: int, service: int) -> Event:
-        """An event whose value is the time at which the service of `i` begins."""
-        if not self._came:
-            _at_end_of_instant(self.env, self._decide)
-        self._came.append((i, service, self.env.event()))
-        return self._came[-1][2]
-
-    def _decide(self, _: Event) -> None:
-        came, self._came = sorted(self._came, key=lambda entry: entry[0]), []
-        for _, service, event in came:
-            if service == NEVER:
-                continue
-            begin = max(self.env.now, self.free)
-            self.free = begin + service
-            event.succeed(begin)
-
-
-@dataclass(eq=False)
-class _Flow:
-    """A message in the `fair` fabric: `rest` bytes were left at time `since`, going at `rate` B/s from then on."""
-
-    nbytes: int
-    route: list[int]
-    capacity: float
-    gone: Event
-    rest: float
-    since: int
-    rate: float | None = None
-    whole: bool = True  # nothing was sent yet at any earlier rate
-    plan: int = 0  # numbers the due times; only the newest counts
-
-
-@dataclass
-class _Fabric:
-    """All links in `fair`: max-min fair rates, solved once an instant for the links that were touched."""
-
-    env: simpy.Environment
-    capacity: dict[int, float]
-    flows: dict[int, dict[int, _Flow]] = field(default_factory=dict)  # link → index → flow
-    touched: set[int] = field(default_factory=set)
-
-    def send(self, i: int, nbytes: int, route: list[int]) -> Event:
-        """An event that fires when the bytes of `i` are gone."""
-        capacity = min(self.capacity[link] for link in route)
-        flow = _Flow(nbytes, route, capacity, self.env.event(), float(nbytes), self.env.now)
-        for link in route:
-            self.flows.setdefault(link, {})[i] = flow
-        self._touch(route)
-        return flow.gone
-
-    def _touch(self, route: list[int]) -> None:
-        if not self.touched:
-            _at_end_of_instant(self.env, self._decide)
-        self.touched.update(route)
-
-    def _decide(self, _: Event) -> None:
-        component = self._component()
-        self.touched = set()
-        for i, rate in self._rates(component).items():
-            flow = component[i]
-            if rate != flow.rate:
-                self._change(i, flow, rate)
-
-    def _component(self) -> dict[int, _Flow]:
-        """The flows that share links with the touched ones, directly or through others."""
-        found: dict[int, _Flow] = {}
-        todo, seen = list(self.touched), set(self.touched)
-        while todo:
-            for i, flow in self.flows.get(todo.pop(), {}).items():
-                if i not in found:
-                    found[i] = flow
-                    fresh = [link for link in flow.route if link not in seen]
-                    seen.update(fresh)
-                    todo.extend(fresh)
-        return found
-
-    def _rates(self, flows: dict[int, _Flow]) -> dict[int, float]:
-        """Progressive filling. Only −, /, comparison: any faithful float64 gives the same bits."""
-        rates: dict[int, float] = {}
-        links = sorted({link for flow in flows.values() for link in flow.route})
-        avail = {link: self.capacity[link] for link in links}
-        count = {link: len(self.flows[link]) for link in links}
-        floor = dict.fromkeys(links, 0.0)
-        while len(rates) < len(flows):
-            rate, tightest = min((max(avail[link] / count[link], floor[link]), link) for link in links if count[link])
-            for i, flow in self.flows[tightest].items():
-                if i in rates:
-                    continue
-                rates[i] = rate
-                for link in flow.route:
-                    avail[link] -= rate
-                    count[link] -= 1
-                    floor[link] = max(floor[link], rate)
-        return rates
-
-    def _change(self, i: int, flow: _Flow, rate: float) -> None:
-        now = self.env.now
-        if flow.rate is not None:
-            flow.rest = max(0.0, flow.rest - (flow.rate * (now - flow.since)) / 1e12)
-            flow.whole = False
-        flow.since, flow.rate = now, rate
-        flow.plan += 1
-        if rate == 0.0:
-            return
-        if flow.whole and rate == flow.capacity:
-            wait = service_ps(flow.nbytes, int(flow.capacity))
-        else:
-            wait = max(1, math.ceil(flow.rest * PS_PER_S / rate))
-        due = self.env.timeout(wait, value=flow.plan)
-        due.callbacks.append(lambda event: self._end(i, flow, event.value))
-
-    def _end(self, i: int, flow: _Flow, plan: int) -> None:
-        if plan != flow.plan:
-            return
-        for link in flow.route:
-            del self.flows[link][i]
-        self._touch(flow.route)
-        flow.gone.succeed()
 
 
 class _Run:
@@ -193,17 +37,23 @@ class _Run:
         self.program, self.params, self.env = program, program.params, simpy.Environment()
         count = len(program)
         self.started, self.sent, self.arrived, self.ended, self.completed = (
-            _Milestone(self.env, count) for _ in range(5)
+            Milestone(self.env, count) for _ in range(5)
         )
-        self.hop_begin, self.hop_end = np.zeros((2, len(program.hops.links)), np.int64)
-        self.links: dict[int, _Server] = {}
-        self.sides: dict[int, _Server] = {}
+        self.hops: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # when each link serves it
+        self.way = program.way.tolist()  # that each transfer takes
+        self.ready: dict[int, int] = {}  # when each flow set out
+        self.links: dict[int, Server] = {}
+        self.sides: dict[int, Server] = {}
         self.fabric = self._fabric()
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
         self.chained: dict[int, list[int]] = {}  # whose completion waits for this transfer's
         self.steps = _Steps(self.env, program) if self.params.barrier else None
         tasks = len(program.tasks) if program.tasks else 0
-        self.opened, self.done = _Milestone(self.env, tasks), _Milestone(self.env, tasks)
+        self.opened, self.done = Milestone(self.env, tasks), Milestone(self.env, tasks)
+        self.spans: dict[int, list[Span]] = {}
+        if program.changes:
+            self.spans = program.changes.spans(program.bandwidths)
+            self._announce()
         for transfers in self._channels():
             self.env.process(self.channel(transfers))
         for task, work in enumerate(self._work()):
@@ -231,13 +81,19 @@ class _Run:
         program, tasks = self.program, self.program.tasks
         return (int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])) if tasks else (NONE, NONE)
 
-    def _fabric(self) -> _Fabric:
+    def _fabric(self) -> Fabric:
         program, count = self.program, len(self.program.bandwidths)
         capacity = dict(enumerate(program.bandwidths.astype(float).tolist()))
         for i, channel in enumerate(program.channel.tolist()):
             if program.params_of(i).channel_bandwidth:  # a channel's cap is a link of its own, behind the real ones
                 capacity[count + channel] = float(program.params_of(i).channel_bandwidth)
-        return _Fabric(self.env, capacity)
+        return Fabric(self.env, capacity)
+
+    def reached(self) -> Reached:
+        """How far each transfer came."""
+        return Reached(
+            self.started.at, self.sent.at, self.ended.at, self.completed.at, self.way, self.blocking
+        )  # fmt: skip
 
     def finish(self) -> Timeline:
         """Run until nothing is left to happen."""
@@ -246,18 +102,53 @@ class _Run:
         except OverflowError:  # a time that no column can hold
             raise too_late("the run takes") from None
         if NONE in self.ended.at:
-            raise StuckError(_why_stuck(self))
+            raise stuck(self.program, self.reached())
+        hops = clocked([time for hops in self.hops for hop in hops for time in hop])
         return Timeline(
             start=self.started.column(),
             sent=self.sent.column(),
             arrive=self.arrived.column(),
             end=self.ended.column(),
             complete=self.completed.column(),
-            hop_begin=self.hop_begin,
-            hop_end=self.hop_end,
+            hop_begin=hops[::2],
+            hop_end=hops[1::2],
             opened=self.opened.column(),
             done=self.done.column(),
+            way=np.array(self.way if self.program.changes else [], np.int64),
         )
+
+    # --- changes ---
+
+    def _announce(self) -> None:
+        """Have everything that changes do so, before all else of its instant."""
+        changes = self.program.changes
+        assert changes
+        for at, link, bandwidth, turn in changes:
+            how = partial(self.change, link, bandwidth, turn)
+            if at:
+                self.env.timeout(at).callbacks.append(how)
+            else:
+                how(None)
+
+    def change(self, link: int, bandwidth: int, turn: int, _: Event | None) -> None:
+        """A link has another bandwidth; or is found dead, and what it has not served goes another way."""
+        if turn == NONE:
+            self.fabric.change(link, bandwidth)
+            return
+        for i, flow in list(self.fabric.flows.get(link, {}).items()):
+            if self.forced(i, self.env.now) != self.way[i]:
+                self.ready[i] = self.env.now
+                self.fabric.again(i, flow, self.take(i) + self.cap(i))
+
+    def forced(self, i: int, when: int) -> int:
+        """The way that transfer `i` takes if it sets out then."""
+        way, changes = int(self.program.way[i]), self.program.changes
+        return int(changes.force[np.searchsorted(changes.turns, when, side="right"), way]) if changes else way
+
+    def take(self, i: int) -> list[int]:
+        """Set out: the links of the way that is in force."""
+        self.way[i] = self.forced(i, self.env.now)
+        return self.route(i)
 
     # --- tasks ---
 
@@ -304,60 +195,85 @@ class _Run:
 
     def leave(self, i: int) -> Wait:
         """From start to sent; what remains of the way is a process of its own."""
-        env, route, local = self.env, self.program.route(i), self.program.src[i] == self.program.dst[i]
-        if not route:
+        env, local = self.env, self.program.src[i] == self.program.dst[i]
+        if not self.program.route(i):
             yield env.timeout(1)
             env.process(self.receive(i))
         else:
             if (o_send := self.program.params_of(i).o_send) and not local:
                 yield env.timeout(o_send)
-            yield from (self.leave_fifo if self.params.sharing == "fifo" else self.leave_fair)(i, route)
+            yield from (self.leave_fifo if self.params.sharing == "fifo" else self.leave_fair)(i)
 
-    def leave_fair(self, i: int, route: list[int]) -> Wait:
-        hops, ready = slice(*self.program.hops.first[i : i + 2]), self.env.now
-        capped, channel = self.program.params_of(i).channel_bandwidth, int(self.program.channel[i])
-        cap = [len(self.program.bandwidths) + channel] if capped else []
-        yield self.fabric.send(i, int(self.program.nbytes[i]), route + cap)
-        self.hop_begin[hops], self.hop_end[hops] = ready, self.env.now
+    def leave_fair(self, i: int) -> Wait:
+        route, self.ready[i] = self.take(i), self.env.now
+        yield self.fabric.send(i, int(self.program.nbytes[i]), route + self.cap(i))
+        route = self.route(i)
+        self.hops[i] = [(self.ready[i], self.env.now)] * len(route)
         self.env.process(self.fly(i, int(self.program.latencies[route].sum())))
 
-    def leave_fifo(self, i: int, route: list[int]) -> Wait:
-        nbytes, cap = int(self.program.nbytes[i]), self.program.params_of(i).channel_bandwidth
-        service = self.service(i, route[0])
-        begin = yield self.link(route[0]).reserve(i, service)
-        self.note(i, 0, begin, service)
-        tail = begin + max(service, service_ps(nbytes, cap) if cap else 0)
-        self.env.process(self.cut_through(i, route, begin, tail))
+    def leave_fifo(self, i: int) -> Wait:
+        served = yield from self.cross(i, self.take(i)[0])
+        while served.again != NONE:
+            yield self.env.timeout(served.again - self.env.now)
+            served = yield from self.cross(i, self.take(i)[0])
+        tail = self.tail(i, served)
+        self.env.process(self.cut_through(i, served, tail))
         yield self.env.timeout(tail - self.env.now)
+
+    def cap(self, i: int) -> list[int]:
+        """The link that stands for the cap of its channel, if that has one."""
+        capped = self.program.params_of(i).channel_bandwidth
+        return [len(self.program.bandwidths) + int(self.program.channel[i])] if capped else []
+
+    def tail(self, i: int, served: Served) -> int:
+        """When the tail leaves the first link: not before the channel has brought it there."""
+        nbytes, cap = int(self.program.nbytes[i]), self.program.params_of(i).channel_bandwidth
+        return max(served.end, served.begin + service_ps(nbytes, cap)) if cap else served.end
 
     # --- on the way ---
 
-    def cut_through(self, i: int, route: list[int], begin: int, tail: int) -> Wait:
-        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far."""
-        env, latencies = self.env, self.program.latencies
-        for hop in range(1, len(route)):
-            behind = int(latencies[route[hop - 1]])
-            yield env.timeout(begin + behind - env.now)
-            service = self.service(i, route[hop])
-            begin = yield self.link(route[hop]).reserve(i, service)
-            self.note(i, hop, begin, service)
-            tail = max(begin + service, tail + behind)
+    def cut_through(self, i: int, served: Served, tail: int) -> Wait:
+        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
+        chunk that is lost sets out again."""
+        env, latencies, route, hop = self.env, self.program.latencies, self.route(i), 1
+        while hop < len(route):
+            behind = int(latencies[route[hop - 1]]) if hop else 0
+            if hop:
+                yield env.timeout(served.begin + behind - env.now)
+            served = yield from self.cross(i, route[hop])
+            if served.again != NONE:
+                yield env.timeout(served.again - env.now)
+                route, hop = self.take(i), 0
+                continue
+            tail = max(served.end, tail + behind) if hop else self.tail(i, served)
+            hop += 1
         yield from self.fly(i, tail + int(latencies[route[-1]]) - env.now)
+
+    def cross(self, i: int, link: int) -> Generator[Event, Any, Served]:
+        """How a link serves a chunk, known when it is decided."""
+        nbytes, spans = int(self.program.nbytes[i]), self.spans.get(link)
+        how = whole_service(service_ps(nbytes, int(self.program.bandwidths[link])))
+        if spans:
+            how = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
+        served: Served = yield self.link(link).reserve(i, how)
+        if served.again != NONE:
+            self.hops[i] = []
+        else:
+            self.hops[i].append((served.begin, served.end))
+        return served
 
     def fly(self, i: int, wait: int) -> Wait:
         """The last stretch, then the receive side."""
         yield self.env.timeout(wait)
         yield from self.receive(i)
 
-    def service(self, i: int, link: int) -> int:
-        return service_ps(int(self.program.nbytes[i]), int(self.program.bandwidths[link]))
+    def route(self, i: int) -> list[int]:
+        """The links of the way that transfer `i` took."""
+        _, _, hop, links = self.program.routes
+        return links[hop[self.way[i]] : hop[self.way[i] + 1]].tolist()  # type: ignore[no-any-return]
 
-    def link(self, link: int) -> _Server:
-        return self.links.setdefault(link, _Server(self.env))
-
-    def note(self, i: int, hop: int, begin: int, service: int) -> None:
-        at = self.program.hops.first[i] + hop
-        self.hop_begin[at], self.hop_end[at] = begin, begin + service
+    def link(self, link: int) -> Server:
+        return self.links.setdefault(link, Server(self.env))
 
     # --- receiving ---
 
@@ -366,9 +282,9 @@ class _Run:
         self.arrived.reach(i)
         wait = self.program.receive_ps(i)
         if wait:
-            side = self.sides.setdefault(int(self.program.side[i]), _Server(self.env))
-            begin = yield side.reserve(i, wait)
-            yield self.env.timeout(begin + wait - self.env.now)
+            side = self.sides.setdefault(int(self.program.side[i]), Server(self.env))
+            served = yield side.reserve(i, whole_service(wait))
+            yield self.env.timeout(served.end - self.env.now)
         self.ended.reach(i)
         if self.steps:
             self.steps.ended(i)
@@ -389,7 +305,7 @@ class _Steps:
             self.left[step] = self.left.get(step, 0) + 1
         self.order = sorted(self.left)
         self.before = dict(zip(self.order, [NONE, *range(len(self.order))], strict=False))
-        self.passed = _Milestone(env, len(self.order))
+        self.passed = Milestone(env, len(self.order))
         self.next = 0
 
     def wait(self, i: int) -> Iterator[Event]:
@@ -400,38 +316,3 @@ class _Steps:
         while self.next < len(self.order) and not self.left[self.order[self.next]]:
             self.passed.reach(self.next)
             self.next += 1
-
-
-# --- when it cannot finish ---
-
-
-def _why_stuck(run: _Run) -> str:
-    i = run.ended.at.index(NONE)
-    return f"the run cannot finish: {_told(run, i)} {_missing(run, i)}"
-
-
-def _told(run: _Run, i: int) -> str:
-    row = run.program.schedule.row(int(run.program.origin[i]))
-    src, dst = (f"rank {p}" if p < run.program.schedule.n else f"switch {p}" for p in (row.src, row.dst))
-    return f"step {row.step}: {src}, sending chunk {row.src_slot} to {dst},"
-
-
-def _missing(run: _Run, i: int) -> str:
-    """What transfer `i` waits for, in words."""
-    program = run.program
-    if run.started.at[i] != NONE:
-        dead = next(link for link in program.route(i) if not program.bandwidths[link])
-        return f"waits for link {program.link_names[dead]}, which is down"
-    waits = {
-        "the chunk to come from": (run.completed, int(program.reads[i])),
-        "its channel, kept by": (run.sent, int(program.channel_before[i])),
-        "a free slot, kept by": (run.ended, int(program.credit[i])),
-    }
-    for what, (milestone, j) in waits.items():
-        if j != NONE and milestone.at[j] == NONE:
-            return f"waits for {what} {_told(run, j)[:-1]}"
-    for j in run.blocking[i] if run.blocking else ():
-        if j != NONE and run.ended.at[j] == NONE:
-            why = {"sends-first": "all send before anyone receives", "even-odd": "both of a pair send first"}
-            return f"waits for a rank that is blocked in {_told(run, j)[:-1]}; {why[program.params.blocking]}"
-    return "waits for the barrier behind an earlier step"

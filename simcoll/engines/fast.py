@@ -60,6 +60,8 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
     the memory. None if it could not finish."""
     outcome, shortcut = _play(program, Loops(kernel, choose(len(program), compiled)), shortcuts, "nothing")
+    if outcome and program.changes:
+        program = program.as_it_went(np.asarray(outcome.columns[-1]))
     return outcome and Totals(
         makespan_ps=outcome.latest,
         carried=program.carried,
@@ -77,6 +79,7 @@ def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[
     if (
         shortcuts
         and not program.tasks
+        and not program.changes
         and program.params.blocking == "no"
         and program.bandwidths[program.routes.links].all()
     ):
@@ -99,6 +102,7 @@ class _Run:
         self.give, self.fill = loops.give, loops.fill
         self.ways = Ways(program)
         self.opened, self.done = self.zeros(0, 0)  # of tasks
+        self.taken = self.give(program.way.copy() if program.changes else program.way)  # the way of each transfer
 
     # --- what the kernel is given ---
 
@@ -163,8 +167,10 @@ class _Run:
         """The interval of each hop, to be filled, and where those of each transfer begin."""
         if self.keep != "hops":
             return self.gives(NO_TIMES, NO_TIMES, NO_TIMES)
-        first, links = self.program.hops
-        return *self.zeros(len(links), len(links)), self.give(first)
+        first = self.program.hops.first
+        if self.program.changes:  # room for any way
+            first = np.arange(self.count + 1) * np.diff(self.program.routes.hop).max(initial=0)
+        return *self.zeros(int(first[-1]), int(first[-1])), self.give(first)
 
     def graph(self) -> tuple[Any, Any, Any]:
         """Who waits for whom, turned round: from each transfer to those that wait for it; the next one of each
@@ -237,6 +243,23 @@ class _Run:
     def sides(self) -> int:
         return int(self.program.side.max(initial=-1)) + 1
 
+    def turns(self) -> tuple[Any, ...]:
+        """When each turn is, the way in force since then, how many ways there are, and the way that each transfer
+        takes."""
+        changes = self.program.changes
+        turns, force = (changes.turns, changes.force) if changes else (NO_TIMES, NO_INDICES.reshape(1, 0))
+        return *self.gives(turns, force.ravel()), force.shape[1], self.taken
+
+    def went(self, hops: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The intervals of hops as the ways lie end to end that transfers took."""
+        if self.keep != "hops" or not self.program.changes:
+            return hops
+        way = np.asarray(self.taken, np.int64)
+        count = np.diff(self.program.routes.hop)[way]
+        place = np.repeat(np.asarray(hops[2])[:-1], count) + np.arange(count.sum())
+        place -= np.repeat(np.cumsum(count) - count, count)
+        return tuple(np.asarray(column)[place] for column in hops[:2])
+
     # --- the three ways ---
 
     def replay(self) -> _Outcome:
@@ -256,12 +279,18 @@ class _Run:
     def fifo(self) -> _Outcome:
         out, hops, (graph, after, pending) = self.out(), self.hops(), self.graph()
         state, go = self.start(pending, out)
+        told = self.fill(self.count if self.program.changes else 0, 0)
         ended, latest = self.loops.run.fifo(
             (*self.plan(), after), self.costs(), self.routes(), self.give(self.ways.follows()), self.net(),
             graph, self.steps(), go, state, self.zeros(len(self.program.bandwidths), self.sides()), out, hops,
-            self.heap(self.count),
+            self.heap(self.count), (*self.changes(), told),
         )  # fmt: skip
-        return self.outcome(ended, latest, (*out, *hops[:2]))
+        return self.outcome(ended, latest, (*out, *self.went(hops)[:2]))
+
+    def changes(self) -> tuple[Any, ...]:
+        """Rows by link, turns, the bandwidth of each rate and the bytes of each size."""
+        rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
+        return self.gives(*self.ways.rows_by_link()), self.turns(), *self.gives(rates, sizes)
 
     def fair(self) -> _Outcome:
         program, give, fill, ways = self.program, self.give, self.fill, self.ways
@@ -280,7 +309,10 @@ class _Run:
         rows = (fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0))
         found = (fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0))
         levels = (give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0))
-        bound = min([*capacity.tolist(), *caps.tolist()])
+        in_time: tuple[Array, ...] = (NO_INDICES, NO_TIMES, NO_INDICES, NO_INDICES)
+        if changes := program.changes:
+            in_time = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
+        bound = min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()])
         flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE))
         ended, latest = self.loops.run.fair(
             (*self.plan(), after, give(program.channel), give(program.sizes.astype(np.float64))),
@@ -290,10 +322,11 @@ class _Run:
             graph, self.steps(), go, state, self.zeros(self.sides())[0], out, ready,
             paths, rows, found, levels, bound, flow, (*each(links, 0), fill(links, 0)),
             self.heap(self.count), self.heap(flows, tracked=True),
+            (self.gives(*in_time), self.turns(), *self.gives(ways.rates.astype(np.float64), ways.rate_of.copy())),
         )  # fmt: skip
         if self.keep != "hops":
             return self.outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))
-        lengths = np.diff(program.hops.first)
+        lengths = np.diff(program.routes.hop)[np.asarray(self.taken, np.int64)]
         begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, out[1]))
         return self.outcome(ended, latest, (*out, begin, gone))
 
@@ -310,7 +343,8 @@ class _Run:
     def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _Outcome:
         """With the times of tasks."""
         last = np.max(np.asarray(self.done, np.int64), initial=latest)
-        return _Outcome(ended, int(last), (*columns, self.opened, self.done))
+        way = self.taken if self.program.changes else NO_TIMES
+        return _Outcome(ended, int(last), (*columns, self.opened, self.done, way))
 
 
 def _turns(before: Array) -> Array:

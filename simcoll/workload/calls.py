@@ -56,6 +56,7 @@ class Binder:
         """The scenario of a call by itself."""
         own: dict[str, Any] = {
             "workload": None,
+            "faults": (),
             "variability": None,
             "replications": None,
             "collective": call.collective,

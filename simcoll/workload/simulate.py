@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simcoll.analysis import links
 from simcoll.engines import event, fast
+from simcoll.faults import struck
 from simcoll.joint import Operation, join
 from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
@@ -73,18 +74,19 @@ def simulate(point: Scenario | Point) -> Step:
     plan, told = plan_of(scenario.workload, len(places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, kinds = _operations(plan, binder, apart)
-    program = join(operations, plan.n, binder.network)
+    program = struck(join(operations, plan.n, binder.network), topology, scenario.striking)
     totals, engine = None, "fast"
     if scenario.engine != "event":
         totals = fast.totals(program)
     if totals is None:
         timeline, engine = event.run(program), "event"  # which also says why a run cannot finish
+        went = program.as_it_went(timeline.way)
         totals = Totals(
             makespan_ps=timeline.makespan_ps,
-            carried=program.carried,
-            bytes_per_rank=program.bytes_per_rank,
-            messages=program.schedule.messages,
-            wire_bytes=program.wire_bytes,
+            carried=went.carried,
+            bytes_per_rank=went.bytes_per_rank,
+            messages=went.schedule.messages,
+            wire_bytes=went.wire_bytes,
             shortcut="none",
         )
     calls = list(binder.calls.values())
