@@ -29,7 +29,7 @@ CAUSES: Final = {
 }
 CODES: Final = {name: code for code, name in enumerate(CAUSES)}
 LINKED: Final = ("serialisation", "contention", "fault")  # causes that lie on a link
-VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "task", "barrier", "blocking")
+VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "task", "barrier", "blocking", "end")
 
 
 class Segment(NamedTuple):
@@ -38,7 +38,7 @@ class Segment(NamedTuple):
     `link` (of what lies on one), `rank` (straggler), `transfer` (index in the program; not of computation and
     stragglers), `task` (computation) or NONE. `then` tells how it leads on: the next segment is of the transfer or task
     `itself`, or of one that waited for this one's `data`, `channel`, `credit`, at the `receiver`, or behind a `task`,
-    a `barrier` or a `blocking` rank.
+    a `barrier` or a `blocking` rank; or there is none (`end`).
     """
 
     begin_ps: int
@@ -93,6 +93,12 @@ class CriticalPath:
             names = list(CAUSES)
             for (code, where), ps in zip(keys.T.tolist(), took.tolist(), strict=True):
                 found[names[code], where] = ps
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def leads(self) -> dict[str, int]:
+        """How often each way to lead on takes the path to another transfer or task; most often first."""
+        counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
+        found = {via: count for via, count in zip(VIAS, counts, strict=True) if count and via not in ("itself", "end")}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def by_cause(self) -> dict[str, int]:

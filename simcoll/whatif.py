@@ -226,6 +226,9 @@ def _of_step(subject: Subject, step: Step) -> Iterator[Change]:
         yield "no faults", partial(_makespan_ps, dataclasses.replace(program, changes=None))
     if any(part.gamma for part in program.parts):
         yield "reductions take no time", partial(played, **costing(gamma=0))
+    if subject.drawn:  # what is bound anew would be drawn anew
+        yield "nothing disturbed", anew
+        return
     if not subject.kernels:
         largest = max((work.call.nbytes for work in step.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):

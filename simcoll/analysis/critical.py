@@ -48,7 +48,7 @@ class _Walk:
         self.fifo = program.params.sharing == "fifo"
         self.at = timeline.makespan_ps
         self.rows: list[tuple[int, int, int, int, int, int]] = []
-        self.via = 0
+        self.via = VIAS.index("end")
         self.crowd = _Crowd(program, timeline)
 
     def path(self) -> CriticalPath:
@@ -78,7 +78,7 @@ class _Walk:
 
     def to(self, event: str, index: int, via: str) -> Node:
         """Go on with what this waited for."""
-        if via != "itself":
+        if via != "itself" and VIAS[self.via] != "end":
             self.via = VIAS.index(via)
         return event, index
 
@@ -136,7 +136,7 @@ class _Walk:
         """Whether this is when a rank came, which is then the begin of the path."""
         late = self.at > 0 and self.program.arrivals.item(rank) == self.at
         if late:
-            self.via = VIAS.index("data")
+            self.to("came", rank, "data")
             self.cover(0, "straggler", rank)
         return late
 
