@@ -34,20 +34,16 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[str, str]:
     longest = list(path)
     if len(longest) <= most:
         tracks = [Track(PATH, "", longest), *tracks]
+    order = {process: place for place, process in enumerate(dict.fromkeys(track.process for track in tracks))}
     names: dict[str, int] = {}
     colors: dict[str, int] = {}
     told = [
         {"p": track.process, "n": track.name, "s": _numbers(track.slices, names, colors)}
-        for track in sorted(tracks, key=lambda track: _rank(track, tracks))
+        for track in sorted(tracks, key=lambda track: order[track.process])
     ]
     return json.dumps(
         {"end": trace.end_ps, "tracks": told, "names": list(names), "colors": list(colors)}, separators=(",", ":")
     ), note
-
-
-def _rank(track: Track, tracks: Sequence[Track]) -> int:
-    """Tracks of a process stand together, in the order in which processes come."""
-    return next(place for place, one in enumerate(tracks) if one.process == track.process)
 
 
 def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
