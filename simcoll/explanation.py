@@ -9,6 +9,7 @@ from typing import Any, Final
 import simcoll
 from simcoll import tables
 from simcoll.analysis.links import busy
+from simcoll.chain import LINKED
 from simcoll.results import Row
 from simcoll.subject import ALL_CAUSES, Part, Subject
 from simcoll.units import format_duration, format_size
@@ -46,6 +47,7 @@ def explained(subject: Subject, what_if: bool = True) -> dict[str, Any]:
             {"cause": cause, "where": where, "kind": kinds.get(where or ""), **_took(ps, time_ps)}
             for (cause, where), ps in shares.items()
         ],
+        "leads": subject.path.leads(),
         "links": _links(subject, shares, kinds),
         "path": [part._asdict() for part in parts],
         "switches_from": subject.program.schedule.n,
@@ -69,7 +71,7 @@ def _links(
     used, names = busy(subject.totals.carried, topology.bandwidths, time_ps), topology.link_names
     waited: dict[str, int] = {}
     for (cause, where), ps in shares.items():
-        if where and cause in ("serialisation", "contention"):
+        if where and cause in LINKED:
             waited[where] = waited.get(where, 0) + ps
     order = sorted(range(len(names)), key=lambda link: (-waited.get(names[link], 0), -used[link]))
     return [
@@ -105,6 +107,8 @@ def _point(one: Row) -> Iterator[str]:
     yield "# " + "; ".join(f"{row['cause']}: {ALL_CAUSES[row['cause']]}" for row in one["causes"])
     yield "# the path"
     yield tables.render(["from_us", "to_us", "what", "spent on", "then"], list(_stretches(one)))
+    if one["leads"]:
+        yield f"# it goes on {', '.join(f'{count} times over {via}' for via, count in one['leads'].items())}"
     if one["links"]:
         yield "# links: busy in the whole run, and what the path spends on them"
         shown = [{**row, "busy": _percent(row["busy"]), "path": _percent(row["path_share"])} for row in one["links"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,26 +13,41 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.results import Row, write_atomically
 from simcoll.scenario import Scenario
 
+Named = tuple[str, Any]  # a plot's name, and its figure
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
 STEP: Final = "step"  # the one of workloads
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
 
 
 def draw(scenarios: Sequence[Scenario], rows: Sequence[Row], folder: Path) -> list[Path]:
-    """The plots that the scenario asks for."""
-    wanted = list(dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots))
-    alone = [scenario for scenario in scenarios if not scenario.workload]
-    found = curves(rows, [plot for plot in wanted if plot in (*CURVES, STEP)], folder, _measured(alone, rows))
-    if alone and {"timeline", "utilisation"} & set(wanted):
-        found += _one_run(alone, rows, wanted, folder)
+    """Write the plots that the scenario asks for."""
+    return write([*asked(scenarios, rows), *_single(scenarios)], folder)
+
+
+def write(figures: Iterable[Named], folder: Path) -> list[Path]:
+    """Write figures by their names."""
+    from simcoll.plot import save
+
+    found = []
+    for name, figure in figures:
+        save(figure, folder / f"{name}.png")
+        found.append(folder / f"{name}.png")
     return found
 
 
-def curves(
-    rows: Sequence[Row], wanted: Sequence[str], folder: Path, measured: Sequence[Mapping[str, Any]]
-) -> list[Path]:
+def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
+    """Those of some plots that a scenario asks for."""
+    return [plot for plot in dict.fromkeys(p for scenario in scenarios for p in scenario.plots) if plot in which]
+
+
+def asked(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> Iterator[Named]:
+    """Name and figure of the curves and maps that the scenarios ask for."""
+    alone = [scenario for scenario in scenarios if not scenario.workload]
+    yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
+
+
+def curves(rows: Sequence[Row], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
     """Curves and maps drawn from rows alone; why one cannot be is told on stderr."""
-    from simcoll.plot import save
     from simcoll.plot.curves import scaling_figure, size_figure
     from simcoll.plot.maps import crossover_figure
     from simcoll.plot.steps import step_figure
@@ -45,15 +60,13 @@ def curves(
         "crossover": lambda: crossover_figure(good),
         STEP: lambda: step_figure(rows),
     }
-    found = []
     for name in wanted if good else [name for name in wanted if name == STEP]:
         try:
-            save(figure[name](), folder / f"{name}.png")
+            drawn = figure[name]()
         except ValueError as reason:
             print(f"{name}: not drawn: {reason}", file=sys.stderr)
         else:
-            found.append(folder / f"{name}.png")
-    return found
+            yield name, drawn
 
 
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -117,27 +130,23 @@ def _fields(row: Any) -> dict[str, Any]:
     }
 
 
-def _one_run(scenarios: Sequence[Scenario], rows: Sequence[Row], wanted: Sequence[str], folder: Path) -> list[Path]:
-    """Timeline and utilisation of each algorithm, at the largest size of its first topology that is small enough."""
-    from simcoll.plot import save
-
-    found = []
-    for name, scenario in _examples(scenarios).items():
+def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
+    """Timeline and utilisation of each example, as far as scenarios ask for them."""
+    wanted = _wanted(scenarios, ("timeline", "utilisation"))
+    for name, scenario in examples(scenarios).items() if wanted else ():
         try:
             figures = _figures(scenario, wanted)
         except (RefusedError, InputError):
             continue
-        for kind, figure in figures.items():
-            path = folder / f"{kind}-{name}.png"
-            save(figure, path)
-            found.append(path)
-    return found
+        yield from ((f"{kind}-{name}", figure) for kind, figure in figures.items())
 
 
-def _examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
+def examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
+    """By name one collective of each algorithm: at the largest size, on the first topology and rank count."""
     found: dict[str, Scenario] = {}
-    first = scenarios[0]
-    for scenario in scenarios:
+    alone = [scenario for scenario in scenarios if not scenario.workload]
+    for scenario in alone:
+        first = alone[0]
         if scenario.topology == first.topology and scenario.ranks == first.ranks:
             name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
             if name not in found or scenario.nbytes > found[name].nbytes:

@@ -38,6 +38,13 @@ def parts(point: Point) -> Iterator[Point]:
         yield replace(point, replicas=(first, min(count, first + PART)))
 
 
+def drawing(scenario: Scenario, replication: int) -> Drawn:
+    """What a replication draws, of all causes that there are."""
+    spec = scenario.variability or Variability()
+    causes = (*spec.causes, *(("faults",) if scenario.faults else ()))
+    return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
+
+
 def part(point: Point) -> dict[str, Any]:
     """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
@@ -90,8 +97,7 @@ def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
         struck(prediction.program, prediction.topology, scenario.faults)
 
     def once(drawn: Drawn) -> int:
-        came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
-        late = np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
+        late = arriving(scenario, drawn, n)
         if {"slow_links", "faults"}.intersection(drawn.felt()):
             program = _slowed(prediction.program, drawn)
             program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
@@ -103,8 +109,19 @@ def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
     return row(prediction), once, n
 
 
+def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
+    """When each rank comes to a collective, int64 (n,), in ps."""
+    came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
+    return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
+
+
 def _step_ps(step: simulate.Step, drawn: Drawn) -> int:
     """How long a workload takes with what was drawn."""
+    return _makespan_ps(disturbed(step, drawn))
+
+
+def disturbed(step: simulate.Step, drawn: Drawn) -> Program:
+    """A workload's program with what was drawn."""
     tasks = step.program.tasks
     assert tasks
     took = tasks.duration.astype(float)
@@ -113,7 +130,7 @@ def _step_ps(step: simulate.Step, drawn: Drawn) -> int:
     took[launching] += drawn.skew(int(launching.sum()))
     took *= drawn.slow(step.plan.n)[step.rank]
     program = replace(_slowed(step.program, drawn), tasks=replace(tasks, duration=np.rint(took).astype(np.int64)))
-    return _makespan_ps(struck(program, step.topology, drawn.happened()))
+    return struck(program, step.topology, drawn.happened())
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from simcoll import prediction
-from simcoll.analysis.critical import CAUSES, CriticalPath, Segment, critical_path
+from simcoll import prediction, replications
+from simcoll.analysis.critical import critical_path
+from simcoll.chain import CAUSES, LINKED, CriticalPath, Segment
+from simcoll.changes import Span
 from simcoll.engines import event, fast
-from simcoll.errors import wrong
+from simcoll.errors import InputError, wrong
+from simcoll.faults import struck
 from simcoll.model import NONE
 from simcoll.prediction import Prediction, predict
 from simcoll.profile import Profile, load_profile
@@ -18,6 +22,7 @@ from simcoll.program import Program
 from simcoll.scenario import Point, Scenario
 from simcoll.timeline import Timeline, Totals
 from simcoll.topology import Topology
+from simcoll.variability import Drawn
 from simcoll.workload import simulate
 from simcoll.workload.simulate import LAUNCHING, Step
 
@@ -49,7 +54,7 @@ class Part(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A point that ran. `scenario` names the algorithm and protocol that were chosen, `lead` is what comes before its
-    transfers, in ps, by cause."""
+    transfers, in ps, by cause; `drawn`: a workload's run as one replication of it."""
 
     scenario: Scenario
     ran: Prediction | Step
@@ -57,6 +62,7 @@ class Subject:
     time_ps: int
     lead: dict[str, int]
     kernels: bool
+    drawn: bool = False
 
     @property
     def program(self) -> Program:
@@ -76,7 +82,19 @@ class Subject:
     @cached_property
     def path(self) -> CriticalPath:
         """Of the program, without the lead."""
-        return critical_path(self.program, _timeline(self.ran))
+        spans = self.spans
+        timeline = _timeline(self.ran, hops=bool(spans) or self.program.params.sharing == "fifo")
+        return critical_path(self.program.as_it_went(timeline.way), timeline, spans)
+
+    @property
+    def spans(self) -> dict[int, list[Span]]:
+        """How the links change to which something happens during the run."""
+        ran = self.ran
+        launch = 0 if isinstance(ran, Step) else ran.launch_ps
+        changes = struck(
+            dataclasses.replace(self.program, changes=None), ran.topology, self.scenario.faults, launch
+        ).changes
+        return changes.spans(self.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
         """What each cause takes in all, in ps, by cause and where; most first. They add up to `time_ps`."""
@@ -111,8 +129,8 @@ class Subject:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
-        if cause in ("serialisation", "contention"):
-            return cause, self.program.link_names[where]
+        if cause in LINKED:
+            return cause, self.program.link_names[where] if where != NONE else None
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
@@ -152,28 +170,53 @@ class Subject:
         return found
 
 
-def subject(point: Scenario | Point) -> Subject:
-    """Run a point, undisturbed where it has variability. Raises InputError for what cannot be explained, and what
-    running it raises."""
+def subject(point: Scenario | Point, replication: int | None = None) -> Subject:
+    """Run a point: undisturbed where it has variability, or as one `replication` of it. Raises InputError for what
+    cannot be explained, and what running it raises."""
     scenario = point.scenario if isinstance(point, Point) else point
-    if scenario.striking:
-        raise wrong("faults", "runs with faults cannot be explained", "leave out faults: --set 'faults=[]'")
-    scenario = scenario.model_copy(update={"variability": None, "replications": None, "faults": ()})
+    if replication is not None:
+        _check_replication(scenario, replication)
+    drawn = None if replication is None else replications.drawing(scenario, replication)
+    plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     profile = load_profile(scenario.profile)
     if scenario.workload:
-        step = simulate.simulate(scenario)
+        step = simulate.simulate(scenario if drawn else plain)
         _check(step.totals.messages)
-        return Subject(scenario, step, simulate.row(step), step.step_ps, {}, profile.kernels is not None)
+        if drawn:
+            step, plain = _disturbed(step, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
+        row = simulate.row(step)
+        return Subject(plain, step, row, step.step_ps, {}, profile.kernels is not None, drawn is not None)
     if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
-    found = predict(scenario)
+    found = predict(plain)
     _check((found.channel or found).totals.messages)
     chosen: dict[str, Any] = {"algorithm": found.algorithm}
     if found.lowered:
         chosen["protocol"] = found.protocol
-    known = scenario.model_copy(update=chosen)
+    if drawn:
+        if "slow_links" in drawn.felt():
+            what = "a run of a collective with slow_links cannot be explained"
+            raise wrong("variability", what, "take another replication, or leave out slow_links")
+        late = replications.arriving(plain, drawn, len(found.devices) - found.source.agents)
+        chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
+    known = plain.model_copy(update=chosen)
+    found = predict(known) if drawn else found
     lead = _lead(found, profile)
     return Subject(known, found, prediction.row(found), found.time_ps, lead, profile.kernels is not None)
+
+
+def _check_replication(scenario: Scenario, replication: int) -> None:
+    count = scenario.replications or 0
+    if not 0 <= replication < count:
+        cure = f"give 0 … {count - 1}" if count else "leave it out: the scenario has none"
+        raise InputError(f"there is no replication {replication}", cure)
+
+
+def _disturbed(step: Step, drawn: Drawn) -> Step:
+    """The workload with what was drawn."""
+    program = replications.disturbed(step, drawn)
+    makespan_ps = (fast.totals(program) or event.run(program)).makespan_ps
+    return dataclasses.replace(step, program=program, totals=dataclasses.replace(step.totals, makespan_ps=makespan_ps))
 
 
 def _check(messages: int) -> None:
@@ -191,11 +234,12 @@ def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     return {"launch": launch, "start": found.launch_ps - launch}
 
 
-def _timeline(ran: Prediction | Step) -> Timeline:
+def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:
     """When everything happened, with the intervals of links where the path needs them."""
     held = vars(ran).get("timeline")
     if isinstance(held, Timeline):
         return held
-    program = ran.program
-    found = fast.run(program, hops=program.params.sharing == "fifo").timeline
-    return found or event.run(program)
+    if isinstance(ran, Prediction) and ran.scenario.faults:
+        return ran.timeline
+    found = fast.run(ran.program, hops=hops).timeline
+    return found or event.run(ran.program)

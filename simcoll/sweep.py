@@ -152,7 +152,12 @@ def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: s
     """Write `results.csv`, then `manifest.json`, which says of which points it is."""
     (folder / MANIFEST).unlink(missing_ok=True)  # so that it never tells of an older results.csv
     write_atomically(folder / "results.csv", to_csv(rows))
-    manifest = {
+    write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")
+
+
+def manifest(rows: Sequence[Row], points: Sequence[Point], command: str) -> dict[str, Any]:
+    """Of which points rows are, and what made them."""
+    return {
         "schema": "simcoll.manifest/1",
         "simcoll": simcoll.__version__,
         "command": command,
@@ -163,14 +168,13 @@ def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: s
         "keys": _values(points),
         "sweep": _digest(points),
     }
-    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 def is_written(folder: Path, points: Sequence[Point]) -> bool:
     """Whether `results.csv` in the folder holds just these points."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return bool(manifest["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return bool(found["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

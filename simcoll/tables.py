@@ -17,22 +17,24 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
                (us)
           8   53.22
     """
-    heads = [_head(column) for column in columns]
-    body = [[_cell(column, row.get(column)) for column in columns] for row in rows]
+    heads = [head(column) for column in columns]
+    body = [[cell(column, row.get(column)) for column in columns] for row in rows]
     units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
     lines = [[name for name, _ in heads], *units, *body]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(("  " + "   ".join(map(str.rjust, line, widths))).rstrip() for line in lines)
 
 
-def _head(column: str) -> tuple[str, str]:
+def head(column: str) -> tuple[str, str]:
+    """The name of a column without its unit, and that."""
     if column in _PERCENT:
         return column, "(%)"
     ending = next((ending for ending in _UNITS if column.endswith(ending)), "")
     return column.removesuffix(ending), f"({_UNITS[ending]})" if ending else ""
 
 
-def _cell(column: str, value: object) -> str:
+def cell(column: str, value: object) -> str:
+    """A value as one reads it; `-`: there is none."""
     if value is None or value == "":
         return "-"
     if column in _PERCENT and isinstance(value, int | float):

@@ -12,7 +12,8 @@ import numpy as np
 from simcoll import registry
 from simcoll.candidates import for_steps
 from simcoll.engines import event, fast
-from simcoll.errors import InputError, RefusedError
+from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.faults import struck
 from simcoll.model import Params
 from simcoll.nccl.costs import Block, Kernels
 from simcoll.nccl.lowering import PLAIN, pairs
@@ -49,7 +50,7 @@ def answers(subject: Subject) -> list[Answer]:
     for change, time in _changes(subject):
         try:
             took = time()
-        except (RefusedError, InputError):
+        except (RefusedError, InputError, StuckError):
             continue
         found.append(Answer(change, took, subject.time_ps / took if took else 1.0))
     return sorted(found, key=lambda answer: -answer.factor)
@@ -110,6 +111,8 @@ def _of_call(subject: Subject, ran: Prediction) -> Iterator[Change]:
         yield from _of_model(scenario, profile.launch, given)
     if scenario.arrivals and any(scenario.arrivals.values()):
         yield "no rank late", lambda: given(arrivals=None)
+    if scenario.faults:
+        yield "no faults", lambda: given(faults=())
     for text, changed in _other_algorithms(scenario, ran, profile.kernels):
         yield text, partial(given, **changed)
 
@@ -194,7 +197,8 @@ def _of_step(subject: Subject, step: Step) -> Iterator[Change]:
     assert spec
 
     def played(**changed: Any) -> int:
-        return _makespan_ps(dataclasses.replace(program, **changed))
+        plain = dataclasses.replace(program, **{"changes": None, **changed})
+        return _makespan_ps(struck(plain, step.topology, scenario.faults))
 
     def lasting(factor: float, some: Any) -> dict[str, Any]:
         took = np.where(some, np.rint(factor * tasks.duration), tasks.duration).astype(np.int64)
@@ -218,8 +222,13 @@ def _of_step(subject: Subject, step: Step) -> Iterator[Change]:
     if launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS):
         text = "launches and hops take no time" if subject.kernels else NO_OVERHEADS
         yield text, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
+    if scenario.faults:
+        yield "no faults", partial(_makespan_ps, dataclasses.replace(program, changes=None))
     if any(part.gamma for part in program.parts):
         yield "reductions take no time", partial(played, **costing(gamma=0))
+    if subject.drawn:  # what is bound anew would be drawn anew
+        yield "nothing disturbed", anew
+        return
     if not subject.kernels:
         largest = max((work.call.nbytes for work in step.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from networks import GB_PER_S, full_mesh, program, star
-from oracle import random_case, random_tasks
-from test_engine import joint_program_of, program_of
+from oracle import random_case, random_faults, random_tasks
+from test_engine import changed, joint_program_of, program_of
 
 from simcoll import config, scenario, sweep
-from simcoll.analysis.critical import CriticalPath, critical_path
+from simcoll.analysis.critical import critical_path
+from simcoll.chain import CriticalPath
 from simcoll.cli import main
 from simcoll.engines import event, fast
 from simcoll.errors import Place
@@ -51,6 +52,31 @@ def test_segments_add_up(batch: int) -> None:
     for seed in range(batch * 50, batch * 50 + 50):
         check(program_of(*random_case(random.Random(seed), contention=seed % 4 != 0)), seed)
         check(joint_program_of(*random_tasks(random.Random(seed), contention=seed % 4 != 0)), seed)
+
+
+def check_changed(seed: int) -> None:
+    """The segments of one run whose links change."""
+    rng = random.Random(seed)
+    if seed % 3:
+        messages, links, rules, _ = random_case(rng, contention=seed % 4 != 0)
+        plain = program_of(messages, links, rules, {})
+    else:
+        messages, links, rules, tasks = random_tasks(rng, contention=seed % 4 != 0)
+        plain = joint_program_of(messages, links, rules, tasks)
+    played = changed(plain, messages, random_faults(rng, messages, links, event.run(plain).makespan_ps))
+    times = fast.run(played).timeline
+    assert played.changes
+    if times is not None:
+        path = critical_path(played.as_it_went(times.way), times, played.changes.spans(played.bandwidths))
+        assert path.total_ps == times.makespan_ps, seed
+        assert all(a.end_ps == b.begin_ps for a, b in pairwise(path)), seed
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_segments_add_up_with_links_that_change(batch: int) -> None:
+    """The same where links become slower, die, come back and are gone around."""
+    for seed in range(batch * 60, batch * 60 + 60):
+        check_changed(seed)
 
 
 def path_of(name: str, topology: Topology, nbytes: int, **params: Any) -> tuple[Program, CriticalPath]:
@@ -151,6 +177,13 @@ POINTS: dict[str, dict[str, Any]] = {
         "arrivals": {1: "9 us"},
     },
     "nccl": {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "1 MiB", "profile": "nccl-hopper"},
+    "flapping": {
+        "topology": mesh(),
+        "collective": "all_reduce",
+        "algorithm": "ring",
+        "size": "1 MiB",
+        "faults": [{"link": "host1->host2", "at": "10 us", "until": "500 us", "kind": "down"}],
+    },
     "two nodes": {
         "topology": {"system": "hgx-h100", "nodes": 2},
         "collective": "all_gather",
@@ -199,6 +232,8 @@ BY_HAND = [
     ("ring", "latencies of links halved", {"topology": mesh(latency="0.5 us")}),
     ("ring", "algorithm tree", {"algorithm": "tree"}),
     ("late", "no rank late", {"arrivals": {}}),
+    ("flapping", "no faults", {"faults": []}),
+    ("flapping", "latencies of links halved", {"topology": mesh(latency="0.5 us")}),
     ("nccl", "algorithm ring, protocol Simple", {"algorithm": "ring", "protocol": "Simple"}),
     ("two nodes", "chunks of 64 KiB", {"model": {**POINTS["two nodes"]["model"], "chunk": "64 KiB"}}),
     ("two nodes", "4 slots", {"model": {**POINTS["two nodes"]["model"], "slots": 4}}),
@@ -213,6 +248,37 @@ def test_an_answer_is_the_ratio_of_two_runs(name: str, change: str, changed: dic
     plain, other = (sweep.run_point(points(keys)[0])["time_ps"] for keys in (POINTS[name], {**POINTS[name], **changed}))
     answer = next(one for one in answers(subject(points(POINTS[name])[0])) if one.change == change)
     assert (answer.time_ps, answer.factor) == (other, plain / other)
+
+
+def test_a_fault_is_blamed_on_its_link() -> None:
+    """While a link of a ring is down, the time goes by waiting for that link: what is left of the outage when the path
+    comes there."""
+    found = subject(points(POINTS["flapping"])[0])
+    ring = subject(points(POINTS["ring"])[0])
+    shares = found.shares()
+    assert 0 < shares["fault", "host1->host2"] <= 490_000_000
+    assert shares["fault", "host1->host2"] == found.time_ps - ring.time_ps
+
+
+VARIES = {
+    "launch_skew": {"distribution": "uniform", "low": "20 us", "high": "90 us"},
+    "slow": [{"rank": 3, "factor": 5}],
+}
+
+
+@pytest.mark.parametrize("name", ["two nodes", "ddp"])
+def test_a_replication_is_explained_as_it_was_drawn(name: str) -> None:
+    """Of a scenario with variability one run is explained: it takes what that run takes, and the rank that is always
+    slow is on its path."""
+    varied = {**POINTS[name], "variability": VARIES, "replications": 1}
+    point = points(varied)[0]
+    found = subject(point, replication=0)
+    assert found.time_ps / 1e6 == sweep.run_point(point)["time_us_p50"]
+    assert sum(found.shares().values()) == found.time_ps
+    parts = list(found.parts())
+    assert parts[0].rank == 3 or name == "two nodes"
+    assert parts[0].cause in ("straggler", "computation")
+    assert max(answers(found), key=lambda one: one.factor).factor > 1
 
 
 def test_answers_come_in_order_of_gain() -> None:
@@ -343,6 +409,8 @@ REFUSED = {
         ["explain", "quickstart", *(word for text in LARGE for word in ("--set", text))],
         "can be explained",
     ),
+    "no such run": (["explain", "stragglers", "--replication", "200"], "give 0 … 199"),
+    "no runs": (["explain", "two-node-h100", "--replication", "0"], "leave it out"),
     "an unknown name": (["recommend", "quickstart", "--among", "rings"], "did you mean 'ring'"),
     "nowhere to write": (["recommend", "quickstart", "--to", "nccl-tuner"], "-o"),
 }

@@ -248,8 +248,9 @@ def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
     assert dead not in told
 
 
-def test_explain_refuses_faults() -> None:
-    """It tells so, and what to do."""
-    said = command("explain", "faults")
-    assert said.status == 2
-    assert "runs with faults cannot be explained; leave out faults" in said.err
+def test_explain_tells_of_faults() -> None:
+    """It tells what a fault costs on the critical path, and what it would be without."""
+    said = command("explain", "faults", "--set", "algorithm=ring", "--set", "size=16 MiB")
+    assert said.status == 0
+    assert "no faults" in said.out
+    assert "fault: " in said.out

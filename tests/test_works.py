@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import simcoll
+from command import ROOT, simcoll
 
 from simcoll import config
 from simcoll.accuracy.compare import compared
@@ -130,15 +130,7 @@ def test_what_is_not_run_says_so(workload: dict[str, Any], more: dict[str, Any],
 def test_a_step_in_the_lab_overlaps(tmp_path: Path) -> None:
     """Between hosts on slow links a step with one bucket takes computing and sending in turn, and one with several
     hides most of the shorter; the model says the same."""
-    scenario = tmp_path / "step.yaml"
-    scenario.write_text(
-        "topology: {fabric: single-switch, hosts: 2, link: {bandwidth: 100 Mb/s, latency: 50 us}}\n"
-        "workload: {template: ddp, algorithm: ring, streams: 2, first_bucket: same, bucket_cap: [64 KiB, 1 MiB],\n"
-        "  layers: [{parameters: 32 KiB, backward: 5 ms, times: 16}]}\n"
-        "profile: tcp\nmeasure: {repeats: 3, warmup: 1}\n",
-        encoding="utf-8",
-    )
-    table = tmp_path / "step.csv"
+    scenario, table = ROOT / "validation/cases/lab-ddp-small.yaml", tmp_path / "step.csv"
     assert simcoll("lab", scenario, "-o", table, "--quiet").status == 0
     many, one = read_measured(table)
     sending = 512 * 1024 / 12.5e6 * 1e6

@@ -2,19 +2,20 @@
 
 From the last end the path goes back to what that waited for, and so on to the start: each transfer and task on it could
 begin no earlier because of the one before it. So its segments meet without gap or overlap, and add up to the run. What
-a segment is spent on follows from the rules of ARCHITECTURE.md: see `CAUSES`.
+a segment is spent on follows from the rules of ARCHITECTURE.md: see `chain.CAUSES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.chain import CODES, VIAS, CriticalPath
+from simcoll.changes import Span
 from simcoll.errors import SimcollError
 from simcoll.model import NONE, service_ps
 from simcoll.program import Program, blocking_predecessors
@@ -22,120 +23,32 @@ from simcoll.tasks import grouped
 from simcoll.timeline import Timeline
 
 Array = NDArray[Any]
-
-CAUSES: Final = {
-    "serialisation": "bytes over the slowest link of the way, as if alone there",
-    "contention": "waiting for others on a link: in its queue (fifo), or longer for sharing it (fair)",
-    "latency": "of the links",
-    "o_send": "overhead of the sender",
-    "o_recv": "overhead of the receiver",
-    "reduction": "of what came, at gamma",
-    "gap": "g between two messages of a channel",
-    "channel": "bytes at the cap of the channel, where it is less than any link of the way has",
-    "local": "a copy on a device without a memory link",
-    "computation": "of a task",
-    "straggler": "a rank that comes late",
-}
-_CODES: Final = {name: code for code, name in enumerate(CAUSES)}
-VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "task", "barrier", "blocking")
-
+Spans = Mapping[int, Sequence[Span]]  # of each link that changes during the run
 Node = tuple[str, int]  # what happened to which transfer or task: ("sent", 3), ("done", 0)
 
 
-class Segment(NamedTuple):
-    """A stretch of the path: `begin_ps` to `end_ps`, spent on `cause`.
-
-    `link` (serialisation, contention), `rank` (straggler), `transfer` (index in the program; not of computation and
-    stragglers), `task` (computation) or NONE. `then` tells how it leads on: the next segment is of the transfer or task
-    `itself`, or of one that waited for this one's `data`, `channel`, `credit`, at the `receiver`, or behind a `task`,
-    a `barrier` or a `blocking` rank.
-    """
-
-    begin_ps: int
-    end_ps: int
-    cause: str
-    link: int
-    rank: int
-    transfer: int
-    task: int
-    then: str
-
-
-@dataclass(frozen=True, eq=False)
-class CriticalPath:
-    """The segments in order of time, as columns (segments,): int64 `begin`, `end` in ps; `cause` (place in CAUSES),
-    `where` (link, rank or task), `transfer` or NONE, `via`: how it leads to the next (place in VIAS)."""
-
-    begin: Array
-    end: Array
-    cause: Array
-    where: Array
-    transfer: Array
-    via: Array
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    @property
-    def total_ps(self) -> int:
-        """What the segments add up to: the time of the run."""
-        return int((self.end - self.begin).sum())
-
-    def __getitem__(self, some: slice) -> CriticalPath:
-        columns = (self.begin, self.end, self.cause, self.where, self.transfer, self.via)
-        return CriticalPath(*(column[some] for column in columns))
-
-    def __iter__(self) -> Iterator[Segment]:
-        names = list(CAUSES)
-        columns = (self.begin, self.end, self.cause, self.where, self.transfer, self.via)
-        for begin, end, code, where, transfer, via in zip(*(column.tolist() for column in columns), strict=True):
-            cause = names[code]
-            link, rank, task = (
-                where if cause in its else NONE
-                for its in (("serialisation", "contention"), ("straggler",), ("computation",))
-            )
-            yield Segment(begin, end, cause, link, rank, transfer, task, VIAS[via])
-
-    def shares(self) -> dict[tuple[str, int], int]:
-        """What each cause takes in all, in ps, by cause and where (link, rank, task or NONE); most first."""
-        found: dict[tuple[str, int], int] = {}
-        if len(self):
-            keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
-            took = np.zeros(keys.shape[1], np.int64)
-            np.add.at(took, place.ravel(), self.end - self.begin)
-            names = list(CAUSES)
-            for (code, where), ps in zip(keys.T.tolist(), took.tolist(), strict=True):
-                found[names[code], where] = ps
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-    def by_cause(self) -> dict[str, int]:
-        """What each cause takes in all, in ps; most first."""
-        found: dict[str, int] = {}
-        for (cause, _), ps in self.shares().items():
-            found[cause] = found.get(cause, 0) + ps
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def critical_path(program: Program, timeline: Timeline) -> CriticalPath:
+def critical_path(program: Program, timeline: Timeline, spans: Spans | None = None) -> CriticalPath:
     """The path that leads to the end of a run; without one, and of what ends at 0, it is empty.
 
     Of several that lead there it is the one over data, where there is a choice. In `fair` a flow's time beyond what its
     bytes take alone is contention, on the link of its way that others kept busiest meanwhile, reckoning that each sent
-    evenly; in `fifo` it is the time in a link's queue. O(path), but for sorting transfers by receive side, task or way
-    where the path asks for them. A `fair` timeline needs no hops.
+    evenly; in `fifo` it is the time in a link's queue. Where links change during the run, `spans` tells how, and the
+    program is as it went; what a message takes longer then, while a link that it waits for is not as it was bound, and
+    what it took until it set out again, is the fault's. O(path), but for sorting transfers by receive side, task or way
+    where the path asks for them. A `fair` timeline without spans needs no hops.
     """
-    return _Walk(program, timeline).path()
+    return _Walk(program, timeline, spans or {}).path()
 
 
 class _Walk:
     """Backwards from the last end. `at` is the time down to which the path is known."""
 
-    def __init__(self, program: Program, timeline: Timeline):
-        self.program, self.timeline, self.tasks = program, timeline, program.tasks
+    def __init__(self, program: Program, timeline: Timeline, spans: Spans):
+        self.program, self.timeline, self.tasks, self.spans = program, timeline, program.tasks, spans
         self.fifo = program.params.sharing == "fifo"
         self.at = timeline.makespan_ps
         self.rows: list[tuple[int, int, int, int, int, int]] = []
-        self.via = 0
+        self.via = VIAS.index("end")
         self.crowd = _Crowd(program, timeline)
 
     def path(self) -> CriticalPath:
@@ -160,12 +73,12 @@ class _Walk:
     def cover(self, begin: int, cause: str, where: int = NONE, transfer: int = NONE) -> None:
         """A segment from `begin` to where the path is known."""
         if begin < self.at:
-            self.rows.append((begin, self.at, _CODES[cause], where, transfer, self.via))
+            self.rows.append((begin, self.at, CODES[cause], where, transfer, self.via))
             self.at, self.via = begin, 0
 
     def to(self, event: str, index: int, via: str) -> Node:
         """Go on with what this waited for."""
-        if via != "itself":
+        if via != "itself" and VIAS[self.via] != "end":
             self.via = VIAS.index(via)
         return event, index
 
@@ -223,7 +136,7 @@ class _Walk:
         """Whether this is when a rank came, which is then the begin of the path."""
         late = self.at > 0 and self.program.arrivals.item(rank) == self.at
         if late:
-            self.via = VIAS.index("data")
+            self.to("came", rank, "data")
             self.cover(0, "straggler", rank)
         return late
 
@@ -336,25 +249,36 @@ class _Walk:
     def flow(self, i: int, route: list[int]) -> None:
         """A message in `fair`: what it takes alone, before that what it takes longer, before that the sender."""
         program, ready = self.program, self.ready(i)
+        off = self.timeline.hop_begin.item(program.hops.first.item(i)) if self.spans else ready
         rates = program.bandwidths[route]
         slowest, cap = route[int(rates.argmin())], program.params_of(i).channel_bandwidth
         capped = 0 < cap < rates.min()
         alone = service_ps(program.nbytes.item(i), cap if capped else int(rates.min()))
-        begin = max(ready, self.at - alone)
+        begin, until = max(off, self.at - alone), self.at
         self.cover(begin, "channel" if capped else "serialisation", NONE if capped else slowest, i)
-        if begin > ready:
-            self.cover(ready, "contention", self.crowd.blamed(i, route, slowest, ready), i)
+        if begin > off:
+            weak = [link for link in route if self.changed(link, off, until)]
+            if weak:
+                self.cover(off, "fault", weak[0], i)
+            else:
+                self.cover(off, "contention", self.crowd.blamed(i, route, slowest, off), i)
+        self.cover(ready, "fault", NONE, i)  # before it set out again
         self.lead(i)
+
+    def changed(self, link: int, begin: int, end: int) -> bool:
+        """Whether a link is not as it was bound at some time in an interval."""
+        bound = self.program.bandwidths.item(link)
+        return any(s.start < end and s.until > begin and s.bandwidth != bound for s in self.spans.get(link, ()))
 
     def along(self, i: int, route: list[int]) -> Node | None:
         """A message in `fifo`, from its arrival back to its start: with its tail as far as that came late, then with
         its head."""
         program, hop = self.program, self.program.hops.first.item(i)
-        begins, nbytes, latencies = self.timeline.hop_begin, program.nbytes.item(i), program.latencies
+        begins, latencies = self.timeline.hop_begin, program.latencies
         self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
-        tails = [self.when("sent", i)]
-        for place, link in enumerate(route[1:], 1):
-            own = begins.item(hop + place) + service_ps(nbytes, program.bandwidths.item(link))
+        tails = [self.first_tail(i, hop)]
+        for place in range(1, len(route)):
+            own = self.timeline.hop_end.item(hop + place)
             tails.append(max(own, tails[-1] + latencies.item(route[place - 1])))
         place = len(route) - 1
         while place and tails[place] == tails[place - 1] + latencies.item(route[place - 1]):
@@ -362,24 +286,45 @@ class _Walk:
             self.cover(tails[place], "latency", NONE, i)
         if not place:
             return self.leave(i, route, hop)
-        self.cover(begins.item(hop + place), "serialisation", route[place], i)
+        self.served(i, route[place], begins.item(hop + place))
         while place:
             came = begins.item(hop + place - 1) + latencies.item(route[place - 1])
-            self.cover(came, "contention", route[place], i)
+            self.queued(i, route[place], came)
             place -= 1
             self.cover(begins.item(hop + place), "latency", NONE, i)
-        return self.queue(i, route[0])
+        return self.queue(i, route[0], hop)
+
+    def first_tail(self, i: int, hop: int) -> int:
+        """When the tail has left the first link, when it came through."""
+        cap = self.program.params_of(i).channel_bandwidth
+        capped = self.timeline.hop_begin.item(hop) + service_ps(self.program.nbytes.item(i), cap) if cap else 0
+        return max(self.timeline.hop_end.item(hop), capped)
 
     def leave(self, i: int, route: list[int], hop: int) -> Node:
         """From the time at which the tail has left the first link back to the start."""
-        program, begin = self.program, self.timeline.hop_begin.item(hop)
-        service = service_ps(program.nbytes.item(i), program.bandwidths.item(route[0]))
-        capped = begin + service < self.at
-        self.cover(begin, "channel" if capped else "serialisation", NONE if capped else route[0], i)
-        return self.queue(i, route[0])
+        begin, end = self.timeline.hop_begin.item(hop), self.timeline.hop_end.item(hop)
+        if begin >= self.at:  # it was sent, was lost, and set out again
+            self.cover(self.when("start", i), "fault", NONE, i)
+            return "start", i
+        if end < self.at:
+            self.cover(begin, "channel", NONE, i)
+        else:
+            self.served(i, route[0], begin)
+        return self.queue(i, route[0], hop)
 
-    def queue(self, i: int, link: int) -> Node:
-        self.cover(self.ready(i), "contention", link, i)
+    def served(self, i: int, link: int, begin: int) -> None:
+        """On a link, and before that what it took longer than that link as it was bound."""
+        service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
+        self.cover(max(begin, self.at - service), "serialisation", link, i)
+        self.cover(begin, "fault", link, i)
+
+    def queued(self, i: int, link: int, came: int) -> None:
+        self.cover(came, "fault" if self.changed(link, came, self.at) else "contention", link, i)
+
+    def queue(self, i: int, link: int, hop: int) -> Node:
+        if self.spans and self.first_tail(i, hop) > self.when("sent", i):  # another time
+            self.cover(self.ready(i), "fault", NONE, i)
+        self.queued(i, link, self.ready(i))
         self.lead(i)
         return "start", i
 

@@ -19,9 +19,12 @@ MOST_POINTS: Final = 20
 @click.argument("scenario")
 @SETS
 @click.option("--no-what-if", is_flag=True, help="Leave out what would make it faster, which is simulated anew.")
+@click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")
 @JSON
 @QUIET
-def explain(scenario: str, sets: tuple[str, ...], no_what_if: bool, as_json: bool, quiet: bool) -> int:
+def explain(
+    scenario: str, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
+) -> int:
     """Tell why a scenario takes as long as it does, and what would make it faster.
 
     For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
@@ -40,7 +43,7 @@ def explain(scenario: str, sets: tuple[str, ...], no_what_if: bool, as_json: boo
         for index, point in enumerate(points):
             watch.begun(index)
             try:
-                found.append(explanation.explained(subject(point), not no_what_if))
+                found.append(explanation.explained(subject(point, replication), not no_what_if))
             except RefusedError as error:
                 if not point.optional:
                     print(f"{sweep.told(point)}: refused: {error}", file=sys.stderr)

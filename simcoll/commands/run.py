@@ -33,6 +33,7 @@ Rows = list[dict[str, Any]]
 @JSON
 @click.option("--quiet", is_flag=True, help="No table, no progress.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
 def run(
     scenario: str,
     output: Path | None,
@@ -43,6 +44,7 @@ def run(
     as_json: bool,
     quiet: bool,
     trace: Path | None,
+    page: Path | None,
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll import sweep
@@ -56,6 +58,8 @@ def run(
         raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
     if trace:
         _check_trace(trace, points)
+    if page and page.suffix not in (".html", ".htm"):
+        raise InputError(f"--report {page}: what kind of file is it?", "end its name in .html")
     shard = None if share is None else Shard.parse(share)
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
@@ -65,9 +69,9 @@ def run(
     else:
         rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
     whole = _gathered(points, journal, quiet) if shard and journal else rows
+    command = shlex.join(["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))])
     if journal and whole:
-        command = ["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))]
-        sweep.write(journal.folder, whole, points, shlex.join(command))
+        sweep.write(journal.folder, whole, points, command)
     try:
         _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
     finally:
@@ -75,6 +79,8 @@ def run(
             _finish(journal, whole, points, quiet)
     if trace and rows and not _status(rows):
         _write_trace(trace, points[0])
+    if page and whole:
+        _write_report(page, whole, points, scenario, command)
     return _status(rows) if rows or not shard else 0
 
 
@@ -196,12 +202,26 @@ def _varying(found: Sequence[Any]) -> list[str]:
 
 
 def _write_trace(file: Path, point: Point) -> None:
+    """One file, or where its name has `{rank}` in it one for each rank."""
     from simcoll.formats.outputs import chrome
     from simcoll.results import write_atomically
     from simcoll.tracing import trace_of
 
-    text = chrome.dump(trace_of(point))
-    write_atomically(file, chrome.packed(text) if file.suffix == ".gz" else text)
+    trace = trace_of(point)
+    apart = "{rank}" in file.name
+    for rank in range(len(trace.ranks)) if apart else (None,):
+        text = chrome.dump(trace, rank)
+        path = file.with_name(file.name.replace("{rank}", str(rank)))
+        write_atomically(path, chrome.packed(text) if file.suffix == ".gz" else text)
+
+
+def _write_report(file: Path, rows: Rows, points: Sequence[Point], scenario: str, command: str) -> None:
+    from simcoll.html.report import report
+    from simcoll.results import write_atomically
+    from simcoll.scenario import find_scenario
+
+    text = find_scenario(scenario).read_text(encoding="utf-8")
+    write_atomically(file, report(rows, points, text, command))
 
 
 def _status(rows: Rows) -> int:

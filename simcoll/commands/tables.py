@@ -19,5 +19,5 @@ def plot(results_csv: Path, output: Path | None) -> None:
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     rows = results.read(source)
     wanted = [pictures.STEP] if any(row.get("workload") for row in rows) else pictures.CURVES
-    for path in pictures.curves(rows, wanted, output or source.parent / "plots", ()):
+    for path in pictures.write(pictures.curves(rows, wanted, ()), output or source.parent / "plots"):
         print(path)
