@@ -5,6 +5,7 @@ Colours are of Paul Tol's schemes, as in plots.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -18,9 +19,9 @@ _CHUNKS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA337
 _KINDS: Final = {"kernel": "#555555", "compute": "#999933", "launch": "#DDCC77", "memory": "#BBBBBB", "copy": "#BBBBBB"}
 _CAUSES: Final = (
     "#332288", "#CC6677", "#DDCC77", "#88CCEE", "#44AA99", "#117733", "#999933", "#AA4499", "#BBBBBB", "#228833",
-    "#882255", "#EE7733", "#997700", "#33BBEE",
+    "#882255", "#EE7733", "#997700", "#33BBEE", "#663333", "#9988DD",
 )  # fmt: skip
-CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, _CAUSES, strict=False))
+CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, itertools.cycle(_CAUSES), strict=False))
 
 
 def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[str, str]:
