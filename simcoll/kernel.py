@@ -286,7 +286,7 @@ def follow_up(go: Any, state: Any, complete: Any, graph: Any, heap: Any, size: A
 # --- changes ---
 #
 # Of links that change during a run: rows of time, number of the rate since then, and turn, in two orders. By link the
-# rows of link l are first[l] … first[l + 1], and begin at time 0; all are empty where nothing changes. A turn, counted
+# rows of link l are first[l] … first[l + 1], and begin at time 0; without changes there is None. A turn, counted
 # from 1, says that the link, which is down, is found dead: `turns` is when, and `force[turn * ways + way]` the way that
 # is taken since then; `taken` is the one that each transfer took. `told` is of transfers that were sent once.
 
@@ -356,8 +356,10 @@ def fifo(
     (free_link, free_side), (times, items, _) = free, heap
     (_, sent, arrive, _, _), (hop_begin, hop_end, first_hop) = out, hops
     when, complete, queue = go[0], out[4], graph[6][7]
-    (first_row, row_at, row_rate, row_turn), (turns, force, ways, taken), speeds, size_of, told = changes
     ended, latest, turned, size = 0, 0, 0, begin(go, state, complete, graph, heap)
+    if changes is not None:  # else numba leaves out all that depends on it
+        (first_row, row_at, row_rate, row_turn), (turns, force, ways, taken), speeds, size_of, told = changes
+        n_turns = len(turns)
     while size:
         t, i = times[0], items[0]
         size = pop(heap, size)
@@ -367,40 +369,42 @@ def fifo(
             t = max(t, free_side[side[i]]) + receive[i]
             free_side[side[i]] = t
         else:
-            if at == 0 and len(turns):  # it sets out
-                while turned < len(turns) and turns[turned] <= t:
-                    turned += 1
-                taken[i] = force[turned * ways + way[i]]
-            e, behind, tail, onward, again = hop[taken[i]] + at, hop[taken[i] + 1], when[i], True, -1
+            w, again, first_time = way[i], -1, True
+            if changes is not None:
+                if at == 0:  # it sets out
+                    while turned < n_turns and turns[turned] <= t:
+                        turned += 1
+                    taken[i] = force[turned * ways + w]
+                w, first_time = taken[i], told[i] == 0
+            e, behind, tail, onward = hop[w] + at, hop[w + 1], when[i], True
             while onward and e < behind:
                 link = links[e]
-                if len(first_row) and first_row[link] < first_row[link + 1]:
+                s = service[kind[i] * rates + rate_of[link]]
+                r = max(t, free_link[link])
+                if changes is not None and first_row[link] < first_row[link + 1]:
                     r, over, free_link[link], again = serve(
                         link, t, free_link[link], size_of[kind[i]], (service, kind[i] * rates), first_row, row_at,
-                        row_rate, row_turn, speeds, turns, force, (ways, way[i]), taken[i],
+                        row_rate, row_turn, speeds, turns, force, (ways, way[i]), w,
                     )  # fmt: skip
                     if over >= NEVER:
                         break
                     s = over - r
                 else:
-                    s = service[kind[i] * rates + rate_of[link]]
                     if s >= NEVER:
                         break
-                    r = max(t, free_link[link])
                     free_link[link] = r + s
                 if len(hop_begin):
                     hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = r, r + s
                 if at == 0:
                     tail = r + max(s, value(cap, kind[i]))
-                    if value(told, i):
-                        pass
-                    elif after[i] >= 0:
-                        pause = value(gap, way[i])
-                        size = relax(after[i], max(tail, when[i] + pause), go, heap, size)
-                    else:
-                        departed(i, tail, graph)
-                    if len(sent) and not value(told, i):
-                        sent[i] = tail
+                    if first_time:
+                        if len(sent):
+                            sent[i] = tail
+                        if after[i] >= 0:
+                            pause = value(gap, way[i])
+                            size = relax(after[i], max(tail, when[i] + pause), go, heap, size)
+                        else:
+                            departed(i, tail, graph)
                 else:
                     tail = max(r + s, tail)
                 latest = max(latest, tail)
@@ -409,7 +413,7 @@ def fifo(
                 e += 1
                 onward = e < behind and follows[links[e]]
             if e < behind:
-                if again >= 0:  # lost
+                if changes is not None and again >= 0:  # lost
                     if at > 0:
                         told[i] = 1
                     state[i] = 0
@@ -696,51 +700,57 @@ def fair(
     on, began, rest, since, rate, whole, most, full, due, _, narrowest = flow
     (_, sent, arrive, _, _), lead, (mark, touched), capacity = out, go[3], touches, levels[0]
     complete, queue, (head, next_on, _, _) = out[4], graph[6][7], rows
-    (row_link, row_at, row_rate, row_turn), (_, force, ways, taken), speeds, rate_of = changes
-    ended, latest, now, row, turned = 0, 0, 0, 0, 0
+    ended, latest, now, row, turned, n_rows = 0, 0, 0, 0, 0, 0
+    if changes is not None:  # else numba leaves out all that depends on it
+        (row_link, row_at, row_rate, row_turn), (_, force, ways, taken), speeds, rate_of = changes
+        n_rows = len(row_at)
     flowing, size = 0, begin(go, state, complete, graph, heap)
-    while size or flowing or row < len(row_at):
-        if size or flowing:
-            t = heap[0][0] if size and not (flowing and ends[0][0] < heap[0][0]) else ends[0][0]
-        else:
+    while size or flowing or row < n_rows:
+        if changes is not None and not (size or flowing):
             t = NEVER
-        if row < len(row_at) and row_at[row] < t:
+        else:
+            t = heap[0][0] if size and not (flowing and ends[0][0] < heap[0][0]) else ends[0][0]
+        if changes is not None and row < n_rows and row_at[row] < t:
             t = row_at[row]
         else:
             latest = max(latest, t)
         now += 1
         n_touched = 0
-        while row < len(row_at) and row_at[row] == t:
-            link = row_link[row]
-            if row_turn[row] < 0:
-                rate_of[link] = row_rate[row]
-                capacity[link] = speeds[row_rate[row]]
-                e = head[link]
-                if e >= 0 and mark[link] != now:
-                    mark[link] = now
-                    touched[n_touched] = link
-                    n_touched += 1
-                while e >= 0:
-                    narrowest[owner[e]] = capped(owner[e], tightest(owner[e], paths, capacity), caps, capacity)
-                    e = next_on[e]
-            else:
-                turned = row_turn[row]
-                e = head[link]
-                while e >= 0:
-                    c, e = owner[e], next_on[e]
-                    w = force[turned * ways + way[on[c]]]
-                    if w != taken[on[c]]:  # sent again, from the start
-                        leave(c, paths, rows)
-                        n_touched = touch(c, now, paths, touched, mark, n_touched)
-                        if ends[2][c] >= 0:
-                            flowing = drop(ends, flowing, c)
-                        taken[on[c]] = w
-                        if len(ready):
-                            ready[on[c]] = t
-                        aim(c, w, t, kind[on[c]], size_of, cap, routes, service, rate_of, caps, paths, capacity, flow)
-                        join(c, paths, rows)
-                        n_touched = touch(c, now, paths, touched, mark, n_touched)
-            row += 1
+        if changes is not None:
+            while row < n_rows and row_at[row] == t:
+                link = row_link[row]
+                if row_turn[row] < 0:
+                    rate_of[link] = row_rate[row]
+                    capacity[link] = speeds[row_rate[row]]
+                    e = head[link]
+                    if e >= 0 and mark[link] != now:
+                        mark[link] = now
+                        touched[n_touched] = link
+                        n_touched += 1
+                    while e >= 0:
+                        narrowest[owner[e]] = capped(owner[e], tightest(owner[e], paths, capacity), caps, capacity)
+                        e = next_on[e]
+                else:
+                    turned = row_turn[row]
+                    e = head[link]
+                    while e >= 0:
+                        c, e = owner[e], next_on[e]
+                        w = force[turned * ways + way[on[c]]]
+                        if w != taken[on[c]]:  # sent again, from the start
+                            leave(c, paths, rows)
+                            n_touched = touch(c, now, paths, touched, mark, n_touched)
+                            if ends[2][c] >= 0:
+                                flowing = drop(ends, flowing, c)
+                            taken[on[c]] = w
+                            if len(ready):
+                                ready[on[c]] = t
+                            aim(
+                                c, w, t, kind[on[c]], size_of, cap, routes, service, rate_of, caps, paths, capacity,
+                                flow,
+                            )  # fmt: skip
+                            join(c, paths, rows)
+                            n_touched = touch(c, now, paths, touched, mark, n_touched)
+                row += 1
         while (flowing and ends[0][0] == t) or (size and heap[0][0] == t):
             gone, tail, begun = -1, -1, 0  # if they come to be known
             if flowing and ends[0][0] == t:
@@ -756,33 +766,22 @@ def fair(
                     tail = max(t, free_side[side[i]]) + receive[i]
                     free_side[side[i]] = tail
                 else:
-                    if len(row_at):
-                        taken[i] = force[turned * ways + way[i]]
-                    c, limit, begun = channel[i], narrowest_of[taken[i]], t - value(lead, way[i])
-                    first, far = hop[taken[i]], hop[taken[i] + 1] - hop[taken[i]]
+                    w = way[i]
+                    if changes is not None:
+                        w = taken[i] = force[turned * ways + w]
+                    c, limit, begun = channel[i], narrowest_of[w], t - value(lead, way[i])
+                    first, far = hop[w], hop[w + 1] - hop[w]
                     if caps >= 0 and limit >= 0 and narrower(caps + c, limit, capacity):
                         limit = caps + c  # the channel's cap is a link of its own, behind the real ones
-                    takes = max(times[kind[i] * rates + slowest[taken[i]]], value(cap, kind[i]))
+                    takes = max(times[kind[i] * rates + slowest[w]], value(cap, kind[i]))
                     if len(ready):
                         ready[i] = t
                     if far:
                         on[c], began[c] = i, begun
-                        if len(row_at):
+                        if changes is not None:
                             aim(
-                                c,
-                                taken[i],
-                                t,
-                                kind[i],
-                                size_of,
-                                cap,
-                                routes,
-                                service,
-                                rate_of,
-                                caps,
-                                paths,
-                                capacity,
-                                flow,
-                            )
+                                c, w, t, kind[i], size_of, cap, routes, service, rate_of, caps, paths, capacity, flow,
+                            )  # fmt: skip
                         else:
                             for e in range(far):
                                 path[c * width + e] = links[first + e]
@@ -796,7 +795,10 @@ def fair(
                     elif capacity[limit] > 0.0:
                         gone = t + takes
             if gone >= 0:
-                arrived = gone + away[taken[i]]
+                w = way[i]
+                if changes is not None:
+                    w = taken[i]
+                arrived = gone + away[w]
                 if len(sent):
                     sent[i], arrive[i] = gone, arrived
                 if after[i] >= 0:

@@ -47,7 +47,10 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
     """The switches that reduce for the algorithm of a scenario: those that reach every rank, or one in each group."""
-    if document.is_file(scenario.algorithm) or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group:
+    if (
+        document.is_file(scenario.algorithm)
+        or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
+    ):
         return topology.agents_for(places)
     groups = [registry.flat(group) for group in _groups(scenario, topology, places)]
     near = [topology.agents_for([places[rank] for rank in group])[:1] for group in groups]

@@ -56,12 +56,13 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Everything that happened in a run, and `about` it."""
+    """Everything that happened in a run, and `about` it. `ranks` are the processes of the ranks."""
 
-    tracks: list[Track]
-    arrows: list[Arrow]
-    counters: list[Counter]
+    tracks: Sequence[Track]
+    arrows: Sequence[Arrow]
+    counters: Sequence[Counter]
     about: Mapping[str, Any]
+    ranks: Sequence[str]
 
     @property
     def end_ps(self) -> int:

@@ -58,7 +58,8 @@ def of_collective(prediction: Prediction) -> Trace:
     drawn = Tracks(played, _kernels(prediction, played))
     chosen = {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": times}
     told = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes}
-    return Trace(drawn.tracks, drawn.arrows, drawn.counters, _about(scenario, prediction.time_ps, told | chosen))
+    about = _about(scenario, prediction.time_ps, told | chosen)
+    return Trace(drawn.tracks, drawn.arrows, drawn.counters, about, names[:n])
 
 
 def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def of_step(step: simulate.Step) -> Trace:
     drawn = Tracks(Played(program, timeline, names, list(owners)), streams.values())
     drawn.arrows += _behind(program, spots)
     told = {"engine": step.engine, "wire_bytes": step.totals.wire_bytes, **step.told}
-    return Trace(drawn.tracks, drawn.arrows, drawn.counters, _about(step.scenario, step.step_ps, told))
+    about = _about(step.scenario, step.step_ps, told)
+    return Trace(drawn.tracks, drawn.arrows, drawn.counters, about, names[:n])
 
 
 def _works(step: simulate.Step) -> list[int]:

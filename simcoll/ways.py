@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.changes import Changes
 from simcoll.model import NEVER, NONE, service_ps
 from simcoll.program import Program
 
 Array = NDArray[Any]
-NO_ROWS: Final[Array] = np.zeros(0, np.int32)
 
 
 class Ways:
@@ -96,17 +96,15 @@ class Ways:
         several = (first < last)[links]
         return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
 
-    def rows_by_link(self) -> tuple[Array, ...]:
+    def rows_of(self, changes: Changes) -> tuple[Array, ...]:
         """The changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
-        if not self.changes:
-            return NO_ROWS, NO_ROWS.astype(np.int64), NO_ROWS, NO_ROWS
-        changing = np.unique(self.changes.link)
-        link = np.append(changing, self.changes.link)
-        at = np.append(np.zeros(len(changing), np.int64), self.changes.at)
+        changing = np.unique(changes.link)
+        link = np.append(changing, changes.link)
+        at = np.append(np.zeros(len(changing), np.int64), changes.at)
         order = np.argsort(link, kind="stable")
         first = np.searchsorted(link[order], np.arange(self.links + 1)).astype(np.int32)
         rate = np.append(self.rate_of[changing], self.later)
-        turn = np.append(np.full(len(changing), NONE), self.changes.turn)
+        turn = np.append(np.full(len(changing), NONE), changes.turn)
         return first, at[order], rate[order].astype(np.int32), turn[order].astype(np.int32)
 
 

@@ -188,7 +188,11 @@ def test_a_ring(system: str, collective: str, n: int, protocol: Protocol, nbytes
         assert found.time_ps == longest
     else:  # the last loop carries less, the second slice an element less
         law.loops -= 1
-        assert law.once + law.ring_ps() <= found.time_ps <= longest + 2 * law.steps * law.loops + law.steps * service_ps(ITEM, law.speed)
+        assert (
+            law.once + law.ring_ps()
+            <= found.time_ps
+            <= longest + 2 * law.steps * law.loops + law.steps * service_ps(ITEM, law.speed)
+        )
 
 
 @settings(max_examples=80)

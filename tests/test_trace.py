@@ -39,6 +39,12 @@ POINTS = {
     "workload as NCCL": H100 + "profile: nccl-hopper\nmodel: {sharing: SHARING}\n"
     "workload: {template: ddp, bucket_cap: 1 MiB,\n"
     "  layers: [{parameters: 1 MiB, backward: 0.1 ms, forward: 0.05 ms, times: 4}]}\n",
+    "faults": STAR + "model: {sharing: SHARING}\ncollective: all_reduce\nalgorithm: ring\nsize: 1 MiB\nfaults:\n"
+    "  - {link: host1->switch, at: 5 us, kind: slow, factor: 3, until: 400 us}\n"
+    "  - {link: switch->host2, at: 20 us, kind: flap, down_for: 30 us, period: 100 us, times: 3}\n",
+    "a way around": "topology: {system: hgx-h100, nodes: 2}\nmodel: {sharing: SHARING}\ncollective: all_reduce\n"
+    "algorithm: ring\nsize: 4 MiB\nfaults:\n"
+    "  - {link: 'node1.nic0->*', at: 30 us, kind: down, on_failure: reroute, detection: 100 us}\n",
     "varied": STAR + "model: {sharing: SHARING}\ncollective: broadcast\nalgorithm: binomial\nsize: 8 KiB\n"
     "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}\nreplications: 3\n",
 }  # fmt: skip
@@ -190,6 +196,32 @@ def test_it_may_be_packed(tmp_path: Path) -> None:
         packed.append((tmp_path / name).read_bytes())
     assert packed[0] == packed[1]
     assert gzip.decompress(packed[0]).decode() == text
+
+
+@pytest.mark.parametrize("name", ["as NCCL", "workload"])
+def test_a_file_for_each_rank(name: str, tmp_path: Path) -> None:
+    """Where the file's name has {rank} in it each rank has its own, as torch.profiler writes it and HTA reads it: its
+    kernels and computations as in the whole, each with stream and number, and who it is."""
+    _, whole, _ = traced(tmp_path, POINTS[name].replace("SHARING", "fair"))
+    done = simcoll("run", tmp_path / "scenario.yaml", "--trace", tmp_path / "ranks/rank{rank}.json", "--quiet")
+    assert done.status == 0
+    processes = named(whole, "process")
+    ranks = sum(process.startswith("rank ") for process in processes.values())
+    assert len(list((tmp_path / "ranks").iterdir())) == ranks
+    for rank in range(ranks):
+        trace = json.loads((tmp_path / f"ranks/rank{rank}.json").read_text())
+        assert trace["distributedInfo"] == {"backend": "nccl", "rank": rank, "world_size": ranks}
+        found = [one for track in slices(trace).values() for one in track]
+        assert {one["cat"] for one in found} == {"kernel"}
+        assert len({one["args"]["correlation"] for one in found}) == len(found)
+        assert len({one["args"]["stream"] for one in found}) == len(slices(trace))
+        ran = [
+            one["name"]
+            for (pid, _), track in slices(whole).items()
+            for one in track
+            if processes[pid].startswith(f"rank {rank} ") and one["cat"] in ("kernel", "compute")
+        ]
+        assert [one["name"] for one in found] == ran
 
 
 @pytest.mark.parametrize(

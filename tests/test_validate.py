@@ -202,6 +202,34 @@ def test_what_a_device_does_is_taken_from_its_table(studies: Path):
     assert found.err.startswith(f"{table}: is no table of what a device does; ")
 
 
+def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
+    """Of steps that differ in the size of buckets only, the report names the quickest as measured and by the model, and
+    what following the model costs; the goal is of the worst."""
+    case = (
+        "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 1 GB/s, latency: 5 us}}\n"
+        "workload: {template: ddp, algorithm: ring, first_bucket: same, bucket_cap: [1 MiB, 2 MiB, 64 MiB],\n"
+        "  layers: [{parameters: 1 MiB, backward: 2 ms, times: 16}]}\n"
+    )
+    Path("validation/cases/steps.yaml").write_text(case, encoding="utf-8")
+    study = "title: Steps\nplace: lab\ncases: [{case: steps}]\ngoals: {bucket_regret: 10}\n"
+    Path("validation/studies/steps.yaml").write_text(study, encoding="utf-8")
+    times = [run_point(point)["time_us"] for point in load("validation/cases/steps.yaml")]
+    assert times[0] < times[1] < times[2]
+    columns = "collective,workload,ranks,size_bytes,time_us,workload.bucket_cap"
+
+    def carried_out(*measured_us: float) -> int:
+        rows = [f"workload,ddp,4,0,{t},{c}" for t, c in zip(measured_us, ("1 MiB", "2 MiB", "64 MiB"), strict=True)]
+        Path("validation/measured/steps.csv").write_text("\n".join([columns, *rows]) + "\n", encoding="utf-8")
+        return simcoll("validate", "steps", "--reuse").status
+
+    assert carried_out(*times) == 0
+    ratio = f"{max(times) / min(times):.2f}"
+    assert f"| steps, 4 ranks | 3 | {ratio} | 0.0 % | 1 MiB | 1 MiB | 0.0 % |" in report()
+    assert carried_out(1.2 * times[1], times[1], times[2]) == 1
+    assert "| 2 MiB | 1 MiB | 20.0 % |" in report()
+    assert Path("validation/plots/steps-bucket-sizes.png").exists()
+
+
 @pytest.mark.parametrize("name", ["small-gloo", pytest.param("small", marks=needs_root)])
 def test_a_small_study_runs_for_real(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two processes over loopback, and hosts on one switch: measured, predicted and reported in seconds; a second time

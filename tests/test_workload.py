@@ -292,6 +292,18 @@ def test_small_programs_add_up(template: str, calls: list[str], locals_: int) ->
     assert abs(found.step_ps - expected) <= US_100TH
 
 
+def test_two_streams_hide_half_of_the_latency() -> None:
+    """Gradients that are all there at once and take nothing but latency are reduced one after the other on one stream,
+    two by two on two, and all at once on as many as there are; on one bucket streams change nothing."""
+    small = [{"parameters": "4 B", "backward": "0 us", "times": 6}]
+    took = [step(ddp(layers=small, bucket_cap="none", streams=streams)).step_ps for streams in (1, 2, 3, 6)]
+    once = alone_ps("all_reduce", 4)
+    for took_ps, rounds in zip(took, (6, 3, 2, 1), strict=True):
+        assert took_ps == pytest.approx(rounds * once, rel=0.01)
+    whole = [step(ddp(bucket_cap="1 GiB", streams=streams)).step_ps for streams in (1, 2)]
+    assert whole[0] == whole[1]
+
+
 def test_groups_that_share_no_link_do_not_disturb_each_other() -> None:
     """Two pairs around a switch take what one takes; two operations over one pair of links take twice as long."""
     own = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import simcoll
-from simcoll.accuracy import join, scores
+from simcoll.accuracy import bucket_sizes, join, scores
 from simcoll.accuracy.studies import PLACES, Study
 from simcoll.accuracy.validate import Finding, Scored, machine
 from simcoll.errors import InputError
@@ -47,6 +48,7 @@ def goals(finding: Finding) -> list[Goal]:
     errors = scores.errors(one.point.error for one in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
     intervals = scores.intervals([one.point for one in _unseen(finding, held)]) or {}
+    steps = bucket_sizes.steps(finding.scored)
     asked = finding.study.goals
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
@@ -60,6 +62,7 @@ def goals(finding: Finding) -> list[Goal]:
         ("pairs of algorithms in order", asked.in_order, ranking.get("in_order"), _least),
         ("mean regret", asked.regret_mean, ranking.get("regret_mean"), _most),
         ("worst regret", asked.regret_worst, ranking.get("regret_worst"), _most),
+        ("worst regret of bucket sizes", asked.bucket_regret, bucket_sizes.worst_regret(steps), _most),
         ("times within 90 % intervals", asked.at_least, intervals.get("coverage"), _least),
         ("times within 90 % intervals", asked.at_most, intervals.get("coverage"), _most),
         ("mean width of intervals", asked.width, intervals.get("width"), _most),
@@ -143,6 +146,7 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _errors(finding)
     yield from _verdicts(finding)
     yield from _beside_library(finding)
+    yield from _bucket_sizes(finding)
     yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)
 
 
@@ -302,6 +306,23 @@ def _beside_library(finding: Finding) -> Iterator[str]:
     yield from _table(("algorithm", "ranks", *map(str, sizes)), rows)
 
 
+def _bucket_sizes(finding: Finding) -> Iterator[str]:
+    """Steps over the size of gradient buckets, and what the model advises."""
+    found = bucket_sizes.steps(finding.scored)
+    if not found:
+        return
+    yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
+    yield "size as measured, the size that the model advises, and what following it costs over the best.\n"
+    columns = ("steps", "sizes", "worst / best", "median error", "best", "advised", "costs")
+    yield from _table(
+        columns,
+        [
+            (s.name, len(s.caps), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
+            for s in found
+        ],
+    )
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
     yield f"| {' | '.join(columns)} |"
     yield f"|{'---|' * len(columns)}"
@@ -313,18 +334,23 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
 
 
 def _pictures(finding: Finding, folder: Path) -> list[Path]:
-    """Errors over the size, a panel for each case; rows without a size have none."""
+    """Errors over the size, a panel for each case; rows without a size have none. Steps over the size of buckets."""
     from simcoll.plot import save
+    from simcoll.plot.buckets import bucket_figure
     from simcoll.plot.residuals import residual_figure
 
     rows = [{**vars(one.point), "fitted": one.fitted, "case": one.case} for one in finding.scored]
-    path = folder / f"{finding.study.name}.png"
-    try:
-        figure = residual_figure(rows, by=_panels(finding.study))
-    except ValueError:
-        return []
-    save(figure, path)
-    return [path]
+    steps = [row for one in bucket_sizes.steps(finding.scored) for row in one.rows()]
+    wanted: dict[str, Callable[[], Any]] = {
+        finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
+        f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
+    }
+    found = []
+    for name, figure in wanted.items():
+        with contextlib.suppress(ValueError):  # nothing to draw
+            save(figure(), folder / f"{name}.png")
+            found.append(folder / f"{name}.png")
+    return found
 
 
 def _panels(study: Study) -> Sequence[str]:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from simcoll import config, registry, scenario, systems
 from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured import Row
+from simcoll.formats.measured import WORKLOAD, Row
 from simcoll.nccl.constants import Protocol, nearest
 from simcoll.profile import load_profile
 from simcoll.promises import OPERATORS
@@ -67,12 +67,13 @@ class Asking:
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
 
     def points(self, row: Row) -> list[Point]:
-        """The point of a row, or several if `sets` sweep; none for an algorithm that is not known here.
+        """The point of a row, or several if `sets` sweep; none for an algorithm that is not known here, nor for a
+        workload, of which a row does not tell enough.
 
         Raises InputError for rows and `sets` that make no point.
         """
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
-        if algorithm.partition("(")[0] not in ("auto", *registry.names(row.collective)):
+        if row.collective == WORKLOAD or algorithm.partition("(")[0] not in ("auto", *registry.names(row.collective)):
             return []
         keys: dict[str, Any] = {
             "name": f"system={self.name}",

@@ -44,7 +44,8 @@ class Goals(Model):
     """What a study is to reach, in percent; `at_least` and `at_most` bound the share of times within 90 % intervals.
 
     `median`, `p95`, `mape`: of absolute errors on rows that were not fitted; the median may also be `spreads` times the
-    spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`.
+    spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`; `bucket_regret`:
+    the worst of `bucket_sizes`.
     """
 
     median: Percent | None = None
@@ -54,6 +55,7 @@ class Goals(Model):
     in_order: Percent | None = None
     regret_mean: Percent | None = None
     regret_worst: Percent | None = None
+    bucket_regret: Percent | None = None
     at_least: Percent | None = None
     at_most: Percent | None = None
     width: Percent | None = None

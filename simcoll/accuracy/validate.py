@@ -65,7 +65,7 @@ class Material:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A row with its prediction by the fitted profile."""
+    """A row with its prediction by the fitted profile; `swept` are the keys that its scenario swept."""
 
     case: str
     point: join.Point
@@ -73,6 +73,7 @@ class Scored:
     spread: float | None
     fit: str
     suspicious: bool
+    swept: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +311,8 @@ def _scored(materials: Sequence[Material], profile: str, label: str) -> Iterator
                 raise InputError(f"{material.used.name}: {predicted['status']}", "leave such points out of the case")
             spread = row.others.get("spread")
             told = float(spread) if spread else None
-            yield Scored(material.used.name, found[0], fitted, told, label, id(row) in odd)
+            swept = {column: text for column, text in row.others.items() if "." in column}
+            yield Scored(material.used.name, found[0], fitted, told, label, id(row) in odd, swept)
 
 
 def machine() -> str:

@@ -70,8 +70,13 @@ def ring_unchunked(request: Request) -> Iterator[Part]:
 
 
 @register(
-    "all_gather", "ring", chunks=_chunks, cost="(n - 1) * (alpha + beta * m / n)", library=True, rotation=_around,
-    options=SLICES
+    "all_gather",
+    "ring",
+    chunks=_chunks,
+    cost="(n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=_around,
+    options=SLICES,
 )
 def ring_all_gather(request: Request) -> Iterator[Part]:
     """Every block is passed on around the ring: n−1 steps of one block a rank."""

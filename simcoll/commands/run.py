@@ -202,12 +202,17 @@ def _varying(found: Sequence[Any]) -> list[str]:
 
 
 def _write_trace(file: Path, point: Point) -> None:
+    """One file, or where its name has `{rank}` in it one for each rank."""
     from simcoll.formats.outputs import chrome
     from simcoll.results import write_atomically
     from simcoll.tracing import trace_of
 
-    text = chrome.dump(trace_of(point))
-    write_atomically(file, chrome.packed(text) if file.suffix == ".gz" else text)
+    trace = trace_of(point)
+    apart = "{rank}" in file.name
+    for rank in range(len(trace.ranks)) if apart else (None,):
+        text = chrome.dump(trace, rank)
+        path = file.with_name(file.name.replace("{rank}", str(rank)))
+        write_atomically(path, chrome.packed(text) if file.suffix == ".gz" else text)
 
 
 def _write_report(file: Path, rows: Rows, points: Sequence[Point], scenario: str, command: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll import kernel
+from simcoll.changes import Changes
 from simcoll.compiled import Loops, choose
 from simcoll.model import NEVER, NONE, too_late
 from simcoll.program import Program, blocking_predecessors
@@ -102,7 +103,7 @@ class _Run:
         self.give, self.fill = loops.give, loops.fill
         self.ways = Ways(program)
         self.opened, self.done = self.zeros(0, 0)  # of tasks
-        self.taken = self.give(program.way.copy() if program.changes else program.way)  # the way of each transfer
+        self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
 
     # --- what the kernel is given ---
 
@@ -243,12 +244,10 @@ class _Run:
     def sides(self) -> int:
         return int(self.program.side.max(initial=-1)) + 1
 
-    def turns(self) -> tuple[Any, ...]:
+    def turns(self, changes: Changes) -> tuple[Any, ...]:
         """When each turn is, the way in force since then, how many ways there are, and the way that each transfer
         takes."""
-        changes = self.program.changes
-        turns, force = (changes.turns, changes.force) if changes else (NO_TIMES, NO_INDICES.reshape(1, 0))
-        return *self.gives(turns, force.ravel()), force.shape[1], self.taken
+        return *self.gives(changes.turns, changes.force.ravel()), changes.force.shape[1], self.taken
 
     def went(self, hops: tuple[Any, ...]) -> tuple[Any, ...]:
         """The intervals of hops as the ways lie end to end that transfers took."""
@@ -279,18 +278,24 @@ class _Run:
     def fifo(self) -> _Outcome:
         out, hops, (graph, after, pending) = self.out(), self.hops(), self.graph()
         state, go = self.start(pending, out)
-        told = self.fill(self.count if self.program.changes else 0, 0)
         ended, latest = self.loops.run.fifo(
             (*self.plan(), after), self.costs(), self.routes(), self.give(self.ways.follows()), self.net(),
             graph, self.steps(), go, state, self.zeros(len(self.program.bandwidths), self.sides()), out, hops,
-            self.heap(self.count), (*self.changes(), told),
+            self.heap(self.count), self.by_link(self.program.changes) if self.program.changes else None,
         )  # fmt: skip
         return self.outcome(ended, latest, (*out, *self.went(hops)[:2]))
 
-    def changes(self) -> tuple[Any, ...]:
-        """Rows by link, turns, the bandwidth of each rate and the bytes of each size."""
+    def in_time(self, changes: Changes) -> tuple[Any, ...]:
+        """Rows in order of time, turns, the bandwidth of each rate, and the rate of each link, which will change."""
+        ways = self.ways
+        rows = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
+        return self.gives(*rows), self.turns(changes), *self.gives(ways.rates.astype(np.float64), ways.rate_of.copy())
+
+    def by_link(self, changes: Changes) -> tuple[Any, ...]:
+        """Rows by link, turns, the bandwidth of each rate, the bytes of each size, and which transfers were sent."""
         rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
-        return self.gives(*self.ways.rows_by_link()), self.turns(), *self.gives(rates, sizes)
+        told = self.fill(self.count, 0)
+        return self.gives(*self.ways.rows_of(changes)), self.turns(changes), *self.gives(rates, sizes), told
 
     def fair(self) -> _Outcome:
         program, give, fill, ways = self.program, self.give, self.fill, self.ways
@@ -309,9 +314,6 @@ class _Run:
         rows = (fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0))
         found = (fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0))
         levels = (give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0))
-        in_time: tuple[Array, ...] = (NO_INDICES, NO_TIMES, NO_INDICES, NO_INDICES)
-        if changes := program.changes:
-            in_time = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
         bound = min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()])
         flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE))
         ended, latest = self.loops.run.fair(
@@ -322,7 +324,7 @@ class _Run:
             graph, self.steps(), go, state, self.zeros(self.sides())[0], out, ready,
             paths, rows, found, levels, bound, flow, (*each(links, 0), fill(links, 0)),
             self.heap(self.count), self.heap(flows, tracked=True),
-            (self.gives(*in_time), self.turns(), *self.gives(ways.rates.astype(np.float64), ways.rate_of.copy())),
+            self.in_time(program.changes) if program.changes else None,
         )  # fmt: skip
         if self.keep != "hops":
             return self.outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))

@@ -5,6 +5,7 @@ Colours are of Paul Tol's schemes, as in plots.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -18,9 +19,9 @@ _CHUNKS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA337
 _KINDS: Final = {"kernel": "#555555", "compute": "#999933", "launch": "#DDCC77", "memory": "#BBBBBB", "copy": "#BBBBBB"}
 _CAUSES: Final = (
     "#332288", "#CC6677", "#DDCC77", "#88CCEE", "#44AA99", "#117733", "#999933", "#AA4499", "#BBBBBB", "#228833",
-    "#882255", "#EE7733", "#997700", "#33BBEE",
+    "#882255", "#EE7733", "#997700", "#33BBEE", "#663333", "#9988DD",
 )  # fmt: skip
-CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, _CAUSES, strict=False))
+CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, itertools.cycle(_CAUSES), strict=False))
 
 
 def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[str, str]:
@@ -33,20 +34,16 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[str, str]:
     longest = list(path)
     if len(longest) <= most:
         tracks = [Track(PATH, "", longest), *tracks]
+    order = {process: place for place, process in enumerate(dict.fromkeys(track.process for track in tracks))}
     names: dict[str, int] = {}
     colors: dict[str, int] = {}
     told = [
         {"p": track.process, "n": track.name, "s": _numbers(track.slices, names, colors)}
-        for track in sorted(tracks, key=lambda track: _rank(track, tracks))
+        for track in sorted(tracks, key=lambda track: order[track.process])
     ]
     return json.dumps(
         {"end": trace.end_ps, "tracks": told, "names": list(names), "colors": list(colors)}, separators=(",", ":")
     ), note
-
-
-def _rank(track: Track, tracks: Sequence[Track]) -> int:
-    """Tracks of a process stand together, in the order in which processes come."""
-    return next(place for place, one in enumerate(tracks) if one.process == track.process)
 
 
 def _few(trace: Trace, most: int) -> tuple[list[Track], str]:

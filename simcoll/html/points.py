@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcoll import explanation, pictures, tracing
 from simcoll.analysis.links import busy
-from simcoll.errors import SimcollError
+from simcoll.errors import InputError, SimcollError
 from simcoll.html.images import image
 from simcoll.html.lanes import CAUSE_COLORS, path_slices, timeline
 from simcoll.html.tables import badge, interval, table
@@ -19,7 +19,6 @@ from simcoll.workload.simulate import Step
 
 MOST: Final = 6  # points that are shown so closely
 SLICES: Final = 8_000  # of all timelines together: more make the file large, and its script slow
-MESSAGES: Final = 100_000  # of a point that is shown so closely
 _KEYS: Final = (
     "Drag or ← → to move, + and − (or Ctrl and the wheel) to zoom, 0 for all; "
     "↑ ↓ choose a lane, comma and full stop a slice."
@@ -37,7 +36,7 @@ def closely(scenarios: Sequence[Scenario]) -> Iterator[str]:
     most = SLICES // max(2, len(found[:MOST]))
     for number, scenario in enumerate(found[:MOST]):
         try:
-            yield _point(subject(scenario), number == 0, most)
+            yield _point(subject(scenario), number == 0, most, undisturbed=scenario.replications is not None)
         except SimcollError as error:
             yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
     if len(found) > MOST:
@@ -58,13 +57,14 @@ def _named(scenario: Scenario) -> str:
     return f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}"
 
 
-def _point(found: Subject, unfolded: bool, most: int) -> str:
+def _point(found: Subject, unfolded: bool, most: int, undisturbed: bool) -> str:
     why = explanation.explained(found, what_if=False)
     row, took = found.row, format_duration(found.time_ps).replace("us", "µs")
     held = f", {interval(row)} us with 90 %" if interval(row) else ""
     head = f"{escape(_named(found.scenario))}: {escape(took)} {badge(row.get('confidence'))}{escape(held)}"
     parts = [
         f'<details class="point"{" open" if unfolded else ""}><summary>{head}</summary>',
+        *(['<p class="note">As it runs undisturbed.</p>'] if undisturbed else []),
         "<h3>Critical path by cause</h3>",
         _bar(why["causes"]),
         table(["time_us", "share", "cause", "where"], why["places"][: explanation.SHOWN]),
@@ -99,10 +99,11 @@ def _meaning(causes: Sequence[dict[str, Any]]) -> str:
 
 def _timeline(found: Subject, most: int) -> str:
     """Numbers that the page's script draws; why there are none, if so."""
-    if (messages := found.totals.messages) > MESSAGES:
-        return f'<p class="note">{messages:,} messages are too many to show here ({MESSAGES:,} at most).</p>'
     ran = found.ran
-    trace = tracing.of_step(ran) if isinstance(ran, Step) else tracing.of_collective(ran)
+    try:
+        trace = tracing.of_step(ran) if isinstance(ran, Step) else tracing.of_collective(ran)
+    except InputError as error:
+        return f'<p class="note">{escape(str(error))}</p>'
     data, note = timeline(trace, path_slices(found.parts()), most)
     buttons = "".join(
         f'<button type="button" data-do="{do}" aria-label="{label}">{sign}</button>' for do, sign, label in _TOOLS

@@ -20,7 +20,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 // --- timelines: numbers as lanes on a canvas ---
 
-const ROW = 18, GUTTER = 190, AXIS = 24, FONT = "11px system-ui, Arial, sans-serif";
+const ROW = 18, AXIS = 24, FONT = "11px system-ui, Arial, sans-serif";
 const tip = document.getElementById("tip");
 
 function duration(ps, digits = 4) {
@@ -67,9 +67,10 @@ class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.lanes.parentElement);
   }
 
+  get gutter() { return Math.min(190, 0.36 * this.width); }  // where names of lanes stand
   get width() { return this.lanes.parentElement.clientWidth; }
-  time(event) { return this.from + (event.offsetX - GUTTER) / (this.width - GUTTER) * (this.to - this.from); }
-  x(ps) { return GUTTER + (ps - this.from) / (this.to - this.from) * (this.width - GUTTER); }
+  time(event) { return this.from + (event.offsetX - this.gutter) / (this.width - this.gutter) * (this.to - this.from); }
+  x(ps) { return this.gutter + (ps - this.from) / (this.to - this.from) * (this.width - this.gutter); }
 
   view(from, to) {
     const span = Math.min(Math.max(to - from, 20), this.end);
@@ -146,7 +147,7 @@ class Timeline {
 
   move(event) {
     if (this.held) {
-      const by = (this.held.x - event.offsetX) / (this.width - GUTTER) * (this.held.to - this.held.from);
+      const by = (this.held.x - event.offsetX) / (this.width - this.gutter) * (this.held.to - this.held.from);
       this.view(this.held.from + by, this.held.to + by);
       tip.hidden = true;
       return;
@@ -161,8 +162,8 @@ class Timeline {
 
   at(event) {
     const track = Math.floor(event.offsetY / ROW);
-    if (event.offsetX < GUTTER || !this.tracks[track]) return null;
-    const time = this.time(event), slack = 2 * (this.to - this.from) / (this.width - GUTTER);
+    if (event.offsetX < this.gutter || !this.tracks[track]) return null;
+    const time = this.time(event), slack = 2 * (this.to - this.from) / (this.width - this.gutter);
     const slice = this.tracks[track].slices.findIndex(one => one.end + slack >= time);
     const found = this.tracks[track].slices[slice];
     return found && found.begin - slack <= time ? [track, slice] : null;
@@ -177,11 +178,12 @@ class Timeline {
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.font = FONT;
     context.textBaseline = "middle";
+    this.letter = context.measureText("chunk 10 from rank 7").width / 20;
     return context;
   }
 
   draw() {
-    if (this.width < GUTTER + 50) return;  // it is folded
+    if (this.width < this.gutter + 50) return;  // it is folded
     const style = getComputedStyle(document.documentElement);
     const color = name => style.getPropertyValue(name).trim();
     const ticks = this.ticks();
@@ -208,19 +210,19 @@ class Timeline {
     if (opens && number) this.line(context, 0, top, this.width, top);
     context.save();
     context.beginPath();
-    context.rect(GUTTER, top, this.width - GUTTER, ROW);
+    context.rect(this.gutter, top, this.width - this.gutter, ROW);
     context.clip();
     track.slices.forEach((one, place) => this.slice(context, one, top, this.chosen && this.chosen[0] === number && this.chosen[1] === place, color));
     context.restore();
     context.fillStyle = color("--ground");
-    context.fillRect(0, top + 1, GUTTER - 4, ROW - 2);
+    context.fillRect(0, top + 1, this.gutter - 4, ROW - 2);
     context.fillStyle = color(opens ? "--ink" : "--soft");
-    context.fillText(opens ? `${track.process} ${track.name}` : `    ${track.name}`, 4, top + ROW / 2, GUTTER - 12);
+    context.fillText(opens ? `${track.process} ${track.name}` : `    ${track.name}`, 4, top + ROW / 2, this.gutter - 12);
   }
 
   slice(context, one, top, chosen, color) {
     const left = this.x(one.begin), right = this.x(one.end);
-    if (right < GUTTER || left > this.width) return;
+    if (right < this.gutter || left > this.width) return;
     const width = Math.max(right - left - (right - left > 3 ? 0.5 : 0), 0.7);
     context.fillStyle = this.colors[one.color];
     context.fillRect(left, top + 2, width, ROW - 4);
@@ -230,15 +232,15 @@ class Timeline {
       context.strokeRect(left, top + 2, width, ROW - 4);
       context.lineWidth = 0.5;
     }
-    const shown = Math.min(right, this.width) - Math.max(left, GUTTER);
+    const shown = Math.min(right, this.width) - Math.max(left, this.gutter);
     if (shown < 30) return;
-    const text = this.names[one.name], room = Math.floor((shown - 6) / 5.6);
+    const text = this.names[one.name], room = Math.floor((shown - 8) / this.letter);
     context.fillStyle = ink(this.colors[one.color]);
-    context.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(left, GUTTER) + 3, top + ROW / 2 + 0.5);
+    context.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(left, this.gutter) + 3, top + ROW / 2 + 0.5);
   }
 
   ticks() {
-    const wanted = (this.to - this.from) / Math.max(2, (this.width - GUTTER) / 110);
+    const wanted = (this.to - this.from) / Math.max(2, (this.width - this.gutter) / 110);
     const power = 10 ** Math.floor(Math.log10(wanted)), step = [1, 2, 5, 10].find(times => times * power >= wanted) * power;
     const found = [];
     for (let at = Math.ceil(this.from / step) * step; at <= this.to; at += step) found.push(at);

@@ -77,7 +77,8 @@ def _results(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
         for word in dict.fromkeys(_worth(row) for row in rows if row["status"] == "ok")
     )
     sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
-    return f'<p>{count}. A click on a name sorts.</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
+    hint = '<span class="screen">A click on a name sorts.</span>'
+    return f'<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
 def _plots(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:

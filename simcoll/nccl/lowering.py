@@ -100,7 +100,9 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
     nics = ring.channels * ring.inter / nic if nic else 1.0
-    return Lowered(dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place)), scenario, rated, frozenset(inner), path)
+    return Lowered(
+        dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place)), scenario, rated, frozenset(inner), path
+    )
 
 
 def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:

@@ -8,26 +8,48 @@ nanosecond, and its arguments `begin_ps` and `end_ps` keep the picoseconds.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from simcoll.trace import Arrow, Spot, Trace
+from simcoll.trace import Arrow, Spot, Trace, Track
 
 _SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # the order of events of one instant: an arrow ends after it begins
+ON_GPU: Final = ("kernel", "compute")
+FIRST_STREAM: Final = 7  # number of the stream on which PyTorch computes
 IN_USE: Final = "bandwidth in use"  # the process of the counters
 
 
-def dump(trace: Trace) -> str:
-    """The trace as one JSON object, an event a line, in order of time; the same trace gives the same text."""
+def dump(trace: Trace, rank: int | None = None) -> str:
+    """The trace as one JSON object, an event a line, in order of time; the same trace gives the same text. With a
+    `rank` it is what that rank's GPU does, as Kineto writes it."""
+    trace = trace if rank is None else _of_rank(trace, rank)
     pids = {name: number for number, name in enumerate(dict.fromkeys(t.process for t in trace.tracks), start=1)}
     first = len(pids) + 2  # numbers of threads are nobody else's: 0 is the kernel's, a process's its main thread's
     tids = [(pids[track.process], number) for number, track in enumerate(trace.tracks, start=first)]
     named = list(_names(trace, pids, tids))
     events = sorted(_events(trace, tids, pids), key=lambda event: event[:2])
     lines = ",\n".join([*named, *(text for *_, text in events)])
-    head = {"schemaVersion": 1, "displayTimeUnit": "ns", "otherData": trace.about}
+    head: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns", "otherData": trace.about}
+    if rank is not None:
+        head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": len(trace.ranks)}
     return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _of_rank(trace: Trace, rank: int) -> Trace:
+    """The streams of a rank alone: what runs on its GPU are kernels, each with its stream and a number of its own."""
+    tracks, number = list[Track](), itertools.count(1)
+    for track in trace.tracks:
+        if track.process == trace.ranks[rank] and any(one.kind in ON_GPU for one in track.slices):
+            of = {"stream": FIRST_STREAM + len(tracks), "device": rank}
+            kernels = [
+                one._replace(kind="kernel", args={**one.args, **of, "correlation": next(number)})
+                for one in track.slices
+                if one.kind in ON_GPU
+            ]
+            tracks.append(Track(track.process, track.name, kernels))
+    return Trace(tracks, [], [], trace.about, trace.ranks)
 
 
 def packed(text: str) -> bytes:
@@ -36,7 +58,7 @@ def packed(text: str) -> bytes:
 
 
 def _names(trace: Trace, pids: dict[str, int], tids: list[tuple[int, int]]) -> Iterator[str]:
-    for name, pid in [*pids.items(), (IN_USE, len(pids) + 1)]:
+    for name, pid in [*pids.items(), *([(IN_USE, len(pids) + 1)] if trace.counters else [])]:
         for what, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": pid})):
             yield json.dumps({"ph": "M", "pid": pid, "tid": 0, "name": what, "args": args})
     for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
