@@ -328,9 +328,9 @@ def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
 def test_what_nccl_would_choose(system: str, nodes: int, ranks: int, version: str) -> None:
     """A row says the algorithm and protocol that `simcoll tune` says for that release, of those that are modelled."""
     told = simcoll(
-        "tune", system, "--nodes", nodes, "--ranks", ranks, "--version", version, "--algo", "ring;allreduce:tree,ring,nvls,nvlstree;"
-        "allgather:ring,nvls;reducescatter:ring,nvls", "--json"
-    ).json  # fmt: skip
+        *("tune", system, "--nodes", nodes, "--ranks", ranks, "--version", version),
+        *("--algo", "ring;allreduce:tree,ring,nvls,nvlstree;allgather:ring,nvls;reducescatter:ring,nvls", "--json"),
+    ).json
     ours = {"ring": "ring", "tree": "chain_tree", "nvls": "nvls", "nvls_tree": "nvls_tree"}
     seen = set()
     for choice in told["choice"]:

@@ -39,7 +39,7 @@ def nvls_reduce_scatter(request: Request) -> Iterator[Part]:
 
 
 def _heads(request: Request) -> int:
-    return request.equal_groups()[0].size
+    return int(request.equal_groups()[0].size)
 
 
 @register(
@@ -53,7 +53,7 @@ def _heads(request: Request) -> int:
     library=True,
 )
 def nvls_tree(request: Request) -> Iterator[Part]:
-    """The switch of each group reduces, each rank taking a part of the sum across by a binary tree; groups of equal size.
+    """The switch of each group reduces, each rank takes a part of the sum across by a binary tree; equal groups.
 
     Parts go by two trees in turn, of which a leaf of one is an inner group of the other; the switches multicast what
     comes back. As NCCL's NVLSTree: 4 + 2⌈log2 g⌉ steps.

@@ -37,9 +37,9 @@ SLICE: Final = 32 << 10  # bytes, the least in Simple
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
 NVLS_TREE_LOOPS: Final = 4  # on their way at once, each part of a loop on a channel of its own
-_NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
-
-_NVLS_TREE_LESS: Final = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
+# Below so many chunks a channel and head: at most so many bytes each.
+_NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
+_NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Call:
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        return {"o_send": block.slice, "o_recv": self._handled(block, self.step) // pieces}
+        return {"o_send": block.slice, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, Any]:
         """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
@@ -180,6 +180,12 @@ class Call:
         """What its blocks cost."""
         found: Block = getattr(costs, self.kind)
         return found
+
+    @property
+    def _split(self) -> float:
+        """How much longer blocks of trees take in LL: 70 % of their threads reduce upwards, the others, who then take
+        1 / 0.3, broadcast downwards; here both are turns of one receiver, with half of that each."""
+        return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""

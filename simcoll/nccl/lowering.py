@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,13 +30,14 @@ PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A call on the ranks of a point, on links as rated. `inner` are the kinds of links between ranks of a node, `path`
-    the links of a message."""
+    the links of a message, `nodes` the ranks of each."""
 
     call: Call
     scenario: Scenario
     rated: Topology
     inner: frozenset[str]
     path: tuple[Link, ...]
+    nodes: tuple[tuple[int, ...], ...]
 
     def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines."""
@@ -51,7 +52,7 @@ class Lowered:
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
         changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
-        return self.scenario.model_copy(update={**changed, "model": spec, "profile": PLAIN})
+        return self.scenario.model_copy(update={**changed, "groups": self.nodes, "model": spec, "profile": PLAIN})
 
     def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
         """What a channel has of a link, in B/s."""
@@ -100,9 +101,12 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
     nics = ring.channels * ring.inter / nic if nic else 1.0
-    return Lowered(
-        dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place)), scenario, rated, frozenset(inner), path
-    )
+    of_node: dict[int | None, list[int]] = defaultdict(list)
+    for rank, place in enumerate(places):
+        of_node[rated.node_of(place)].append(rank)
+    nodes = tuple(map(tuple, of_node.values()))
+    made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place))
+    return Lowered(made, scenario, rated, frozenset(inner), path, nodes)
 
 
 def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
@@ -129,7 +133,7 @@ def _theirs(scenario: Scenario) -> Any:
     if scenario.algorithm == "auto":
         return "auto"
     known = [(theirs, ours) for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective]
-    names = {**{ours: theirs for theirs, ours in known}, **{theirs: theirs for theirs, _ in known}}
+    names = dict([(ours, theirs) for theirs, ours in known] + [(theirs, theirs) for theirs, _ in known])
     if scenario.algorithm not in names:
         raise RefusedError(f"NCCL has no {scenario.algorithm} for {scenario.collective}; it has {', '.join(names)}")
     return names[scenario.algorithm]
