@@ -24,23 +24,29 @@ from simcoll.workload import simulate
 MOST: Final = 300_000  # transfers and links that they cross: more take long to write, and viewers long to open
 
 
-def trace_of(point: Point) -> Trace:
-    """Everything that happens in a point; one with replications is run undisturbed.
+def trace_of(point: Point, transfers: bool = True) -> Trace:
+    """Everything that happens in a point, or without `transfers` what streams do; one with replications is run
+    undisturbed.
 
     Raises InputError for a point that is too large or that is several calls, and what a simulation raises.
     """
     if point.scenario.workload:
-        return of_step(simulate.simulate(point))
-    return of_collective(predict(point))
+        return of_step(simulate.simulate(point), transfers)
+    return of_collective(predict(point), transfers)
 
 
-def _check(slices: int) -> None:
-    if slices > MOST:
+def crossings(program: Program) -> int:
+    """Transfers, and links that they cross."""
+    return len(program) + int(np.diff(program.routes.hop)[program.way].sum())
+
+
+def _check(program: Program) -> None:
+    if (slices := crossings(program)) > MOST:
         what = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
         raise InputError(what, "take fewer ranks, a smaller size or larger chunks")
 
 
-def of_collective(prediction: Prediction) -> Trace:
+def of_collective(prediction: Prediction, transfers: bool = True) -> Trace:
     """A collective: on each rank its launch and its kernel, and below them what its channels send and receive.
 
     Of a call as NCCL makes it one channel is there, whose transfers stand for those of all.
@@ -48,17 +54,18 @@ def of_collective(prediction: Prediction) -> Trace:
     scenario, lowered = prediction.scenario, prediction.lowered
     if scenario.measure.buckets > 1 and not scenario.measure.async_op:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
-    times = lowered.call.channels if lowered else 1
-    _check(prediction.totals.messages // times)
-    program = prediction.program
-    _check(len(program) + len(program.hops.links))
+    program, times = prediction.program, lowered.call.channels if lowered else 1
+    if transfers:
+        _check(program)
     n, streams = prediction.source.n, [""] * (int(program.channel.max(initial=-1)) + 1)
     names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
     played = Played(program, prediction.timeline, names, streams, prediction.launch_ps, times)
-    drawn = Tracks(played, _kernels(prediction, played))
     chosen = {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": times}
     told = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes}
-    about = _about(scenario, prediction.time_ps, told | chosen)
+    kernels, about = _kernels(prediction, played), _about(scenario, prediction.time_ps, told | chosen)
+    if not transfers:
+        return Trace(kernels, [], [], about, names[:n])
+    drawn = Tracks(played, kernels)
     return Trace(drawn.tracks, drawn.arrows, drawn.counters, about, names[:n])
 
 
@@ -103,11 +110,11 @@ def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int],
     return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, name, protocol)
 
 
-def of_step(step: simulate.Step) -> Trace:
+def of_step(step: simulate.Step, transfers: bool = True) -> Trace:
     """A workload: on each rank a track for each stream, and below them what is sent and received."""
-    _check(step.totals.messages)
     program, n = step.program, step.plan.n
-    _check(len(program) + len(program.hops.links) + len(step.rank))
+    if transfers:
+        _check(program)
     names = [f"rank {rank} ({device})" for rank, device in enumerate(step.devices)]
     names += [f"switch {n + number}" for number in range(program.schedule.agents)]
     timeline, works, tasks = step.timeline(), _works(step), program.tasks
@@ -125,12 +132,13 @@ def of_step(step: simulate.Step) -> Trace:
     for rank, work, kind, opened, done in when:
         key = rank, step.plan.works[work].stream
         spots.append(Spot(number[key], streams[key].add(Slice(opened, done, *_doing(step, work, rank, kind)))))
-    owners = ("" if task == NONE else step.plan.works[works[task]].stream for task in tasks.channel.tolist())
-    drawn = Tracks(Played(program, timeline, names, list(owners)), streams.values())
-    drawn.arrows += _behind(program, spots)
     told = {"engine": step.engine, "wire_bytes": step.totals.wire_bytes, **step.told}
-    about = _about(step.scenario, step.step_ps, told)
-    return Trace(drawn.tracks, drawn.arrows, drawn.counters, about, names[:n])
+    behind, about = _behind(program, spots), _about(step.scenario, step.step_ps, told)
+    if not transfers:
+        return Trace(list(streams.values()), behind, [], about, names[:n])
+    owners = ["" if task == NONE else step.plan.works[works[task]].stream for task in tasks.channel.tolist()]
+    drawn = Tracks(Played(program, timeline, names, owners), streams.values())
+    return Trace(drawn.tracks, [*drawn.arrows, *behind], drawn.counters, about, names[:n])
 
 
 def _works(step: simulate.Step) -> list[int]:

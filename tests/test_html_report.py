@@ -16,7 +16,9 @@ import browser
 import pytest
 from command import simcoll
 
+from simcoll.html.lanes import timeline
 from simcoll.html.points import script_text
+from simcoll.trace import Slice, Trace, Track
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 LOADS = {"src", "href", "srcset", "action", "poster", "data", "xlink:href"}
@@ -232,3 +234,25 @@ def test_it_works_in_a_browser(scheme: Any, tmp_path: Path) -> None:
 def width(view: list[float]) -> float:
     """How much time it shows."""
     return view[1] - view[0]
+
+
+def test_what_is_too_large_is_cut() -> None:
+    """As much of a trace is shown as there is room for: first links go, then transfers, then the last ranks."""
+    ranks = [f"rank {rank}" for rank in range(3)]
+    kinds = {"stream": "kernel", "channel 0": "send", "receives": "receive"}
+    args = {"chunk": 0, "bytes": 8, "step": 0}
+    tracks = [
+        Track(rank, name, [Slice(at, at + 1, "it", kind, args) for at in range(10)])
+        for rank in ranks
+        for name, kind in kinds.items()
+    ]
+    tracks.append(Track("links", "a->b", [Slice(at, at + 1, "it", "link", args) for at in range(10)]))
+    trace = Trace(tracks, [], [], {}, ranks)
+    shown = {}
+    for most in (100, 99, 90, 89, 30, 29, 10, 9):
+        data, note = timeline(trace, [], most)
+        shown[most] = len(json.loads(data)["tracks"]) - 1, bool(note)  # and the path's
+    assert shown == {
+        100: (10, False), 99: (9, True), 90: (9, True), 89: (3, True),
+        30: (3, True), 29: (2, True), 10: (1, True), 9: (0, True),
+    }  # fmt: skip

@@ -207,8 +207,8 @@ def _write_trace(file: Path, point: Point) -> None:
     from simcoll.results import write_atomically
     from simcoll.tracing import trace_of
 
-    trace = trace_of(point)
     apart = "{rank}" in file.name
+    trace = trace_of(point, transfers=not apart)
     for rank in range(len(trace.ranks)) if apart else (None,):
         text = chrome.dump(trace, rank)
         path = file.with_name(file.name.replace("{rank}", str(rank)))

@@ -15,6 +15,7 @@ from simcoll.subject import ALL_CAUSES
 from simcoll.trace import Slice, Trace, Track
 
 PATH: Final = "critical path"
+LEFT_OUT: Final = "Transfers are left out here: there are too many."
 _CHUNKS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB", "#EE7733")
 _KINDS: Final = {"kernel": "#555555", "compute": "#999933", "launch": "#DDCC77", "memory": "#BBBBBB", "copy": "#BBBBBB"}
 _CAUSES: Final = (
@@ -50,16 +51,22 @@ def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
     """As many tracks as can be shown: all; or those of ranks; or streams alone; or those of the first ranks."""
     ranks = [track for track in trace.tracks if track.process != LINKS]
     streams = [track for track in ranks if not {"send", "receive", "copy"} & {one.kind for one in track.slices}]
-    first = list(dict.fromkeys(track.process for track in streams))[:8]
     for tracks, note in (
         (trace.tracks, ""),
         (ranks, "Links are left out here: there are too many transfers."),
-        (streams, "Transfers are left out here: there are too many."),
-        ([track for track in streams if track.process in first], "Only the streams of the first ranks are shown here."),
+        (streams, LEFT_OUT),
     ):
-        if sum(len(track.slices) for track in tracks) <= most:
+        if _slices(tracks) <= most:
             return list(tracks), note
+    for count in range(len(trace.ranks), 0, -1):
+        first = [track for track in streams if track.process in trace.ranks[:count]]
+        if _slices(first) <= most:
+            return first, f"Only the streams of the first {count} of {len(trace.ranks)} ranks are shown here."
     return [], "There is too much to show here."
+
+
+def _slices(tracks: Sequence[Track]) -> int:
+    return sum(len(track.slices) for track in tracks)
 
 
 def _numbers(slices: Sequence[Slice], names: dict[str, int], colors: dict[str, int]) -> list[int]:

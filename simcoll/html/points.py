@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from simcoll import explanation, pictures, tracing
 from simcoll.analysis.links import busy
-from simcoll.errors import InputError, SimcollError
+from simcoll.errors import SimcollError
 from simcoll.html.images import image
-from simcoll.html.lanes import CAUSE_COLORS, path_slices, timeline
+from simcoll.html.lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
 from simcoll.html.tables import badge, interval, table
 from simcoll.scenario import Scenario
 from simcoll.subject import ALL_CAUSES, Subject, subject
@@ -98,13 +98,11 @@ def _meaning(causes: Sequence[dict[str, Any]]) -> str:
 
 
 def _timeline(found: Subject, most: int) -> str:
-    """Numbers that the page's script draws; why there are none, if so."""
-    ran = found.ran
-    try:
-        trace = tracing.of_step(ran) if isinstance(ran, Step) else tracing.of_collective(ran)
-    except InputError as error:
-        return f'<p class="note">{escape(str(error))}</p>'
+    """Numbers that the page's script draws."""
+    ran, transfers = found.ran, tracing.crossings(found.program) <= tracing.MOST
+    trace = tracing.of_step(ran, transfers) if isinstance(ran, Step) else tracing.of_collective(ran, transfers)
     data, note = timeline(trace, path_slices(found.parts()), most)
+    note = note if transfers else note or LEFT_OUT
     buttons = "".join(
         f'<button type="button" data-do="{do}" aria-label="{label}">{sign}</button>' for do, sign, label in _TOOLS
     )

@@ -71,7 +71,8 @@ def _either(rows: Sequence[Row], column: str) -> str:
 
 def _results(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
     good = sum(row["status"] == "ok" for row in rows)
-    count = f"{len(rows)} points" if good == len(rows) else f"{len(rows)} points, {good} of them with a time"
+    many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
+    count = many if good == len(rows) else f"{many}, {good} of them with a time"
     worth = "".join(
         f"<li>{badge(word)} {escape(WORTH[word])}</li>"
         for word in dict.fromkeys(_worth(row) for row in rows if row["status"] == "ok")
