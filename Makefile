@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
 
-.PHONY: demo test lint types bench accuracy install clean
+.PHONY: demo test docs lint types bench accuracy install clean
 
 demo: $(VENV)/.core
 	$(BIN)/simcoll run scenarios/quickstart.yaml -o demo
@@ -12,6 +12,11 @@ demo: $(VENV)/.core
 
 test: $(VENV)/.dev lint types
 	$(BIN)/pytest -n 2 -m "not long"
+
+# Warnings are errors: a link that leads nowhere, a section of the README that is gone.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Pages: $(CURDIR)/docs/_build/html/index.html"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -45,5 +50,9 @@ $(VENV)/.dev: pyproject.toml constraints-ci.txt | $(VENV)/bin/python
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" -c constraints-ci.txt || echo "torch==2.13.0 cannot be had here: tests that need it will be skipped" >&2; fi
 	@touch $(VENV)/.core $@
 
+$(VENV)/.docs: pyproject.toml constraints-ci.txt | $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]" -c constraints-ci.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo docs/_build build dist .pytest_cache .mypy_cache .ruff_cache

@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import documents
 import foreign
 import pytest
 
@@ -17,7 +18,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 
 def blocks(language: str) -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+    return documents.blocks(README, language)
 
 
 @pytest.fixture
@@ -42,12 +43,9 @@ def test_it_opens_with_the_two_commands() -> None:
 
 
 ELSEWHERE = ("measured.csv", "simcoll validate")  # real runs: tests/test_measure.py and tests/test_validate.py
-COMMANDS = [
-    line[2:].split("  #")[0].strip()
-    for block in blocks("console")
-    for line in block.splitlines()
-    if line.startswith("$ simcoll") and not any(text in line for text in ELSEWHERE)
-]
+LINES = [line for block in blocks("console") for line in documents.commands(block)]
+SHOWN = [line for line in LINES if line.command.startswith("simcoll ")]
+COMMANDS = [each.command for each in SHOWN if not any(text in each.command + each.remark for text in ELSEWHERE)]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -59,7 +57,7 @@ def test_every_command_works(command: str, folder: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out
 
 
-SAMPLES = re.findall(r"^\$ (simcoll .*)\n((?:(?!\$).*\n)+)", "".join(blocks("console")), re.M)
+SAMPLES = [(each.command, each.sample) for each in SHOWN if each.sample]
 
 
 @pytest.mark.parametrize(("command", "sample"), SAMPLES)

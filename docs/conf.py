@@ -1,0 +1,61 @@
+"""How the documentation is built: `make docs` writes it to docs/_build/html."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import simcoll  # noqa: E402
+from simcoll.report import schema  # noqa: E402
+
+project = "simcoll"
+author = "the simcoll developers"
+release = version = simcoll.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "generated"]
+exclude_patterns = ["_build"]
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of other packages; internal references of pages are checked
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+
+html_theme = "furo"
+html_title = f"simcoll {release}"
+html_static_path = ["_static"]
+html_css_files = ["simcoll.css"]
+html_extra_path = ["_build/extra"]
+html_show_sphinx = False
+html_copy_source = False
+
+_PAGES = {  # files of the repository that are pages here
+    "docs/index.md": "index.md",
+    "docs/when-to-use-what.png": "when-to-use-what.png",
+    "validation/accuracy/REPORT.md": "accuracy.md",
+    "validation/REPORT.md": "validation.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "NOTICE": "licence.md",
+}
+
+
+def _lead_to_pages(app: Sphinx, path: Path, docname: str, text: list[str]) -> None:
+    """What is included from the top of the repository links to files there: let it link to their pages."""
+    for file, page in _PAGES.items():
+        text[0] = text[0].replace(f"]({file})", f"]({page})")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Write the JSON Schema that is served beside the pages, and listen to includes."""
+    extra = HERE / "_build" / "extra"
+    extra.mkdir(parents=True, exist_ok=True)
+    (extra / "scenario.schema.json").write_text(json.dumps(schema(), indent=1), encoding="utf-8")
+    app.connect("include-read", _lead_to_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

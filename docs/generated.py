@@ -1,0 +1,142 @@
+"""What pages say that the code knows better: made anew whenever they are built, so that it cannot go stale.
+
+In a page: a directive `generated` with the name of a function of this module, and its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import shlex
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from simcoll.cli import main
+from simcoll.collectives import COLLECTIVES
+from simcoll.formats.measured.rows import REQUIRED, Row
+from simcoll.scenario import Scenario
+
+
+def printed(command: str) -> str:
+    """A command of simcoll, and what it prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = main(shlex.split(command)[1:])
+    if status:
+        raise ValueError(f"{command} ended with {status}")
+    return f"````console\n$ {command}\n{out.getvalue().strip()}\n````\n"
+
+
+def factors() -> str:
+    """nccl-tests' factor from algbw to busbw of every collective."""
+    forms = {
+        "2(n−1)/n": lambda n: Fraction(2 * (n - 1), n),
+        "(n−1)/n": lambda n: Fraction(n - 1, n),
+        "1": lambda n: Fraction(1),
+        "0": lambda n: Fraction(0),
+    }
+    rows = []
+    for name, contract in COLLECTIVES.items():
+        (form,) = (text for text, form in forms.items() if all(form(n) == contract.busbw(n) for n in (2, 3, 8, 1024)))
+        rows.append((f"`{name}`", contract.summary, form, f"{float(contract.busbw(8)):g}"))
+    return _table(("collective", "what it promises", "factor", "at 8 ranks"), rows)
+
+
+def keys() -> str:
+    """Every key of a scenario and of what stands under it: what may be written, and the default."""
+    schema = Scenario.model_json_schema(by_alias=True)
+    definitions = schema["$defs"]
+    # What is swept is told once, above the tables.
+    parts = [_keys("the scenario itself", schema)]
+    parts += [_keys(definitions[name].get("title", name), definitions[name]) for name in sorted(definitions)]
+    return "\n".join(parts)
+
+
+def measured_columns() -> str:
+    """The columns of a measured table that have a meaning, and which of them a table must have."""
+    columns = [f for f in dataclasses.fields(Row) if f.name not in ("others", "place")]
+    return _table(
+        ("column", "holds", "needed"),
+        [(f"`{f.name}`", _plain(str(f.type)), "yes" if f.name in REQUIRED else "") for f in columns],
+    )
+
+
+def _plain(kind: str) -> str:
+    return {"str": "text", "int": "whole number", "float": "number"}[kind.removesuffix(" | None")]
+
+
+def _keys(title: str, model: dict[str, Any]) -> str:
+    rows = []
+    for key, value in model["properties"].items():
+        needed = key in model.get("required", ()) and key != "collective"
+        default = "needed" if needed else _default(value.get("default"))
+        rows.append((f"`{key}`", _kind(value), default))
+    about = " ".join(model.get("description", "").split())
+    if model.get("title") == "Scenario":
+        about = ""
+    return f"### {title}\n\n{about}\n\n{_table(('key', 'what may be written', 'default'), rows)}"
+
+
+def _default(value: object) -> str:
+    return "" if value in (None, [], {}) or isinstance(value, dict) else f"`{json.dumps(value)}`"
+
+
+def _kind(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in value:
+        return ", ".join(f"`{choice}`" for choice in value["enum"])
+    if "const" in value:
+        return f"`{json.dumps(value['const'])}`"
+    for several in ("anyOf", "oneOf", "allOf"):
+        if several in value:
+            kinds = [_kind(part) for part in value[several] if part.get("type") != "null"]
+            return " or ".join(dict.fromkeys(kinds))
+    if value.get("type") == "array":
+        inner = _kind(value["items"]) if value.get("items") else ""
+        return f"list of {inner}" if inner else "list"
+    if value.get("type") == "object":
+        inner = value.get("additionalProperties")
+        return f"mapping to {_kind(inner)}" if isinstance(inner, dict) else "mapping"
+    example = f", e.g. `{value['examples'][0]}`" if value.get("examples") else ""
+    words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
+    return words.get(value.get("type", ""), "anything") + example
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines) + "\n"
+
+
+class Generated(SphinxDirective):
+    """`{generated} NAME ARGUMENT`: the Markdown that a function of this module gives."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    MAKERS: ClassVar = {
+        "printed": printed,
+        "factors": factors,
+        "keys": keys,
+        "measured-columns": measured_columns,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """The nodes of the text."""
+        name, _, argument = self.arguments[0].partition(" ")
+        return self.parse_text_to_nodes(
+            self.MAKERS[name](*([argument] if argument else [])), allow_section_headings=True
+        )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directive."""
+    app.add_directive("generated", Generated)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
