@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
 from simcoll import units
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -320,11 +320,23 @@ def diagnostic(text: str, path: str, place: Place) -> Diagnostic:
 
 def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     """The keys that the mapping at `location` may have."""
+    inside: Any = model
     for part in location:
         for name, info in model.model_fields.items():
             if part in (name, info.alias):
-                model = next(_models_in(info.annotation), model)
+                inside = info.annotation
+        if str(part).startswith(TAG):
+            inside = _branch(inside, part)
+        model = next(_models_in(inside), model)
     return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _branch(annotation: Any, tag: str | int) -> Any:
+    """What stands under a tag in a tagged union; None if nothing does."""
+    arguments = get_args(annotation)
+    if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
+        return arguments[0]
+    return next(filter(None, (_branch(argument, tag) for argument in arguments)), None)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -40,7 +40,7 @@ def join(operations: Sequence[Operation], n: int, network: Network) -> Program:
 
     Raises InputError where their parameters do not go together, or there are too many transfers.
     """
-    bound = list({id(op.program): op.program for op in operations if op.program}.values())
+    bound = list({id(op.program): op.program for op in operations if op.program is not None}.values())
     _check(operations, bound)
     tasks = np.cumsum([0, *(len(op.ranks) for op in operations)], dtype=np.int64)
     laid = _Laid(operations, bound, tasks, n)
@@ -91,7 +91,7 @@ class _Laid:
         self.bound, self.participants = bound, n
         self.places: list[Array] = []  # of each program: the participants of the whole that its own are
         first: dict[int, tuple[int, int]] = {}  # of each program: its first way and size
-        members = {id(op.program): op.ranks for op in operations if op.program}
+        members = {id(op.program): op.ranks for op in operations if op.program is not None}
         owners: dict[int, _Owners] = {}
         way = kind = 0
         for program in bound:

@@ -319,6 +319,27 @@ def test_groups_that_share_no_link_do_not_disturb_each_other() -> None:
     assert step({"operations": both}).step_ps == pytest.approx(2 * pair, rel=0.01)
 
 
+def test_a_call_of_one_rank_takes_no_time() -> None:
+    """Who has nobody to send to is done at once, whatever else there is."""
+    call = {"collective": "all_reduce", "size": "4 MiB", "algorithm": "ring"}
+    alone = [{"name": "a", "time": "1 ms"}, {"name": "b", **call, "groups": [[0], [1]], "after": ["a"]}]
+    assert step({"operations": alone}).step_ps == MS
+    more = [*alone, {"name": "c", **call, "after": ["b"]}]
+    assert step({"operations": more}).step_ps == MS + alone_ps("all_reduce", 4 * 2**20)
+    assert step({"operations": more}, engine="event").step_ps == MS + alone_ps("all_reduce", 4 * 2**20)
+
+
+def test_layers_without_parameters_have_no_gradient() -> None:
+    """They compute, but no bucket waits for them; without overlap buckets wait for the whole backward pass."""
+    bare = {"parameters": "0 B", "backward": "3 ms"}
+    given = {"template": "ddp", "algorithm": "ring", "layers": [bare, *layers(1, forward="0 ms"), bare]}
+    one = alone_ps("all_reduce", 4 * 2**20)
+    assert step(given).step_ps == 7 * MS  # sent while the last 3 ms are computed
+    assert step(given | {"overlap": False}).step_ps == 7 * MS + one
+    assert step(given | {"bucket_cap": "none", "first_bucket": "none"}).told["buckets"] == 1
+    assert step(given | {"layers": [bare]}).told["buckets"] == 0
+
+
 def test_streams_order_and_names_wait() -> None:
     """Operations of one stream follow each other; those of two go side by side unless one names the other."""
     computing = [{"name": name, "time": "2 ms", "stream": name} for name in ("a", "b")]
@@ -384,11 +405,17 @@ def test_the_row_of_a_step() -> None:
         ),
         (
             {"template": "pipeline", "layers": layers(4), "stages": 3, "microbatches": 1, "activations": "1 MiB"},
-            "stages",
+            "no whole groups of 3; let stages",
+        ),
+        (
+            {"template": "pipeline", "layers": layers(3), "stages": 4, "microbatches": 1, "activations": "1 MiB"},
+            "3 blocks do not fill 4 stages",
         ),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [7]}]}, "there is no rank 7"),
+        ({"template": "mean", "size": "3 B"}, "3 B: no whole elements of float32; write a multiple of 4 B"),
+        ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "stands twice"),
-        (ddp(algorithm="rring"), "'rring' is no algorithm"),
+        (ddp(algorithm="rring"), "workload: 'rring' is no algorithm"),
     ],
 )
 def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:
@@ -409,6 +436,12 @@ def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str
         ({"workload": {"template": "ddp", "model": "gpt3", "gpu": "h100"}}, "'gpt3' is no model"),
         ({"workload": ddp(bucket_cap=25)}, "25 has no unit"),
         ({"workload": ddp(bucket_capp="25 MiB")}, "unknown key 'bucket_capp'"),
+        ({"workload": {"template": "ddp", "layers": []}}, "no layer; write at least one"),
+        ({"workload": {"template": "fsdp", "layers": []}}, "no layer; write at least one"),
+        ({"workload": {"template": "fsdp", "layers": layers(2), "bucket_cap": "1 MiB"}}, "choose from: algorithm, "),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "ranks": []}]}}, "nobody is in it"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "groups": [[0], []]}]}}, "nobody is in it"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "size": "4 MiB"}]}}, "computation has no 'size'"),
         ({"workload": {"operations": [{"name": "a"}]}}, "either a 'time' or a 'collective'"),
         ({"workload": {"operations": [{"name": "a", "time": "1 ms", "after": ["b"]}]}}, "comes after 'b'"),
         ({"workload": {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 2}}, "activations"),

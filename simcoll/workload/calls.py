@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from simcoll.errors import InputError, TopologyError, wrong
 from simcoll.model import Params
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.lowering import PLAIN, lower
@@ -47,10 +48,22 @@ class Binder:
         """A call of some ranks; raises RefusedError if its algorithm cannot serve, InputError for wrong input."""
         key = call, ranks
         if key not in self.calls:
-            asked = self._alone(call, tuple(self.places[rank] for rank in ranks))
-            kernels = self.profile.kernels
-            self.calls[key] = self._launched(asked, kernels) if kernels else self._plain(asked)
+            try:
+                self.calls[key] = self._made(self._alone(call, tuple(self.places[rank] for rank in ranks)))
+            except TopologyError:
+                raise
+            except InputError as error:  # keys that only the call has stand in the workload
+                own = ("", "root")
+                told = (replace(d, path="workload") if d.path in own else d for d in error.diagnostics)
+                raise InputError(told) from None
         return self.calls[key]
+
+    def _made(self, asked: Scenario) -> Bound:
+        if asked.nbytes % asked.itemsize:
+            what = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
+            raise wrong("workload", what, f"write a multiple of {asked.itemsize} B")
+        kernels = self.profile.kernels
+        return self._launched(asked, kernels) if kernels else self._plain(asked)
 
     def _alone(self, call: Call, devices: tuple[str, ...]) -> Scenario:
         """The scenario of a call by itself."""

@@ -91,6 +91,8 @@ class Training(Model):
     def _layers_or_model(self) -> Training:
         if (self.layers is None) == (self.model is None):
             raise ValueError("it needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
+        if self.layers == ():
+            raise ValueError("no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
         if self.model is not None and self.gpu is None:
             raise ValueError("a model needs a GPU to compute on; add e.g. gpu: h100")
         return self
@@ -99,7 +101,10 @@ class Training(Model):
         """The layers in forward order, `itemsize` bytes a parameter of a named model; one that is given is a block."""
         if self.model is None:
             given = [layer for layer in self.layers or () for _ in range(layer.times)]
-            return [Layer(f"layer{i}", (la.parameters,), la.forward, la.backward, i) for i, la in enumerate(given)]
+            return [
+                Layer(f"layer{i}", (la.parameters,) if la.parameters else (), la.forward, la.backward, i)
+                for i, la in enumerate(given)
+            ]
         speed = gpus()[self.gpu or ""] * self.efficiency  # multiply-adds count twice, a backward pass twice a forward
         found = []
         for row in load_model(self.model).layers:
@@ -230,6 +235,11 @@ class OperationSpec(Model):
             raise ValueError("a collective without 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:
             raise ValueError("both 'ranks' and 'groups'; keep one of them")
+        if () in (self.ranks, self.groups, *(self.groups or ())):
+            raise ValueError("nobody is in it; write e.g. ranks: [0, 1], or leave it out: all ranks")
+        unused = self.model_fields_set & {"size", "algorithm", "root"}
+        if self.time is not None and unused:
+            raise ValueError(f"a computation has no {min(unused)!r}; leave it out, or write a collective")
         return self
 
 

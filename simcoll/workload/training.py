@@ -39,11 +39,12 @@ def _all_reduces(plan: Plan, spec: Bucketed, ready: Ready, groups: Groups, items
     """All-reduces of gradients in buckets, by each group of ranks that hold the same: for each bucket one a group."""
     if len(groups[0]) == 1:
         return []
+    over = plan.last(groups[0][0])  # the backward pass
     first = spec.bucket_cap if spec.first_bucket is None else spec.first_bucket
     sent = []
     for number, positions in enumerate(buckets([nbytes for nbytes, _ in ready], spec.bucket_cap, first)):
         nbytes = sum(ready[position][0] for position in positions)
-        behind = max(ready[position][1] for position in positions) if spec.overlap else ready[-1][1]
+        behind = max(ready[position][1] for position in positions) if spec.overlap else over
         call = Call("all_reduce", spec.algorithm, _whole(nbytes, itemsize))
         stream = GRADIENTS if spec.streams == 1 else f"{GRADIENTS} {number % spec.streams}"
         sent.append(
@@ -151,7 +152,10 @@ def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[Plan, Told]:
     """Every stage takes up its microbatches in the order 1F1B; what it has computed goes to the next while it goes on.
     The ranks of a stage are neighbours, and each sends to the one at its place in the next."""
     plan, stages, blocks = Plan(n), spec.stages, spec.blocks(itemsize)
-    _, across = _neighbours(n, n // stages if n % stages == 0 else n + 1, "stages")
+    if len(blocks) < stages:
+        raise wrong("workload", f"{len(blocks)} blocks do not fill {stages} stages", "take fewer stages")
+    inside, _ = _neighbours(n, stages, "stages")  # so many ranks in all stages
+    _, across = _neighbours(n, len(inside), "stages")
     ranks = [[place[stage] for place in across] for stage in range(stages)]
     call = Call("send_recv", "direct", _whole(spec.handed_on(itemsize), itemsize))
     edges = [round(stage * len(blocks) / stages) for stage in range(stages + 1)]
