@@ -22,6 +22,10 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "generated"]
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of other packages; internal references of pages are checked
+suppress_warnings = [
+    "misc.highlighting_failure"
+]  # commands and what they print stand in one block: an apostrophe opens
+# no quotation there. Such a block is highlighted as far as that goes
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

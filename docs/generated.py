@@ -18,10 +18,14 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from simcoll import results
 from simcoll.cli import main
 from simcoll.collectives import COLLECTIVES
 from simcoll.formats.measured.rows import REQUIRED, Row
 from simcoll.scenario import Scenario
+
+
+_HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
 
 
 def printed(command: str) -> str:
@@ -59,6 +63,12 @@ def keys() -> str:
     return "\n".join(parts)
 
 
+def columns() -> str:
+    """The columns of results.csv, in their order, and what each holds."""
+    rows = [(f"`{column}`", _HOLDS[kind]) for column, kind in results.kinds([]).items()]
+    return _table(("column", "holds"), rows)
+
+
 def measured_columns() -> str:
     """The columns of a measured table that have a meaning, and which of them a table must have."""
     columns = [f for f in dataclasses.fields(Row) if f.name not in ("others", "place")]
@@ -69,7 +79,8 @@ def measured_columns() -> str:
 
 
 def _plain(kind: str) -> str:
-    return {"str": "text", "int": "whole number", "float": "number"}[kind.removesuffix(" | None")]
+    kinds: dict[str, type] = {"str": str, "int": int, "float": float}
+    return _HOLDS[kinds[kind.removesuffix(" | None")]]
 
 
 def _keys(title: str, model: dict[str, Any]) -> str:
@@ -96,10 +107,9 @@ def _kind(value: dict[str, Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
     if "const" in value:
         return f"`{json.dumps(value['const'])}`"
-    for several in ("anyOf", "oneOf", "allOf"):
-        if several in value:
-            kinds = [_kind(part) for part in value[several] if part.get("type") != "null"]
-            return " or ".join(dict.fromkeys(kinds))
+    for union in ("anyOf", "oneOf"):
+        if union in value:
+            return " or ".join(dict.fromkeys(_kind(part) for part in value[union] if part.get("type") != "null"))
     if value.get("type") == "array":
         inner = _kind(value["items"]) if value.get("items") else ""
         return f"list of {inner}" if inner else "list"
@@ -108,7 +118,9 @@ def _kind(value: dict[str, Any]) -> str:
         return f"mapping to {_kind(inner)}" if isinstance(inner, dict) else "mapping"
     example = f", e.g. `{value['examples'][0]}`" if value.get("examples") else ""
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
-    return words.get(value.get("type", ""), "anything") + example
+    kinds = value.get("type", "")
+    several = kinds if isinstance(kinds, list) else [kinds]
+    return " or ".join(words.get(kind, "anything") for kind in several) + example
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -125,6 +137,7 @@ class Generated(SphinxDirective):
         "printed": printed,
         "factors": factors,
         "keys": keys,
+        "columns": columns,
         "measured-columns": measured_columns,
     }
 
