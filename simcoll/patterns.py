@@ -138,6 +138,28 @@ def tree_broadcast(parent: Index, slot: int) -> Iterator[Part]:
         yield send(parent[node], node, slot)
 
 
+def two_trees(n: int) -> tuple[Index, Index]:
+    """Parents (−1 at the root) in two binary trees of which a leaf of one is an inner node of the other."""
+    first, node = bit_tree(n), np.arange(n)
+    # A node's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
+    alias = n - 1 - node if n % 2 == 0 else (node - 1) % n
+    return first, np.where(first[alias] < 0, -1, np.argsort(alias)[first[alias]])
+
+
+def bit_tree(n: int) -> Index:
+    """Parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
+
+    A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
+
+    >>> bit_tree(8).tolist()
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    """
+    node = np.arange(n)
+    bit = lowest_bit(node)
+    parent = (node ^ bit) | (bit << 1)
+    return np.where(node == 0, -1, np.where(parent < n, parent, node ^ bit))
+
+
 def _depths(parent: Index) -> Index:
     depth, above = np.zeros(len(parent), np.int64), parent
     while (above >= 0).any():

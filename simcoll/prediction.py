@@ -28,7 +28,7 @@ from simcoll.program import Program, bind
 from simcoll.recent import Recent
 from simcoll.scenario import Placement, Point, Scenario
 from simcoll.schedule import split
-from simcoll.sources import STREAMED, source_of
+from simcoll.sources import STREAMED, agents_of, source_of
 from simcoll.stream import Source, Stream
 from simcoll.timeline import Timeline, Totals
 from simcoll.topology import Topology
@@ -106,7 +106,7 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     topology = profile.serve(topology) if topology else topology_of(scenario)
     places = placed(scenario, topology)
     source, proved = source_of(scenario, topology, places)
-    devices = (*places, *topology.agents_for(places)[: source.agents])
+    devices = (*places, *agents_of(scenario, topology, places)[: source.agents])
     prediction = functools.partial(Prediction, scenario, topology, devices, source)
     bound = bounds.lower_bound_ps(source, topology, devices, scenario.nbytes, scenario.itemsize, scenario.weights)
     totals = _streamed(scenario, source, topology, devices) if isinstance(source, Stream) else None
@@ -146,7 +146,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
     return dataclasses.replace(
         one,
         scenario=scenario,
-        topology=profile.serve(rated),
+        topology=profile.serve(lowered.rated),
         totals=totals,
         algorithm=lowered.call.schedule,
         protocol=lowered.call.protocol,

@@ -98,6 +98,9 @@ class Calibration(Model):
     covers: tuple[Series, ...]
 
 
+OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
+
+
 class Profile(Model):
     """A set of model parameters with where it comes from.
 
@@ -116,6 +119,12 @@ class Profile(Model):
     kernels: Kernels | None = None
     fitted: dict[str, str] = Field(default_factory=dict)
     calibration: Calibration | None = None
+
+    def serves(self, harness: str) -> bool:
+        """Whether it says something of rows of a harness: calls of the library cost the same whoever makes them, but
+        for their launch."""
+        own = self.harness
+        return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 
     def serve(self, topology: Topology) -> Topology:
         """The topology with its links as they serve, routes as they are; the same where nothing changes."""

@@ -80,6 +80,7 @@ class Algorithm:
     `chunks(request)` is the number of chunks the buffer is cut into; `cost` the closed-form time of n ranks on a full
     mesh of links with latency α and β time units per byte, m bytes, as a Python expression in `n, alpha, beta, m`
     (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what the algorithm lets one choose.
+    `needs_agent`: a switch that reduces takes part, or one in each group (`agent_a_group`).
     `library`: NCCL has it, so `auto` may choose it. `rotation(request)` turns the schedule into itself.
     """
 
@@ -91,6 +92,7 @@ class Algorithm:
     cost: str = ""
     cost_for: Callable[[int], bool] = lambda n: True
     needs_agent: bool = False
+    agent_a_group: bool = False
     uses_groups: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library: bool = False
@@ -111,8 +113,9 @@ class Algorithm:
         if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
             raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
         if self.needs_agent and not request.agents:
+            reach = "in each group a switch that reduces" if self.agent_a_group else "a switch that reduces"
             raise RefusedError(
-                f"{self.name} needs a switch that reduces in the network and reaches every rank, and there is none; "
+                f"{self.name} needs {reach} in the network and reaches every rank, and there is none; "
                 "ring, tree or hierarchical serve"
             )
         return Stream(
@@ -121,7 +124,7 @@ class Algorithm:
             n=request.n,
             n_chunks=self.chunks(request),
             make=lambda: self.steps(request),
-            agents=1 if self.needs_agent else 0,
+            agents=len(request.two_levels()) if self.agent_a_group else int(self.needs_agent),
             pipelined=self.pipelined,
             root=request.root,
             rotation=self.rotation and self.rotation(request),
@@ -155,6 +158,7 @@ def register(
     cost: str = "",
     cost_for: Callable[[int], bool] = lambda n: True,
     needs_agent: bool = False,
+    agent_a_group: bool = False,
     uses_groups: bool = False,
     options: Mapping[str, tuple[str, ...]] | None = None,
     library: bool = False,
@@ -173,6 +177,7 @@ def register(
             cost,
             cost_for,
             needs_agent,
+            agent_a_group,
             uses_groups,
             options or {},
             library,

@@ -37,12 +37,24 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     if scenario.root >= size:
         raise wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
     groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
-    agents = len(topology.agents_for(places)) if len(members) == 1 else 0
+    agents = len(agents_of(scenario, topology, places)) if len(members) == 1 else 0
     asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
     return _RECENT.get(
         (*asked, _maker(*asked[:2]), scenario.subgroups, n, scenario.proof),
         lambda: _proved(scenario, asked, n),
     )
+
+
+def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
+    """The switches that reduce for the algorithm of a scenario: those that reach every rank, or one in each group."""
+    if (
+        document.is_file(scenario.algorithm)
+        or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
+    ):
+        return topology.agents_for(places)
+    groups = [registry.flat(group) for group in _groups(scenario, topology, places)]
+    near = [topology.agents_for([places[rank] for rank in group])[:1] for group in groups]
+    return tuple(agent for some in near for agent in some) if all(near) else ()
 
 
 Asked = tuple[str, str, int, int, Groups, int]

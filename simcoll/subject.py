@@ -129,6 +129,8 @@ class Subject:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
+        if self.kernels and cause in ("o_send", "o_recv", "latency"):  # links have the latency of hops
+            return "hop", None
         if cause in LINKED:
             return cause, self.program.link_names[where] if where != NONE else None
         if cause == "straggler":
@@ -136,7 +138,7 @@ class Subject:
         if cause == "computation":
             kind, name = self._tasks[where]
             return ("launch", None) if kind == LAUNCHING else (cause, name.partition(" ")[0])
-        return ("hop" if self.kernels and cause in ("o_send", "o_recv") else cause), None
+        return cause, None
 
     def _part(self, segment: Segment, lead: int) -> Part:
         cause, where = self._named(segment.cause, max(segment.link, segment.rank, segment.task))

@@ -164,7 +164,8 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
 
 
 def _halved(block: Block) -> dict[str, int]:
-    return {"hop": block.hop // 2, "net": block.net // 2}
+    trees = {} if block.net_tree is None else {"net_tree": block.net_tree // 2}
+    return {"hop": block.hop // 2, "net": block.net // 2, **trees}
 
 
 def _other_algorithms(

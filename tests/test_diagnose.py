@@ -216,7 +216,7 @@ def test_text_ends_with_the_verdict(tmp_path: Path):
         (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h10"], "did you mean 'hgx-h100'"),
         (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "rank=8"], "ranks"),
         (["h100_sxm_nccl-2.27.3.csv", "--topology", "l40s-pcie", "--where", "ranks=3"], "row"),
-        (["h100_sxm_nccl-2.27.3.csv", "--topology", "mi300x", "--where", "ranks=8"], "has no profile"),
+        (["h100_sxm_nccl-2.27.3.csv", "--topology", "loopback", "--where", "ranks=8"], "has no profile"),
     ],
 )
 def test_wrong_input_is_told(words: list[str], complaint: str):

@@ -19,6 +19,8 @@ GB = 10**9
 COUNTS = {
     "dgx1-v100": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
     "dgx-a100": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
+    "hgx-a100-4": {"gpu": 4, "pcie_switch": 4, "cpu": 1, "nic": 4},
+    "gh200-4": {"gpu": 4, "cpu": 4, "nic": 4},
     "hgx-h100": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
     "hgx-h200": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
     "hgx-b200": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},

@@ -30,9 +30,12 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
     kept = dict(map(join.condition, where))
     measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
     selected = join.select(measured, kept)
-    rows = list(_predictions(predicted, selected, sets))
-    rows = _computing_as_measured(rows, join.pairs(measured, rows, kept))
-    points = join.join(measured, rows, kept)
+    if predicted.startswith("system="):
+        points, rows = _on_system(predicted, selected, sets)
+    else:
+        rows = list(_predictions(predicted, selected, sets))
+        rows = _computing_as_measured(rows, join.pairs(measured, rows, kept))
+        points = join.join(measured, rows, kept)
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
         what = f"{source}: none of {len(selected)} measured rows has a prediction"
@@ -60,7 +63,7 @@ def _predictions(predicted: str, measured: Sequence[Row], sets: Sequence[str]) -
         if sets:
             raise InputError("--set changes a scenario, not a results.csv", "compare the scenario instead")
         return results.read(Path(predicted))
-    points = _on_system(predicted, measured, sets) if predicted.startswith("system=") else load(predicted, sets)
+    points = load(predicted, sets)
     _check_harness(points, measured)
     return [{**sweep.run_point(point), "point": point} for point in points]
 
@@ -82,20 +85,25 @@ def _computing_as_measured(
     return found
 
 
-def _on_system(predicted: str, measured: Sequence[Row], sets: Sequence[str]) -> list[Point]:
-    """What the rows of the table measured, each distinct question once."""
+def _on_system(
+    predicted: str, measured: Sequence[Row], sets: Sequence[str]
+) -> tuple[list[join.Point], list[dict[str, Any]]]:
+    """Each row with what is predicted for it, and all predictions; each distinct question is asked once."""
     asking = Asking(predicted.removeprefix("system="), sets)
-    return list({sweep.key(point): point for row in measured for point in asking.points(row)}.values())
+    asked = [asking.points(row) for row in measured]
+    points = {sweep.key(point): point for some in asked for point in some}
+    _check_harness(points.values(), measured)
+    rows = {key: sweep.run_point(point) for key, point in points.items()}
+    return join.answered(measured, [[rows[sweep.key(p)] for p in some] for some in asked]), list(rows.values())
 
 
 def _check_harness(points: Iterable[Point], measured: Iterable[Row]) -> None:
     """A profile that was fitted to one way of running collectives says nothing of another."""
     found = {row.harness for row in measured}
     for name in dict.fromkeys(point.scenario.profile for point in points):
-        serves = load_profile(name).harness
-        if serves is not None and found - {serves}:
-            what = (
-                f"{name} serves the harness {serves}, and the table has rows of {', '.join(sorted(found - {serves}))}"
-            )
-            cure = f"choose with --where harness={serves}" if serves in found else "take another profile"
-            raise InputError(what, cure)
+        profile = load_profile(name)
+        others = sorted(way for way in found if not profile.serves(way))
+        if others:
+            what = f"{name} serves the harness {profile.harness}, and the table has rows of {', '.join(others)}"
+            left = sorted(found - set(others))
+            raise InputError(what, f"choose with --where harness={left[0]}" if left else "take another profile")

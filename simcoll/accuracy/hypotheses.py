@@ -162,7 +162,11 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
     def rate(file: SystemFile) -> int:
         return max((units.parse(link.bandwidth, "bandwidth") for link in file.links if link.kind == "pcie"), default=0)
 
-    without = [file for file in map(load_system, shipped_systems()) if file.profile and not _has(file, "nvlink")]
+    without = [
+        file
+        for file in map(load_system, shipped_systems())
+        if file.profile and not _has(file, "nvlink") and not _has(file, "xgmi")
+    ]
     if not rate(system) or not without:
         return
     like = min(without, key=lambda file: abs(rate(file) - rate(system)))

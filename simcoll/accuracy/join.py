@@ -94,6 +94,18 @@ def pairs(
     return [(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
 
 
+def answered(measured: Sequence[Row], predicted: Sequence[Sequence[Mapping[str, object]]]) -> list[Point]:
+    """A point for every measured row that has a prediction of its own: `predicted` holds what was predicted for each.
+
+    Raises InputError when a row has several, and when rows that differ in nothing that is predicted share one.
+    """
+    timed = {id(one): _timed([one]) if one.get("time_us") else [] for some in predicted for one in some}
+    rows = [_record(row) for row in measured]
+    partners = [[record for one in some for record in timed[id(one)]] for some in predicted]
+    _check_single(rows, partners)
+    return [_point(row, found[0]) for row, found in zip(rows, partners, strict=True) if found]
+
+
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
     """Column and value of `COL=VALUE`; raises InputError."""
     column, equals, value = text.partition("=")

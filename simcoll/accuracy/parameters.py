@@ -24,16 +24,18 @@ PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net"),
-    "LL128": ("hop", "reach", "net"),
-    "Simple": ("start", "hop", "own", "net"),
-    "NVLS": ("hop", "reach"),
+    "LL": ("hop", "first", "rate", "own", "net", "net_tree"),
+    "LL128": ("hop", "reach", "net", "net_tree"),
+    "Simple": ("start", "hop", "slice", "own", "net", "net_tree"),
+    "NVLS": ("hop", "reach", "net"),
     "P2P": ("start", "hop", "rate", "own", "reach"),
 }
 _AS: Final = {
     "grid": "launch",
     "hop": "launch",
     "net": "launch",
+    "net_tree": "launch",
+    "slice": "launch",
     "start": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
@@ -96,6 +98,8 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
 def _of_kernels(name: str, kernels: Kernels) -> float:
     what, _, key = name.partition(".")
     value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
+    if value is None and key == "net_tree":
+        return _of_kernels(f"{what}.net", kernels)
     if value is None:
         return 1 / USUAL_REACH
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))

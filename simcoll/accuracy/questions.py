@@ -6,13 +6,14 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from simcoll import config, registry, scenario, systems
 from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, Row
-from simcoll.nccl.constants import nearest
+from simcoll.nccl.constants import Protocol, nearest
+from simcoll.profile import load_profile
 from simcoll.promises import OPERATORS
 from simcoll.scenario import Point
 from simcoll.workload.spec import Composition, Ddp
@@ -95,7 +96,13 @@ class Asking:
         if row.harness == "p2p" or self.profile is None:
             return {}
         release = nearest(row.library_version) if row.library_version else None
-        return {"profile": self.profile, **({"library_version": release} if release else {})}
+        found = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
+        return {key: value for key, value in found.items() if value}
+
+    def _protocol(self, row: Row) -> str | None:
+        """What the row says was used, where calls are made as NCCL makes them."""
+        modelled = self.profile is not None and load_profile(self.profile).kernels is not None
+        return row.protocol if modelled and row.protocol in get_args(Protocol) else None
 
 
 def _profile(spec: systems.TopologySpec) -> str | None:

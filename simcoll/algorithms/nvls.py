@@ -8,7 +8,7 @@ import numpy as np
 
 from simcoll import patterns
 from simcoll.registry import Request, chunk_per_rank, register
-from simcoll.steps import Part, send
+from simcoll.steps import Part, send, together
 
 
 @register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
@@ -36,3 +36,50 @@ def nvls_reduce_scatter(request: Request) -> Iterator[Part]:
     if request.n > 1:
         yield send(rank[:, None], switch, rank, reduce=True)
         yield send(switch, rank, rank)
+
+
+def _heads(request: Request) -> int:
+    return int(request.equal_groups()[0].size)
+
+
+@register(
+    "all_reduce",
+    "nvls_tree",
+    chunks=_heads,
+    pipelined=True,
+    needs_agent=True,
+    agent_a_group=True,
+    uses_groups=True,
+    library=True,
+)
+def nvls_tree(request: Request) -> Iterator[Part]:
+    """The switch of each group reduces, each rank takes a part of the sum across by a binary tree; equal groups.
+
+    Parts go by two trees in turn, of which a leaf of one is an inner group of the other; the switches multicast what
+    comes back. As NCCL's NVLSTree: 4 + 2⌈log2 g⌉ steps.
+    """
+    ranks = request.equal_groups()
+    ranks = ranks.reshape(len(ranks), -1)
+    part, switch = np.arange(ranks.shape[1]), request.n + np.arange(len(ranks))
+    if request.n == 1:
+        return
+    yield send(ranks[:, :, None], switch[:, None, None], part, reduce=True)
+    if len(ranks) == 1:
+        yield send(switch[:, None, None], ranks[:, :, None], part)
+        return
+    yield send(switch[:, None], ranks, part)
+    trees = patterns.two_trees(len(ranks))
+    parents = [_across(ranks[:, head], trees[head % 2], request.n) for head in part.tolist()]
+    yield from together(*(patterns.tree_reduce(parent, head) for head, parent in enumerate(parents)))
+    yield from together(*(patterns.tree_broadcast(parent, head) for head, parent in enumerate(parents)))
+    yield send(ranks, switch[:, None], part)
+    to, what = np.nonzero(~np.eye(len(part), dtype=bool))  # its head has a part already
+    if len(to):
+        yield send(switch[:, None], ranks[:, to], what)
+
+
+def _across(ranks: patterns.Index, tree: patterns.Index, n: int) -> patterns.Index:
+    """Parents of all ranks, of which only these, one a group, have any."""
+    parent = np.full(n, -1, np.int64)
+    parent[ranks] = np.where(tree < 0, -1, ranks[tree])
+    return parent

@@ -8,21 +8,43 @@ from itertools import pairwise
 import numpy as np
 
 from simcoll import patterns
-from simcoll.registry import Request, around, chunk_per_rank, register
+from simcoll.registry import Request, register
+from simcoll.rotation import Rotation
 from simcoll.steps import Part, join, send, together
+
+SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk that are told to the next rank one by one
+
+
+def _slices(request: Request) -> int:
+    return int(request.options.get("slices", "1"))
+
+
+def _chunks(request: Request) -> int:
+    return request.n * _slices(request)
+
+
+def _around(request: Request) -> Rotation:
+    """Everyone one place on, one chunk a rank."""
+    return Rotation(1, _slices(request), _chunks(request))
+
+
+def _slots(request: Request) -> patterns.Index:
+    """The slices of each rank's chunk, (n, slices)."""
+    return np.arange(_chunks(request)).reshape(request.n, -1)
 
 
 @register(
     "all_reduce",
     "ring",
-    chunks=chunk_per_rank,
+    chunks=_chunks,
     cost="2 * (n - 1) * (alpha + beta * m / n)",
     library=True,
-    rotation=around,
+    rotation=_around,
+    options=SLICES,
 )
 def ring_all_reduce(request: Request) -> Iterator[Part]:
     """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
-    yield from patterns.ring_all_reduce(np.arange(request.n), np.arange(request.n))
+    yield from patterns.ring_all_reduce(np.arange(request.n), _slots(request))
 
 
 @register("all_reduce", "bidirectional_ring", chunks=lambda request: 2 * request.n)
@@ -48,24 +70,31 @@ def ring_unchunked(request: Request) -> Iterator[Part]:
 
 
 @register(
-    "all_gather", "ring", chunks=chunk_per_rank, cost="(n - 1) * (alpha + beta * m / n)", library=True, rotation=around
+    "all_gather",
+    "ring",
+    chunks=_chunks,
+    cost="(n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=_around,
+    options=SLICES,
 )
 def ring_all_gather(request: Request) -> Iterator[Part]:
     """Every block is passed on around the ring: n−1 steps of one block a rank."""
-    yield from patterns.ring_all_gather(np.arange(request.n), np.arange(request.n))
+    yield from patterns.ring_all_gather(np.arange(request.n), _slots(request))
 
 
 @register(
     "reduce_scatter",
     "ring",
-    chunks=chunk_per_rank,
+    chunks=_chunks,
     cost="(n - 1) * (alpha + beta * m / n)",
     library=True,
-    rotation=around,
+    rotation=_around,
+    options=SLICES,
 )
 def ring_reduce_scatter(request: Request) -> Iterator[Part]:
     """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
-    yield from patterns.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
+    yield from patterns.ring_reduce_scatter(np.arange(request.n), _slots(request))
 
 
 @register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)

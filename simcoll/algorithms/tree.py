@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simcoll import patterns
-from simcoll.patterns import Index, lowest_bit, power_of_two
+from simcoll.patterns import Index, power_of_two
 from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.steps import Part, send, together
 
@@ -44,15 +44,7 @@ def double_binary_tree(request: Request) -> Iterator[Part]:
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), with the
     trees as NCCL builds them. For odd n rank 0 is inner in both.
     """
-    yield from _through_both(two_trees(request.n))
-
-
-def two_trees(n: int) -> tuple[Index, Index]:
-    """Parents (−1 at the root) in two binary trees of which a leaf of one is an inner node of the other."""
-    first, node = bit_tree(n), np.arange(n)
-    # A node's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
-    alias = n - 1 - node if n % 2 == 0 else (node - 1) % n
-    return first, np.where(first[alias] < 0, -1, np.argsort(alias)[first[alias]])
+    yield from _through_both(patterns.two_trees(request.n))
 
 
 def _through_both(parents: Sequence[Index]) -> Iterator[Part]:
@@ -73,7 +65,7 @@ def chain_tree(request: Request) -> Iterator[Part]:
     As NCCL's tree runs over nodes; its chains begin at other ranks for other channels.
     """
     groups = request.two_levels()
-    yield from _through_both([_chained(groups, across) for across in two_trees(len(groups))])
+    yield from _through_both([_chained(groups, across) for across in patterns.two_trees(len(groups))])
 
 
 def _chained(groups: Sequence[Sequence[int]], across: Index) -> Index:
@@ -82,20 +74,6 @@ def _chained(groups: Sequence[Sequence[int]], across: Index) -> Index:
     for ranks, above in zip(groups, across.tolist(), strict=True):
         parent[list(ranks)] = [groups[above][0] if above >= 0 else -1, *ranks[:-1]]
     return parent
-
-
-def bit_tree(n: int) -> Index:
-    """Parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
-
-    A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
-
-    >>> bit_tree(8).tolist()
-    [-1, 2, 4, 2, 0, 6, 4, 6]
-    """
-    node = np.arange(n)
-    bit = lowest_bit(node)
-    parent = (node ^ bit) | (bit << 1)
-    return np.where(node == 0, -1, np.where(parent < n, parent, node ^ bit))
 
 
 @register("reduce", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)")

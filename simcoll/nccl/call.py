@@ -7,7 +7,7 @@ that it shares with the others. Kernels are not described to the last instructio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
@@ -15,7 +15,7 @@ from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
-from simcoll.nccl.protocols import chunk_bytes, figures
+from simcoll.nccl.protocols import chunk_bytes, figures, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
@@ -27,13 +27,19 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("ring", "reduce"): "chain",
     ("tree", "all_reduce"): "chain_tree",
     ("nvls", "all_reduce"): "nvls",
+    ("nvls_tree", "all_reduce"): "nvls_tree",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
     ("p2p", "all_to_all"): "direct",
 }
 P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
+SLICE: Final = 32 << 10  # bytes, the least in Simple
+MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
-_NVLS_LESS: Final = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))  # below so many chunks a channel and head: at most
+NVLS_TREE_LOOPS: Final = 4  # on their way at once, each part of a loop on a channel of its own
+# Below so many chunks a channel and head: at most so many bytes each.
+_NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
+_NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Call:
     threads: int
     usual_reach: float = 1.0
     nics: float = 1.0
+    in_place: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -80,25 +87,64 @@ class Call:
 
     @property
     def chunk(self) -> int:
-        """What is handed on at a time, at most; 0: everything."""
+        """The largest chunk; 0: everything."""
         if self.algorithm == "p2p":
             return 0
+        if self.algorithm == "tree" and self.protocol == "LL128":
+            return tree_chunk_bytes(self.share, self.communicator.nodes, self.communicator.gpus)
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
-        heads, chunk = self.communicator.ranks, NVLS_CHUNK
-        for times, most in _NVLS_LESS:
+        heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
+        if self.algorithm == "nvls_tree":
+            chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
+        for times, most in less:
             if self.nbytes < times * self.channels * heads * chunk:
                 chunk = min(chunk, most)
-        return chunk * (heads if self.collective == "all_reduce" else 1)
+        return chunk * (heads if self.schedule == "nvls" and self.collective == "all_reduce" else 1)
 
-    def params(self, costs: Kernels) -> dict[str, int]:
-        """Parameters of the engines."""
+    @property
+    def slices(self) -> int:
+        """Parts of a ring's chunk that are told to the next rank one by one."""
+        return 2 if self.schedule == "ring" and self.protocol == "Simple" and self.step > SLICE else 1
+
+    @property
+    def handed(self) -> int:
+        """What is told to the next rank at a time, at most; 0: everything. With flags beside the data that is what the
+        threads move at once."""
+        if self.schedule == "ring":
+            return self.chunk // self.slices
+        if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
+            return self.chunk
+        parts = 2 if self.schedule == "chain_tree" else 1
+        return min(self.chunk, max(self._moved, self.share // (parts * MOST_PIECES)))
+
+    @property
+    def _moved(self) -> int:
+        return self.threads * figures().protocols[self.protocol].moved_a_thread
+
+    def params(self, costs: Kernels) -> dict[str, Any]:
+        """Parameters of the engines, where links have the latency of a hop."""
         block = self.block(costs)
+        if self.schedule == "nvls_tree":
+            return {"channels": self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
         if self.kind == "NVLS":
             return {"o_send": block.hop}
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
-        return {"o_recv": block.hop + self._handled(block, self.step)}
+        if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
+            return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
+        pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
+        return {"o_send": block.slice, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
+
+    def beside_others(self, costs: Kernels) -> dict[str, Any]:
+        """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
+        params = self.params(costs)
+        if self.schedule == "nvls_tree":
+            return {"channels": params["channels"]}
+        if self.kind in ("NVLS", "P2P"):
+            return params
+        params.pop("sharing", None)
+        return {**params, "o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""
@@ -107,7 +153,9 @@ class Call:
         if self.kind == "P2P" and self.protocol == "LL":
             return launch + wide + block.hop + _service(self.piece, block.rate)
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
-        return launch + wide + block.start + (0 if self.kind == "NVLS" else round(block.own * step))
+        saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
+        own = 0.0 if self.kind == "NVLS" else max(0.0, block.own - saved)
+        return launch + wide + block.start + round(own * step)
 
     def share_of_links(self, costs: Kernels, outer: bool) -> float:
         """What a channel has of links within a node, or of those to the network (`outer`), of which rings use `nics`.
@@ -117,14 +165,27 @@ class Call:
         reach = self.block(costs).reach
         found = self.usual_reach if reach is None else reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
+        if outer and self.kind == "NVLS":  # every channel has a head on each GPU
+            return min(1.0, self.nics / self.communicator.gpus) / self.channels
         if outer:
-            return found * wire * min(1.0, self.nics / self.channels)
+            return wire * min(1.0, self.nics / self.channels)
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels
+
+    def net_ps(self, costs: Kernels) -> int:
+        """How much longer a hop is between nodes."""
+        block = self.block(costs)
+        return block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""
         found: Block = getattr(costs, self.kind)
         return found
+
+    @property
+    def _split(self) -> float:
+        """How much longer blocks of trees take in LL: 70 % of their threads reduce upwards, the others, who then take
+        1 / 0.3, broadcast downwards; here both are turns of one receiver, with half of that each."""
+        return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""

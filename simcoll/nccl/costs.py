@@ -20,19 +20,23 @@ class Block(Model):
     """A thread block of a protocol.
 
     `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on; `net`:
-    how much longer that is between nodes.
-    `first`: B/s at which its threads move their first line each; `rate`: B/s of all that comes after. `own`: what a
-    rank's own block takes, which is copied locally, as a share of a step without its hop; a block does one thing at a
-    time. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's
-    tuner reckons with for NVLS, and all of it else.
+    how much longer that is between nodes; `net_tree`: for trees, where it differs. `slice`: what its sender is at each
+    slice, beside moving it, in Simple. `first`: B/s at which its threads move their first line each; `rate`: B/s of all
+    that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
+    hop; a block does one thing at a time. `saved`: so much less that is for all_gather in place, where it lies where it
+    belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's tuner reckons with for
+    NVLS, and all of it else.
     """
 
     start: Duration = 0
     hop: Duration = 0
     net: Duration = 0
+    net_tree: Duration | None = None
+    slice: Duration = 0
     first: Cap = 0
     rate: Cap = 0
     own: Annotated[Share, Field(le=4)] = 0.0
+    saved: Annotated[Share, Field(le=4)] = 0.0
     reach: Annotated[Share, Field(gt=0)] | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,12 +15,14 @@ from simcoll.nccl import tuner
 from simcoll.nccl.call import Call
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
+from simcoll.nccl.mesh import gathered
 from simcoll.profile import LinkScale, ModelSpec
 from simcoll.recent import Recent
 from simcoll.scenario import Scenario
 from simcoll.systems import load_system
 from simcoll.topology import Link, Topology
 
+_MESHES: Final[Recent[Topology]] = Recent(2_000_000, lambda found: len(found.kinds) + len(found.links))
 _COMMUNICATORS: Final[Recent[Communicator]] = Recent(64, lambda found: 1)
 PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 
@@ -28,13 +30,14 @@ PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A call on the ranks of a point, on links as rated. `inner` are the kinds of links between ranks of a node, `path`
-    the links of a message."""
+    the links of a message, `nodes` the ranks of each."""
 
     call: Call
     scenario: Scenario
     rated: Topology
     inner: frozenset[str]
     path: tuple[Link, ...]
+    nodes: tuple[tuple[int, ...], ...]
 
     def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines."""
@@ -46,9 +49,10 @@ class Lowered:
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
-        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.chunk, **self.params(costs))))
-        changed = {"algorithm": self.call.schedule, "protocol": "none", "size": self.call.share}
-        return self.scenario.model_copy(update={**changed, "model": spec, "profile": PLAIN})
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
+        slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
+        changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
+        return self.scenario.model_copy(update={**changed, "groups": self.nodes, "model": spec, "profile": PLAIN})
 
     def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
         """What a channel has of a link, in B/s."""
@@ -57,11 +61,15 @@ class Lowered:
         return max(1, round(link.bandwidth * (served * share)))
 
     def latencies(self, costs: Kernels) -> list[int]:
-        """What each link takes, in ps: between a NIC and the network half of what a hop takes longer there. Other links
-        take nothing: a hop is time of the block that takes part in it."""
-        kinds, net = self.rated.kinds, self.call.block(costs).net
-        gates = ({kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links)
-        return [max(1, net // 2) if gate else 1 for gate in gates]
+        """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
+        longer there. Other links take nothing: a hop is time of the block that takes part in it."""
+        kinds, net = self.rated.kinds, self.call.net_ps(costs)
+        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.block(costs).hop
+        first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
+        return [
+            max(1, net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0)
+            for u, v in self.rated.links
+        ]
 
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them."""
@@ -87,11 +95,18 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
         algorithm=_theirs(scenario),
         protocol="auto" if scenario.protocol == "none" else scenario.protocol,
     )
+    if found.algorithm != "p2p":  # which sends to each by itself
+        rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
     path = _path(rated, places[0], places[1])
     inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
     nics = ring.channels * ring.inter / nic if nic else 1.0
-    return Lowered(dataclasses.replace(found, nics=nics), scenario, rated, frozenset(inner), path)
+    of_node: dict[int | None, list[int]] = defaultdict(list)
+    for rank, place in enumerate(places):
+        of_node[rated.node_of(place)].append(rank)
+    nodes = tuple(map(tuple, of_node.values()))
+    made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place))
+    return Lowered(made, scenario, rated, frozenset(inner), path, nodes)
 
 
 def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
@@ -117,7 +132,8 @@ def _theirs(scenario: Scenario) -> Any:
     """NCCL's name of the algorithm that a scenario asks for."""
     if scenario.algorithm == "auto":
         return "auto"
-    names = {ours: theirs for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective}
+    known = [(theirs, ours) for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective]
+    names = dict([(ours, theirs) for theirs, ours in known] + [(theirs, theirs) for theirs, _ in known])
     if scenario.algorithm not in names:
         raise RefusedError(f"NCCL has no {scenario.algorithm} for {scenario.collective}; it has {', '.join(names)}")
     return names[scenario.algorithm]

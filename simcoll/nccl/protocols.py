@@ -7,6 +7,7 @@ receiver may begin with. Sizes are bytes; those of buffers count flags as well, 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,7 @@ class Wire(Model):
     grain_bytes: int
     threads: int
     bytes_a_thread: int
+    moved_a_thread: int
 
     @property
     def efficiency(self) -> float:
@@ -60,6 +62,7 @@ class Protocols(Model):
     steps: int
     protocols: Mapping[Protocol, Wire]
     simple_ring_steps: Mapping[Collective, Steps]
+    tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
     threads: Threads
 
 
@@ -94,6 +97,19 @@ def chunk_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol
     (2097152, 524288)
     """
     return _steps(collective, algorithm, protocol).chunk * step_bytes(protocol)
+
+
+def tree_chunk_bytes(share: int, nodes: int, gpus: int) -> int:
+    """The chunk of trees with LL128, for a channel's `share`: the deeper the tree, the smaller.
+
+    >>> tree_chunk_bytes(64 << 20, 2, 8), tree_chunk_bytes(512 << 10, 2, 8)
+    (576000, 36000)
+    """
+    chunk, depth = step_bytes("LL128"), 1 + math.log2(nodes) + 0.1 * gpus
+    for times, least in figures().tree_LL128:
+        while chunk > least and share / chunk < times * depth / gpus:
+            chunk //= 2
+    return chunk
 
 
 def slice_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:

@@ -14,7 +14,7 @@ from simcoll.prediction import placed, predict, topology_of
 from simcoll.profile import load_profile
 from simcoll.program import Program, bind
 from simcoll.scenario import Scenario
-from simcoll.sources import source_of
+from simcoll.sources import agents_of, source_of
 from simcoll.stream import Stream
 from simcoll.topology import Link, Topology
 from simcoll.workload.plan import Call
@@ -83,7 +83,7 @@ class Binder:
         one = lowered.point(kernels)
         larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False))
         grain = lowered.call.communicator.ranks * asked.itemsize
-        params = one.params()
+        params = replace(one.params(), chunk=lowered.call.chunk, **lowered.call.beside_others(kernels))
         program, proved = self._program(
             one,
             replace(params, chunk=-int(-params.chunk * larger // asked.itemsize) * asked.itemsize),
@@ -96,7 +96,7 @@ class Binder:
         devices: Sequence[str] = asked.placement
         source, proved = source_of(asked, self.network, devices)
         schedule = source.schedule() if isinstance(source, Stream) else source
-        where = (*devices, *self.network.agents_for(devices)[: schedule.agents])
+        where = (*devices, *agents_of(asked, self.network, devices)[: schedule.agents])
         how: dict[str, Any] = {"itemsize": asked.itemsize, "weights": asked.weights}
         return bind(schedule, self.network, where, params, nbytes, **how), proved
 

@@ -77,6 +77,12 @@ def _collective(text: str) -> str:
     return _SQUASHED[squashed]
 
 
+def _algorithm(text: str) -> str:
+    seen = re.fullmatch(r"auto\(=(\w+)\)", text)  # chosen by the library, as its log tells
+    name = seen[1] if seen else text
+    return _ALGORITHMS.get(name, name)
+
+
 def _whole(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         try:
@@ -106,7 +112,7 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
     "ranks": _whole(1),
     "nodes": _whole(1),
     "dtype": lambda text: _DTYPES.get(text.lower(), text.lower()),
-    "algorithm": lambda text: _ALGORITHMS.get(text.lower(), text.lower()),
+    "algorithm": lambda text: _algorithm(text.lower()),
     "protocol": lambda text: _PROTOCOLS.get(text.lower(), text),
     "harness": str.lower,
     "size_bytes": _whole(0),
