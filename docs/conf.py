@@ -18,13 +18,13 @@ from simcoll.report import schema  # noqa: E402
 project = "simcoll"
 author = "the simcoll developers"
 release = version = simcoll.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "generated"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "consoles", "generated"]
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of other packages; internal references of pages are checked
-
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+default_role = "literal"  # what stands in single backticks in docstrings
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
