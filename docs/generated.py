@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from fractions import Fraction
@@ -18,10 +19,13 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from simcoll import results
 from simcoll.cli import main
 from simcoll.collectives import COLLECTIVES
 from simcoll.formats.measured.rows import REQUIRED, Row
 from simcoll.scenario import Scenario
+
+_HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
 
 
 def printed(command: str) -> str:
@@ -52,11 +56,29 @@ def factors() -> str:
 def keys() -> str:
     """Every key of a scenario and of what stands under it: what may be written, and the default."""
     schema = Scenario.model_json_schema(by_alias=True)
-    definitions = schema["$defs"]
-    # What is swept is told once, above the tables.
-    parts = [_keys("the scenario itself", schema)]
-    parts += [_keys(definitions[name].get("title", name), definitions[name]) for name in sorted(definitions)]
-    return "\n".join(parts)
+    places = {"": "a scenario"}
+    _find(schema, "", schema["$defs"], places)
+    parts = [_keys("", places, schema)]
+    return "\n".join(parts + [_keys(name, places, schema["$defs"][name]) for name in places if name])
+
+
+def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], places: dict[str, str]) -> None:
+    """Where each model may stand in a scenario, by name, in the order of the keys."""
+    for key, value in model.get("properties", {}).items():
+        place = f"{path}.{key}".lstrip(".")
+        for name in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value))):
+            if name not in places:
+                template = definitions[name]["properties"].get("template", {})
+                kinds = [template["const"]] if "const" in template else template.get("enum", [])
+                which = " or ".join(f"`{kind}`" for kind in kinds)
+                places[name] = f"`{place}`" + (f" of the template {which}" if kinds else "")
+                _find(definitions[name], place, definitions, places)
+
+
+def columns() -> str:
+    """The columns of results.csv, in their order, and what each holds."""
+    rows = [(f"`{column}`", _HOLDS[kind]) for column, kind in results.kinds([]).items()]
+    return _table(("column", "holds"), rows)
 
 
 def measured_columns() -> str:
@@ -69,46 +91,48 @@ def measured_columns() -> str:
 
 
 def _plain(kind: str) -> str:
-    return {"str": "text", "int": "whole number", "float": "number"}[kind.removesuffix(" | None")]
+    kinds: dict[str, type] = {"str": str, "int": int, "float": float}
+    return _HOLDS[kinds[kind.removesuffix(" | None")]]
 
 
-def _keys(title: str, model: dict[str, Any]) -> str:
+def _keys(name: str, places: dict[str, str], model: dict[str, Any]) -> str:
     rows = []
     for key, value in model["properties"].items():
-        needed = key in model.get("required", ()) and key != "collective"
-        default = "needed" if needed else _default(value.get("default"))
-        rows.append((f"`{key}`", _kind(value), default))
-    about = " ".join(model.get("description", "").split())
-    if model.get("title") == "Scenario":
-        about = ""
-    return f"### {title}\n\n{about}\n\n{_table(('key', 'what may be written', 'default'), rows)}"
+        needed = key in model.get("required", ()) and (name or key != "collective")
+        rows.append((f"`{key}`", _kind(value, places), "needed" if needed else _default(value.get("default"))))
+    about = " ".join(model["description"].split()) if name else ""
+    table = _table(("key", "what may be written", "default"), rows)
+    return f"(key-{name.lower()})=\n### {places[name]}\n\n{about}\n\n{table}"
 
 
 def _default(value: object) -> str:
     return "" if value in (None, [], {}) or isinstance(value, dict) else f"`{json.dumps(value)}`"
 
 
-def _kind(value: dict[str, Any]) -> str:
+def _kind(value: dict[str, Any], places: dict[str, str]) -> str:
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"[{places[name]}](#key-{name.lower()})"
     if "enum" in value:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
     if "const" in value:
         return f"`{json.dumps(value['const'])}`"
-    for several in ("anyOf", "oneOf", "allOf"):
-        if several in value:
-            kinds = [_kind(part) for part in value[several] if part.get("type") != "null"]
-            return " or ".join(dict.fromkeys(kinds))
+    for union in ("anyOf", "oneOf"):
+        if union in value:
+            return " or ".join(
+                dict.fromkeys(_kind(part, places) for part in value[union] if part.get("type") != "null")
+            )
     if value.get("type") == "array":
-        inner = _kind(value["items"]) if value.get("items") else ""
+        inner = _kind(value["items"], places) if value.get("items") else ""
         return f"list of {inner}" if inner else "list"
     if value.get("type") == "object":
         inner = value.get("additionalProperties")
-        return f"mapping to {_kind(inner)}" if isinstance(inner, dict) else "mapping"
+        return f"mapping to {_kind(inner, places)}" if isinstance(inner, dict) else "mapping"
     example = f", e.g. `{value['examples'][0]}`" if value.get("examples") else ""
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
-    return words.get(value.get("type", ""), "anything") + example
+    kinds = value.get("type", "")
+    several = kinds if isinstance(kinds, list) else [kinds]
+    return " or ".join(words.get(kind, "anything") for kind in several) + example
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -125,6 +149,7 @@ class Generated(SphinxDirective):
         "printed": printed,
         "factors": factors,
         "keys": keys,
+        "columns": columns,
         "measured-columns": measured_columns,
     }
 

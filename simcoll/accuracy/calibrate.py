@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import simcoll
 from simcoll import config
-from simcoll.accuracy import fitting, join, parameters, samples, scores
+from simcoll.accuracy import fitting, join, parameters, quality, samples, scores
 from simcoll.accuracy.confidence import fingerprint
 from simcoll.accuracy.estimate import Estimate, estimate
 from simcoll.accuracy.parameters import Setting
@@ -108,7 +108,11 @@ def fitted(
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
     fitting.need_scipy()
-    found = estimate(some.of(chosen), begin.profile, begin.params, free, seed)
+    odd = np.array(quality.suspicious(some.rows))
+    used = chosen & ~odd if (chosen & ~odd).any() else chosen
+    found = estimate(some.of(used), begin.profile, begin.params, free, seed)
+    left = int((chosen & ~used).sum())
+    notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
     lone = ["no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit"] * bool(
         chosen.all()
     )

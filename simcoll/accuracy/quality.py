@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 from simcoll.formats.measured import Row
 
-TOO_LONG: Final = 1.1  # times as long as twice the size
+TOO_LONG: Final = 1.1  # times as long as a larger size
 
 
 def suspicious(rows: Sequence[Row]) -> list[bool]:
-    """Of each row whether it took more than TOO_LONG times what twice its size took, all else being equal: such times
-    are those of a disturbed machine."""
-    best: dict[tuple[Any, int], float] = {}
-    for row in rows:
-        key = (_series(row), row.size_bytes)
-        best[key] = min(row.time_us, best.get(key, row.time_us))
-    return [row.time_us > TOO_LONG * best.get((_series(row), 2 * row.size_bytes), row.time_us) for row in rows]
+    """Of each row whether it took more than TOO_LONG times what twice its size or more took, all else being equal: such
+    times are those of a disturbed machine."""
+    series = [_series(row) for row in rows]
+    least: dict[tuple[Any, int], float] = {}  # of each series and size, of all sizes from twice that on
+    best: dict[Any, list[tuple[int, float]]] = {}
+    for its, row in zip(series, rows, strict=True):
+        best.setdefault(its, []).append((row.size_bytes, row.time_us))
+    for its, told in best.items():
+        for size in {size for size, _ in told}:
+            least[its, size] = min((time for larger, time in told if larger >= 2 * size), default=math.inf)
+    return [row.time_us > TOO_LONG * least[its, row.size_bytes] for its, row in zip(series, rows, strict=True)]
 
 
 def _series(row: Row) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ others have made.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from simcoll import config
 from simcoll.config import Model, Node
 from simcoll.errors import InputError, did_you_mean
-from simcoll.formats.measured import read_measured
+from simcoll.formats.measured import Row, read_measured
 from simcoll.profile import find_profile
 from simcoll.systems import load_system, shipped_systems
 
@@ -143,17 +143,36 @@ WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # of a table that 
     ("zero-shot", "nothing fitted, the system's profile", {"fit": "nothing"}),
     ("half", "every second size", {"fit": "every second size"}),
     ("from-all-reduce", "from all-reduce to the others", {"fit": {"collective": ["all_reduce"]}}),
+    ("from-two-nodes", "from one and two nodes to more", {"fit": {"nodes": ["1", "2"]}}),
 )
 
 
-def of_tables(folder: Path) -> list[Study]:
+def of_tables(folder: Path, tell: Callable[[str], None]) -> list[Study]:
     """Studies of the measured tables (`*.csv`) of a folder, each in the ways above.
 
-    Raises InputError if there is no table, and for one whose column `system` names no GPU that a shipped system has.
+    A table whose column `system` names no GPU that a shipped system has is told of and left out. Raises InputError if
+    no table is left.
     """
     tables = sorted(folder.glob("*.csv"))
     if not tables:
         raise InputError(f"{folder}: has no *.csv", "give a folder of measured tables with --tables")
+    found, unknown = list[Study](), list[InputError]()
+    for table in tables:
+        try:
+            found += _of_table(table)
+        except InputError as mistake:
+            unknown.append(mistake)
+    if not found and unknown:
+        raise unknown[0]
+    for error in unknown:
+        tell(f"left out: {error}")
+    return found
+
+
+def _of_table(table: Path) -> list[Study]:
+    rows = read_measured(table)
+    system = _system_of(rows[0].system or "", table)
+    collectives = sorted({row.collective for row in rows} & set(THREE))
     return [
         Study(
             name=f"{table.stem}-{way}",
@@ -163,13 +182,19 @@ def of_tables(folder: Path) -> list[Study]:
             by=("system",),
             cases=(Used(table=str(table), system=system, where={"collective": collectives}, **how),),
         )
-        for table in tables
-        for rows in [read_measured(table)]
-        for system in [_system_of(rows[0].system or "", table)]
-        for collectives in [sorted({row.collective for row in rows} & set(THREE))]
         for way, title, how in WAYS
-        if collectives and (way != "from-all-reduce" or {"all_reduce"} < set(collectives))
+        if collectives and _tells(way, rows)
     ]
+
+
+def _tells(way: str, rows: Sequence[Row]) -> bool:
+    """Whether a table has rows to fit and others to score in that way."""
+    if way == "from-all-reduce":
+        return {"all_reduce"} < {row.collective for row in rows} & set(THREE)
+    if way == "from-two-nodes":
+        nodes = {row.nodes or 1 for row in rows}
+        return min(nodes) <= 2 < max(nodes)
+    return True
 
 
 def _system_of(text: str, table: Path) -> str:

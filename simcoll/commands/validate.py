@@ -43,7 +43,7 @@ def validate(
     check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
     way = Way(folder, output or folder, reuse, timeout, tell)
-    asked = [*known.load(folder, studies), *(known.of_tables(tables) if tables else ())]
+    asked = [*known.load(folder, studies), *(known.of_tables(tables, tell) if tables else ())]
     found = [carry_out(study, way) for study in asked]
     missed = findings.check(found)
     print(findings.write(way.output, found))

@@ -31,6 +31,9 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
     ("p2p", "all_to_all"): "direct",
+    ("p2p", "gather"): "direct",
+    ("p2p", "scatter"): "direct",
+    ("p2p", "send_recv"): "ring",
 }
 P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
 SLICE: Final = 32 << 10  # bytes, the least in Simple
@@ -76,8 +79,9 @@ class Call:
 
     @property
     def piece(self) -> int:
-        """Bytes of a rank's own block, or of all heads of NVLS."""
-        return self.share if self.kind == "NVLS" else self.share // self.communicator.ranks
+        """Bytes of a rank's own block, of a message of send_recv, or of all heads of NVLS."""
+        whole = self.kind == "NVLS" or self.collective == "send_recv"
+        return self.share if whole else self.share // self.communicator.ranks
 
     @property
     def step(self) -> int:
@@ -154,7 +158,7 @@ class Call:
             return launch + wide + block.hop + _service(self.piece, block.rate)
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
         saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
-        own = 0.0 if self.kind == "NVLS" else max(0.0, block.own - saved)
+        own = 0.0 if self.kind == "NVLS" or self.collective == "send_recv" else max(0.0, block.own - saved)
         return launch + wide + block.start + round(own * step)
 
     def share_of_links(self, costs: Kernels, outer: bool) -> float:
@@ -214,7 +218,8 @@ def call(
     choice where NCCL would take another. Raises RefusedError if there is none.
     """
     if ("p2p", collective) in OURS:
-        usual: Protocol = "LL" if nbytes // comm.ranks <= P2P_LL else "Simple"
+        message = nbytes if collective == "send_recv" else nbytes // comm.ranks
+        usual: Protocol = "LL" if message <= P2P_LL else "Simple"
         return Call(comm, collective, "p2p", usual if protocol == "auto" else protocol, nbytes, itemsize, 1, 0)
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
