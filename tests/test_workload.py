@@ -351,6 +351,17 @@ def test_streams_order_and_names_wait() -> None:
     assert step({"operations": apart}).step_ps == 3 * MS  # a rank waits for its own part only
 
 
+@pytest.mark.parametrize("size", ["8 KiB", "64 MiB"])
+def test_a_pipeline_over_kernels_is_a_chain_of_their_messages(size: str) -> None:
+    """One microbatch goes down the stages and back: what is sent takes what NCCL's send and receive take."""
+    here = {"topology": {"system": "hgx-h100"}, "ranks": 2, "profile": "nccl-hopper", "dtype": "float16"}
+    keys = {"template": "pipeline", "stages": 2, "microbatches": 1, "activations": size, "layers": layers(2)}
+    keys["layers"][0]["parameters"] = "0 B"
+    nbytes = int(size.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[size.split()[1]]
+    sent = alone_ps("send_recv", nbytes, **here)
+    assert abs(step(keys, **here).step_ps - 3 * MS - 2 * sent) < US_100TH
+
+
 @pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
 def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:

@@ -92,8 +92,11 @@ class Binder:
     def _launched(self, asked: Scenario, kernels: Kernels) -> Bound:
         """A call as NCCL makes it: one of its channels, on links of which it has a share. Here links are whole, since
         other calls share them, and what it sends is larger instead; a hop's latency is among the kernel's costs."""
+        one_way = asked.collective == "send_recv" and asked.algorithm == "direct"  # costs are those of both ways
+        asked = asked.model_copy(update={"algorithm": "auto"}) if one_way else asked
         lowered = lower(asked, kernels, self.rated, asked.placement)
         one = lowered.point(kernels)
+        one = one.model_copy(update={"algorithm": "direct"}) if one_way else one
         larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False))
         grain = lowered.call.communicator.ranks * asked.itemsize
         params = replace(one.params(), chunk=lowered.call.chunk, **lowered.call.beside_others(kernels))
@@ -103,7 +106,8 @@ class Binder:
             max(1, int(one.nbytes * larger) // grain) * grain,
         )
         launch = lowered.launch_ps(kernels, self.profile.launch, self.profile.links)
-        return Bound(program, launch, lowered.call.schedule, lowered.call.protocol, proved)
+        schedule = "direct" if one_way else lowered.call.schedule
+        return Bound(program, launch, schedule, lowered.call.protocol, proved)
 
     def _program(self, asked: Scenario, params: Params, nbytes: int) -> tuple[Program, str]:
         devices: Sequence[str] = asked.placement
