@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,24 @@ _PAGES = {  # files of the repository that are pages here
     "ARCHITECTURE.md": "architecture.md",
     "NOTICE": "licence.md",
 }
+_SECTIONS = {  # sections of the README that are pages, or parts of pages, here
+    "Topologies": "topologies.md",
+    "Training steps": "workloads.md",
+    "Runs that differ": "variability.md",
+    "Faults": "faults.md",
+    "What NCCL would choose": "nccl.md#what-nccl-would-choose",
+    "NCCL as it runs": "nccl.md#nccl-as-it-runs",
+    "Other programs' files": "formats.md",
+    "Calibrate": "calibrate.md",
+}
 
 
 def _lead_to_pages(app: Sphinx, path: Path, docname: str, text: list[str]) -> None:
-    """What is included from the top of the repository links to files there: let it link to their pages."""
+    """Files that an included text links to, and sections that it names, lead to their pages."""
     for file, page in _PAGES.items():
         text[0] = text[0].replace(f"]({file})", f"]({page})")
+    for title, page in _SECTIONS.items():
+        text[0] = re.sub(rf"([Ss]ee (?:also )?){title}\b", rf"\1[{title}]({page})", text[0])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

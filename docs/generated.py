@@ -68,8 +68,10 @@ def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], places:
         place = f"{path}.{key}".lstrip(".")
         for name in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value))):
             if name not in places:
-                template = definitions[name]["properties"].get("template", {}).get("const")
-                places[name] = f"`{place}`" + (f" with `template: {template}`" if template else "")
+                template = definitions[name]["properties"].get("template", {})
+                kinds = [template["const"]] if "const" in template else template.get("enum", [])
+                which = " or ".join(f"`{kind}`" for kind in kinds)
+                places[name] = f"`{place}`" + (f" of the template {which}" if kinds else "")
                 _find(definitions[name], place, definitions, places)
 
 

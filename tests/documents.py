@@ -33,5 +33,13 @@ class Shown(NamedTuple):
 
 def commands(console: str) -> list[Shown]:
     """The commands of a console block."""
-    found = re.findall(r"^\$ (.*?)(?: {2,}#(.*))?\n((?:(?!\$ ).*\n)*)", console, re.M)
-    return [Shown(*(part.strip() for part in line), sample) for *line, sample in found]
+    found = []
+    for line, sample in lines(console):
+        command, _, remark = line.removeprefix("$ ").partition("  #")
+        found.append(Shown(command.strip(), remark.strip(), sample))
+    return found
+
+
+def lines(console: str) -> list[tuple[str, str]]:
+    """The lines of a console block that are commands, whole, and what stands below each."""
+    return re.findall(r"^(\$ .*\n)((?:(?!\$ ).*\n)*)", console, re.M)
