@@ -15,7 +15,7 @@ test: $(VENV)/.dev lint types
 
 # Warnings are errors: a link that leads nowhere, a section of the README that is gone.
 docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo "Pages: $(CURDIR)/docs/_build/html/index.html"
 
 lint: $(VENV)/.dev

@@ -35,6 +35,7 @@ html_static_path = ["_static"]
 html_css_files = ["simcoll.css"]
 html_extra_path = ["_build/extra"]
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 
 _PAGES = {  # files of the repository that are pages here

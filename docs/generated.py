@@ -19,7 +19,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from simcoll import results
+from simcoll import registry, results
 from simcoll.cli import main
 from simcoll.collectives import COLLECTIVES
 from simcoll.formats.measured.rows import REQUIRED, Row
@@ -51,6 +51,20 @@ def factors() -> str:
         (form,) = (text for text, form in forms.items() if all(form(n) == contract.busbw(n) for n in (2, 3, 8, 1024)))
         rows.append((f"`{name}`", contract.summary, form, f"{float(contract.busbw(8)):g}"))
     return _table(("collective", "what it promises", "factor", "at 8 ranks"), rows)
+
+
+def algorithms() -> str:
+    """Every algorithm of every collective."""
+    head = ("algorithm", "what it does", "takes", "closed form on a full mesh")
+    parts = []
+    for name, entries in registry.ALGORITHMS.items():
+        rows = []
+        for entry in entries.values():
+            options = [f"`{key}={'|'.join(values)}`" for key, values in entry.options.items()]
+            takes = ", ".join(["groups"] * entry.uses_groups + options)
+            rows.append((f"`{entry.name}`", entry.help, takes, f"`{entry.cost}`" if entry.cost else ""))
+        parts.append(f"### {name}\n\nWhat it promises: {COLLECTIVES[name].summary}.\n\n{_table(head, rows)}")
+    return "\n".join(parts)
 
 
 def keys() -> str:
@@ -148,6 +162,7 @@ class Generated(SphinxDirective):
     MAKERS: ClassVar = {
         "printed": printed,
         "factors": factors,
+        "algorithms": algorithms,
         "keys": keys,
         "columns": columns,
         "measured-columns": measured_columns,

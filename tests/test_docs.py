@@ -11,7 +11,7 @@ import documents
 import pytest
 from command import simcoll
 
-from simcoll import registry
+from simcoll import api, registry
 from simcoll.cli import COMMANDS
 from simcoll.real.measure import OWN
 from simcoll.results import COLUMNS
@@ -129,3 +129,9 @@ def test_the_documents_of_every_command_are_told() -> None:
 def test_every_column_of_a_real_run_is_told() -> None:
     """The columns that `measure` and `lab` add to those of every measured table stand on the page."""
     assert not [column for column in OWN if f"`{column}`" not in RESULTS]
+
+
+def test_every_name_of_the_api_is_told() -> None:
+    """The page of Python has an entry for each name that `import simcoll` offers."""
+    page = (DOCS / "api.md").read_text("utf-8")
+    assert set(re.findall(r"^\.\. auto\w+:: simcoll\.(\w+)$", page, re.M)) - {"errors"} == set(api.__all__)

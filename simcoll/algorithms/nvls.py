@@ -38,14 +38,15 @@ def nvls_reduce_scatter(request: Request) -> Iterator[Part]:
         yield send(switch, rank, rank)
 
 
-def _heads(request: Request) -> int:
-    return int(request.equal_groups()[0].size)
+def _parts(request: Request) -> int:
+    """Each rank of a group is head of two parts, one for each tree."""
+    return 2 * int(request.equal_groups()[0].size)
 
 
 @register(
     "all_reduce",
     "nvls_tree",
-    chunks=_heads,
+    chunks=_parts,
     pipelined=True,
     needs_agent=True,
     agent_a_group=True,
@@ -53,27 +54,29 @@ def _heads(request: Request) -> int:
     library=True,
 )
 def nvls_tree(request: Request) -> Iterator[Part]:
-    """The switch of each group reduces, each rank takes a part of the sum across by a binary tree; equal groups.
+    """The switch of each group reduces, each rank takes parts of the sum across by two binary trees; equal groups.
 
-    Parts go by two trees in turn, of which a leaf of one is an inner group of the other; the switches multicast what
-    comes back. As NCCL's NVLSTree: 4 + 2⌈log2 g⌉ steps.
+    A leaf of one tree is an inner group of the other; the switches multicast what comes back. As NCCL's NVLSTree:
+    4 + 2⌈log2 g⌉ steps.
     """
     ranks = request.equal_groups()
     ranks = ranks.reshape(len(ranks), -1)
-    part, switch = np.arange(ranks.shape[1]), request.n + np.arange(len(ranks))
+    size = ranks.shape[1]
+    part, switch = np.arange(2 * size), request.n + np.arange(len(ranks))
+    heads = ranks[:, part % size]
     if request.n == 1:
         return
     yield send(ranks[:, :, None], switch[:, None, None], part, reduce=True)
     if len(ranks) == 1:
         yield send(switch[:, None, None], ranks[:, :, None], part)
         return
-    yield send(switch[:, None], ranks, part)
+    yield send(switch[:, None], heads, part)
     trees = patterns.two_trees(len(ranks))
-    parents = [_across(ranks[:, head], trees[head % 2], request.n) for head in part.tolist()]
-    yield from together(*(patterns.tree_reduce(parent, head) for head, parent in enumerate(parents)))
-    yield from together(*(patterns.tree_broadcast(parent, head) for head, parent in enumerate(parents)))
-    yield send(ranks, switch[:, None], part)
-    to, what = np.nonzero(~np.eye(len(part), dtype=bool))  # its head has a part already
+    parents = [_across(heads[:, one], trees[one // size], request.n) for one in part.tolist()]
+    yield from together(*(patterns.tree_reduce(parent, one) for one, parent in enumerate(parents)))
+    yield from together(*(patterns.tree_broadcast(parent, one) for one, parent in enumerate(parents)))
+    yield send(heads, switch[:, None], part)
+    to, what = np.nonzero(np.arange(size)[:, None] != part % size)  # its head has a part already
     if len(to):
         yield send(switch[:, None], ranks[:, to], what)
 

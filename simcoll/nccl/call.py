@@ -39,7 +39,7 @@ P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transf
 SLICE: Final = 32 << 10  # bytes, the least in Simple
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
-NVLS_TREE_LOOPS: Final = 4  # on their way at once, each part of a loop on a channel of its own
+NVLS_TREE_LOOPS: Final = 2  # on their way at once, each part of a loop on a channel of its own
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
@@ -130,7 +130,7 @@ class Call:
         """Parameters of the engines, where links have the latency of a hop."""
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            return {"channels": self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
+            return {"channels": 2 * self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
         if self.kind == "NVLS":
             return {"o_send": block.hop}
         if self.kind == "P2P":
