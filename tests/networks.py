@@ -76,8 +76,8 @@ def schedule(collective: str, algorithm: str, n: int) -> Schedule:
 
 
 def devices(topology: Topology, plan: Schedule) -> tuple[str, ...]:
-    """Rank r on host r; agents on what reduces in the network."""
-    return (*topology.ranks[: plan.n], *topology.agents[: plan.agents])
+    """Rank r on host r; agents on what reduces in the network, where need be several on one switch."""
+    return (*topology.ranks[: plan.n], *(topology.agents * plan.agents)[: plan.agents])
 
 
 def program(
