@@ -401,7 +401,7 @@ def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize("system", ["dgx-a100", "hgx-a100-4", "hgx-h100"])
 def test_no_link_is_busier_than_always(system: str, collective: str) -> None:
     """What channels carry to the network is spread over the NICs in use: no link is busy for more than the run."""
-    told = row(call(system, collective, 2**28, nodes=2))
+    told = row(call(system, collective, 2**28, nodes=2, profile="nccl"))
     assert 0.3 < told["binding_busy"] <= 1.001  # type: ignore[operator]
 
 
