@@ -67,8 +67,8 @@ def _links(
     subject: Subject, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """The links that the path waits for most, then the busiest."""
-    topology, time_ps = subject.topology, subject.time_ps
-    used, names = busy(subject.totals.carried, topology.bandwidths, time_ps), topology.link_names
+    names, time_ps = subject.topology.link_names, subject.time_ps
+    used = busy(subject.totals.carried, subject.capacities, time_ps)
     waited: dict[str, int] = {}
     for (cause, where), ps in shares.items():
         if where and cause in LINKED:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simcoll import registry, systems
 from simcoll.accuracy.confidence import Asked, fingerprint, judge
@@ -63,6 +64,12 @@ class Prediction:
         """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
         came = _arrivals(self.scenario, len(self.devices)).values()
         return max(self.totals.makespan_ps, *came, 0) + self.launch_ps
+
+    @property
+    def capacities(self) -> NDArray[Any]:
+        """B/s that serve what is counted on each link: of a call, to the network, those of all NICs that it uses."""
+        bandwidths = self.topology.bandwidths
+        return bandwidths * np.array(self.lowered.spread) if self.lowered else bandwidths
 
     @cached_property
     def program(self) -> Program:
@@ -321,7 +328,7 @@ def row(prediction: Prediction) -> dict[str, object]:
     n = len(scenario.subgroups[0]) if scenario.subgroups else source.n
     contract = collective(scenario.collective)
     algbw = scenario.nbytes / (time_ps / 1e12) / 1e9 if time_ps and scenario.nbytes else None
-    binding = links.binding(totals, topology.bandwidths, time_ps)
+    binding = links.binding(totals, prediction.capacities, time_ps)
     held = "timeline" in vars(prediction) and not prediction.channel
     waited = staged(prediction.program, prediction.timeline) if held else None
     return {

@@ -50,7 +50,8 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 def _settings(rows: Sequence[Row]) -> list[str]:
     """What else tells the rows apart, besides collective, algorithm, size and ranks."""
-    return [*(name for name in ("topology", "profile", "sharing") if _varies(rows, name)), *swept(rows)]
+    named = ("topology", "profile", "protocol", "in_place", "sharing")
+    return [*(name for name in named if _varies(rows, name)), *swept(rows)]
 
 
 def _varies(rows: Sequence[Row], column: str) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from numpy.typing import NDArray
+
 from simcoll import prediction, replications
 from simcoll.analysis.critical import critical_path
 from simcoll.chain import CAUSES, LINKED, CriticalPath, Segment
@@ -73,6 +75,11 @@ class Subject:
     def topology(self) -> Topology:
         """The links as they serve."""
         return self.ran.topology
+
+    @property
+    def capacities(self) -> NDArray[Any]:
+        """B/s that serve what is counted on each link; see `Prediction`."""
+        return self.ran.capacities if isinstance(self.ran, Prediction) else self.topology.bandwidths
 
     @property
     def totals(self) -> Totals:

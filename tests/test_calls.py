@@ -396,6 +396,15 @@ def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:
 
 # --- what is moved ---
 
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+@pytest.mark.parametrize("system", ["dgx-a100", "hgx-a100-4", "hgx-h100"])
+def test_no_link_is_busier_than_always(system: str, collective: str) -> None:
+    """What channels carry to the network is spread over the NICs in use: no link is busy for more than the run."""
+    told = row(call(system, collective, 2**28, nodes=2, profile="nccl"))
+    assert 0.3 < told["binding_busy"] <= 1.001  # type: ignore[operator]
+
+
 CALLS = [
     ("hgx-h100", 1, 8, "all_reduce", "ring"),
     ("hgx-h100", 1, 8, "all_reduce", "nvls"),

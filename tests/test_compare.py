@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.accuracy.compare import document
+from simcoll.accuracy.compare import compared, document
 from simcoll.accuracy.join import Point, join, select
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.errors import InputError
@@ -280,3 +280,11 @@ def test_tables_are_right_aligned():
         "       ring   1073741824   23457   -12.3",
         "          -            8   5.432     5.0",
     ]
+
+
+def test_names_of_nccl_are_understood() -> None:
+    """A broadcast that a table says NCCL did by its ring is predicted, as what we call a chain."""
+    header = "collective,ranks,dtype,algorithm,protocol,timing,size_bytes,time_us\n"
+    row = "broadcast,8,float,Ring,Simple,nccl-tests,1048576,80\n"
+    found = compared("system=dgx-a100", header + row, "t.csv", [], [])
+    assert (found["unmatched"], len(found["points"])) == (0, 1)

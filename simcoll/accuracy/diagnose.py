@@ -21,11 +21,10 @@ from simcoll.accuracy import hypotheses, join, scores
 from simcoll.accuracy.hypotheses import HEALTHY, Hypothesis
 from simcoll.accuracy.parameters import Setting
 from simcoll.accuracy.quality import suspicious
-from simcoll.accuracy.questions import Asking
+from simcoll.accuracy.questions import Asking, ours
 from simcoll.accuracy.retiming import IDEAL, Question
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import COLUMNS, Row, parse_measured
-from simcoll.nccl.call import OURS
 from simcoll.profile import load_profile
 from simcoll.scenario import Point, Scenario
 
@@ -121,7 +120,7 @@ def _asked(selected: Sequence[Row], asking: Asking) -> tuple[_Rows, Counter[str]
     found: list[tuple[Row, Scenario, dict[str, Any]]] = []
     refused: Counter[str] = Counter()
     for row in selected:
-        points = asking.points(_ours(row))
+        points = asking.points(ours(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
         told = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else {}
@@ -130,14 +129,6 @@ def _asked(selected: Sequence[Row], asking: Asking) -> tuple[_Rows, Counter[str]
         else:
             refused[str(told.get("status", f"{row.algorithm} is not known"))] += 1
     return _Rows(*(tuple(its) for its in zip(*found, strict=True))) if found else _Rows((), (), ()), refused
-
-
-def _ours(row: Row) -> Row:
-    """With NCCL's algorithm by the name that ours has."""
-    if row.harness == "p2p" or row.algorithm is None:
-        return row
-    named = {theirs: ours for (theirs, collective), ours in OURS.items() if collective == row.collective}
-    return replace(row, algorithm=named.get(row.algorithm, row.algorithm))  # type: ignore[call-overload]
 
 
 def _forced(point: Point, row: Row) -> Scenario:

@@ -12,6 +12,7 @@ from simcoll import config, registry, scenario, systems
 from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, Row
+from simcoll.nccl.call import OURS
 from simcoll.nccl.constants import Protocol, nearest
 from simcoll.profile import load_profile
 from simcoll.promises import OPERATORS
@@ -72,8 +73,11 @@ class Asking:
 
         Raises InputError for rows and `sets` that make no point.
         """
+        known = ("auto", *registry.names(row.collective))
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
-        if row.collective == WORKLOAD or algorithm.partition("(")[0] not in ("auto", *registry.names(row.collective)):
+        if algorithm not in known:
+            algorithm = ours(row).algorithm or "auto"
+        if row.collective == WORKLOAD or algorithm.partition("(")[0] not in known:
             return []
         keys: dict[str, Any] = {
             "name": f"system={self.name}",
@@ -103,6 +107,14 @@ class Asking:
         """What the row says was used, where calls are made as NCCL makes them."""
         modelled = self.profile is not None and load_profile(self.profile).kernels is not None
         return row.protocol if modelled and row.protocol in get_args(Protocol) else None
+
+
+def ours(row: Row) -> Row:
+    """With NCCL's algorithm by the name that ours has."""
+    if row.harness == "p2p" or row.algorithm is None:
+        return row
+    named = {theirs: ours for (theirs, collective), ours in OURS.items() if collective == row.collective}
+    return dataclasses.replace(row, algorithm=named.get(row.algorithm, row.algorithm))  # type: ignore[call-overload]
 
 
 def _profile(spec: systems.TopologySpec) -> str | None:

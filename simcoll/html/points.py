@@ -129,7 +129,7 @@ def _links(found: Subject, links: Sequence[dict[str, Any]]) -> str:
     from simcoll.plot.topology import topology_figure
 
     topology = found.topology
-    used = busy(found.totals.carried, topology.bandwidths, found.time_ps)
+    used = busy(found.totals.carried, found.capacities, found.time_ps)
     figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=True)))
     drawn = image(figure, f"{topology.name}, its links coloured by how busy they are")
     return f'<div class="plots">{drawn}<div>{table(["link", "kind", "busy", "path_share"], links)}</div></div>'

@@ -175,6 +175,11 @@ class Call:
             return wire * min(1.0, self.nics / self.channels)
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels
 
+    @property
+    def rails(self) -> float:
+        """NICs of a node over which what one channel stands for is spread."""
+        return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.channels))
+
     def net_ps(self, costs: Kernels) -> int:
         """How much longer a hop is between nodes."""
         block = self.block(costs)

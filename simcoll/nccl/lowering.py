@@ -71,6 +71,12 @@ class Lowered:
             for u, v in self.rated.links
         ]
 
+    @property
+    def spread(self) -> list[float]:
+        """Over how many such links of a node goes what is counted on each: to the network, over rails."""
+        kinds = (link.kind for *_, link in self.rated.graph.edges.data("link"))
+        return [1.0 if kind in self.inner else self.call.rails for kind in kinds]
+
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them."""
         rated = (link for *_, link in self.rated.graph.edges.data("link"))
