@@ -116,7 +116,8 @@ class Law:
         self.channels, threads = launch(comm, read("nccl"), "ring", protocol, nbytes)
         self.block = BLOCK[protocol]
         self.own = -(-nbytes // (self.channels * n * ITEM)) * ITEM  # of a channel the block of one rank
-        passed = self.own if collective in ("all_reduce", "all_gather", "reduce_scatter") else n * self.own
+        self.blocks = collective in ("all_reduce", "all_gather", "reduce_scatter")  # of ranks, which copy their own
+        passed = self.own if self.blocks else n * self.own
         self.chunk = chunk_bytes(collective, "ring", protocol)  # type: ignore[arg-type]
         self.step, self.loops = min(passed, self.chunk), -(-passed // self.chunk)
         self.whole = passed <= self.chunk or passed % self.chunk == 0
@@ -136,7 +137,8 @@ class Law:
     def once(self) -> int:
         """What comes once: launch, grid, start, and the own share."""
         own = service_ps(self.own, self.speed) if self.by_links else self.handled(self.own)
-        return LAUNCH + GRID - GRID // self.channels + self.block["start"] + round(self.block["own"] * own)
+        copied = self.block["own"] if self.blocks else 0.0
+        return LAUNCH + GRID - GRID // self.channels + self.block["start"] + round(copied * own)
 
     @property
     def link(self) -> int:
@@ -211,11 +213,12 @@ def test_a_chain(system: str, collective: str, n: int, protocol: Protocol, nbyte
     passed, handed = n * law.own, law.step
     if protocol != "Simple":  # what the threads move at once, in 64 pieces at most
         handed = min(law.chunk, max(law.at_once * (60 if protocol == "LL128" else 8) // 8, passed // 64))
+    else:  # 16 KiB, in 1024 pieces at most
+        handed = min(law.chunk, max(16 << 10, passed // 1024))
     pieces = -(-law.step // handed)
     moved, handled = service_ps(min(handed, passed), law.speed), law.handled(law.step) // pieces
-    slice_ps = int(law.block.get("slice", 0))
-    alone = law.once + law.steps * (slice_ps + moved + law.hop + handled)
-    behind, loops = max(slice_ps + moved, handled), -(-passed // handed)
+    alone = law.once + law.steps * (moved + law.hop + handled)
+    behind, loops = max(moved, handled), -(-passed // handed)
     if passed <= handed or passed % handed == 0:
         assert found.time_ps == alone + (loops - 1) * behind
     else:

@@ -28,7 +28,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL128": ("hop", "reach", "net", "net_tree"),
     "Simple": ("start", "hop", "slice", "own", "net", "net_tree"),
     "NVLS": ("hop", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "own", "reach"),
+    "P2P": ("start", "hop", "rate", "own", "reach", "net"),
 }
 _AS: Final = {
     "grid": "launch",

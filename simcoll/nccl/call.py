@@ -37,6 +37,10 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
 }
 P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
 SLICE: Final = 32 << 10  # bytes, the least in Simple
+CHAIN_PIECE: Final = (
+    16 << 10
+)  # bytes that chains in Simple hand on, as A100 do by nccl-tests; V100 hand on whole chunks
+MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
 NVLS_TREE_LOOPS: Final = 2  # on their way at once, each part of a loop on a channel of its own
@@ -117,6 +121,8 @@ class Call:
         threads move at once."""
         if self.schedule == "ring":
             return self.chunk // self.slices
+        if self.schedule == "chain" and self.protocol == "Simple" and self.communicator.capability >= 80:
+            return min(self.chunk, max(CHAIN_PIECE, self.share // MOST_CHAIN_PIECES))
         if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
             return self.chunk
         parts = 2 if self.schedule == "chain_tree" else 1
@@ -138,7 +144,8 @@ class Call:
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        return {"o_send": block.slice, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
+        slice_ps = 0 if self.schedule == "chain" else block.slice
+        return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, Any]:
         """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
@@ -158,7 +165,8 @@ class Call:
             return launch + wide + block.hop + _service(self.piece, block.rate)
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
         saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
-        own = 0.0 if self.kind == "NVLS" or self.collective == "send_recv" else max(0.0, block.own - saved)
+        none = self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce")
+        own = 0.0 if none else max(0.0, block.own - saved)
         return launch + wide + block.start + round(own * step)
 
     def share_of_links(self, costs: Kernels, outer: bool) -> float:
