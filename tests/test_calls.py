@@ -416,6 +416,7 @@ CALLS = [
     ("hgx-h100", 3, 24, "all_reduce", "chain_tree"),
     ("dgx-a100", 1, 8, "reduce_scatter", "ring"),
     ("dgx-a100", 1, 8, "all_to_all", "direct"),
+    ("hgx-h100", 3, 24, "all_reduce", "nvls_tree"),
     ("hgx-h100", 2, 16, "gather", "direct"),
     ("hgx-h100", 1, 8, "scatter", "direct"),
     ("hgx-h100", 1, 8, "send_recv", "ring"),
@@ -453,6 +454,25 @@ def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:
     assert found.channel is not None and found.lowered is not None
     ends = zip(found.devices, (*found.devices[1:], found.devices[0]), strict=True)
     assert all(found.channel.topology.route(*pair) == found.lowered.rated.route(*pair) for pair in ends)
+
+
+@pytest.mark.parametrize("system", ["dgx1-v100", "mi300x", "hgx-a100-4", "gh200-4"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> None:
+    """Where GPUs are joined one to one, a ring has of each what its links to the others of its node add up to, and
+    all-to-all, which sends to each by itself, has the links as they are."""
+    one = load_system(system).devices["gpu"]  # type: ignore[call-overload,index]
+    found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
+    plain = call(system, "all_to_all", 2**20, nodes=nodes)
+    assert found.lowered is not None and plain.lowered is not None
+    links = plain.lowered.rated
+    for gpu in found.devices:
+        others = [peer for peer in found.devices if links.node_of(peer) == links.node_of(gpu) and peer != gpu]
+        assert len(others) == one - 1
+        wired = sum(links.link(gpu, peer).bandwidth for peer in others if (gpu, peer) in links.links)
+        out = [v for u, v in found.lowered.rated.links if u == gpu and v.endswith("mesh")]
+        assert [found.lowered.rated.link(gpu, hub).bandwidth for hub in out] == [wired]
+        assert not any((gpu, peer) in found.lowered.rated.links for peer in others)
 
 
 # --- what costs do ---

@@ -15,7 +15,7 @@ from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
-from simcoll.nccl.protocols import chunk_bytes, figures, tree_chunk_bytes
+from simcoll.nccl.protocols import chunk_bytes, figures, slice_bytes, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
@@ -113,7 +113,10 @@ class Call:
     @property
     def slices(self) -> int:
         """Parts of a ring's chunk that are told to the next rank one by one."""
-        return 2 if self.schedule == "ring" and self.protocol == "Simple" and self.step > SLICE else 1
+        if self.schedule != "ring" or self.step <= SLICE:
+            return 1
+        how = self.collective, self.algorithm, self.protocol
+        return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]
 
     @property
     def handed(self) -> int:
