@@ -456,6 +456,19 @@ def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:
     assert all(found.channel.topology.route(*pair) == found.lowered.rated.route(*pair) for pair in ends)
 
 
+def test_nics_carry_alike_in_nvls_tree() -> None:
+    """Of NVLSTree's two trees a leaf of one is an inner node of the other: over 8 nodes no NIC sends more than twice
+    its GPU's part of the buffer, where one tree would make it three times; and all channels together have a NIC."""
+    found = call("hgx-h100", "all_reduce", 2**26, nodes=8, ranks=64, algorithm="nvls_tree")
+    assert found.lowered is not None and found.channel is not None
+    rated, channels = found.lowered.rated, found.lowered.call.channels
+    out = [link for link, (u, v) in enumerate(rated.links) if (rated.kinds[u], rated.kinds[v]) == ("nic", "switch")]
+    assert len(out) == 64
+    assert found.totals.carried[out].max() == pytest.approx(2 * 2**26 / 8, rel=0.01)
+    together = found.channel.topology.bandwidths[out] * channels / rated.bandwidths[out]
+    assert ((together > 0.7) & (together <= 1.001)).all()
+
+
 @pytest.mark.parametrize("system", ["dgx1-v100", "mi300x", "hgx-a100-4", "gh200-4"])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> None:

@@ -37,9 +37,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
 }
 P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
 SLICE: Final = 32 << 10  # bytes, the least in Simple
-CHAIN_PIECE: Final = (
-    16 << 10
-)  # bytes that chains in Simple hand on, as A100 do by nccl-tests; V100 hand on whole chunks
+# What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
+CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
