@@ -32,6 +32,7 @@ MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more take more mem
 OF_CALLS: Final = {
     "launch": "of a kernel, before all else",
     "start": "of NCCL's protocol, once a call, and the rank's own block",
+    "spread": "how much later the last of NCCL's channels ends than they do on average",
     "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
 }
 ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
@@ -238,9 +239,10 @@ def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     """What comes before the transfers of a call: the launch, and what a protocol takes once."""
     if not found.lowered or not profile.kernels:
         return {"launch": found.launch_ps}
-    grid = profile.kernels.grid
-    launch = profile.launch + grid - grid // found.lowered.call.channels
-    return {"launch": launch, "start": found.launch_ps - launch}
+    costs = profile.kernels
+    launch = profile.launch + costs.grid - costs.grid // found.lowered.call.channels
+    spread = found.lowered.spread_ps(costs, profile.links)
+    return {"launch": launch, "start": found.launch_ps - launch - spread, "spread": spread}
 
 
 def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:

@@ -23,9 +23,9 @@ class Block(Model):
     how much longer that is between nodes; `net_tree`: for trees, where it differs. `slice`: what its sender is at each
     slice, beside moving it, in Simple. `first`: B/s at which its threads move their first line each; `rate`: B/s of all
     that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
-    hop; a block does one thing at a time. `saved`: so much less that is for all_gather in place, where it lies where it
-    belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's tuner reckons with for
-    NVLS, and all of it else.
+    hop; a block does one thing at a time. In Simple that is told from what the block takes to `load` and to `store` its
+    data once, as shares of a step. `saved`: so much less that is for all_gather in place, where it lies where it
+    belongs. `reach`: the share of its links' bandwidth that it reaches.
     """
 
     start: Duration = 0
@@ -36,17 +36,21 @@ class Block(Model):
     first: Cap = 0
     rate: Cap = 0
     own: Annotated[Share, Field(le=4)] = 0.0
+    load: Annotated[Share, Field(le=4)] = 0.0
+    store: Annotated[Share, Field(le=4)] = 0.0
     saved: Annotated[Share, Field(le=4)] = 0.0
-    reach: Annotated[Share, Field(gt=0)] | None = None
+    reach: Annotated[Share, Field(gt=0)] = 1.0
 
 
 class Kernels(Model):
-    """What calls cost; `grid` is what a launch of very many blocks takes longer than that of one. `version` is the
-    release where a scenario does not say another."""
+    """What calls cost. `grid` is what a launch of very many blocks takes longer than that of one; `spread` the standard
+    deviation of what a block takes for 1 MiB, as a share of it: blocks share links unevenly, and a call ends with the
+    last of them. `version` is the release where a scenario does not say another."""
 
     library: Literal["nccl", "rccl"] = "nccl"
     version: str | None = None
     grid: Duration = 0
+    spread: Annotated[Share, Field(le=4)] = 0.0
     LL: Block = Block()
     LL128: Block = Block()
     Simple: Block = Block()

@@ -45,7 +45,14 @@ class Lowered:
 
     def launch_ps(self, costs: Kernels, launch: int, links: Mapping[str, LinkScale]) -> int:
         """What the call takes beside what engines run."""
-        return self.call.launch_ps(costs, launch, min(self.bandwidth(link, links, costs) for link in self.path))
+        return self.call.launch_ps(costs, launch, self._slowest(costs, links))
+
+    def spread_ps(self, costs: Kernels, links: Mapping[str, LinkScale]) -> int:
+        """How much of that is because channels do not end together."""
+        return self.call.spread_ps(costs, self._slowest(costs, links))
+
+    def _slowest(self, costs: Kernels, links: Mapping[str, LinkScale]) -> int:
+        return min(self.bandwidth(link, links, costs) for link in self.path)
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
