@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
-from simcoll.nccl import kernels, p2p, tuner
+from simcoll.nccl import kernels, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
@@ -62,7 +62,7 @@ class Call:
     usual_reach: float = 1.0
     nics: float = 1.0
     in_place: bool = False
-    parts: p2p.Parts | None = None
+    parts: messages.Parts | None = None
 
     @property
     def kind(self) -> Kind:
@@ -253,7 +253,7 @@ def call(
     if ("p2p", collective) in OURS:
         message = nbytes if collective == "send_recv" else nbytes // comm.ranks
         peers = 1 if collective == "send_recv" else comm.ranks
-        parts = p2p.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
+        parts = messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
         return Call(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
