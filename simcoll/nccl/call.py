@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
-from simcoll.nccl import kernels, tuner
+from simcoll.nccl import kernels, messages, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
