@@ -26,6 +26,10 @@ class Block(Model):
     hop; a block does one thing at a time. In Simple that is told from what the block takes to `load` and to `store` its
     data once, as shares of a step. `saved`: so much less that is for all_gather in place, where it lies where it
     belongs. `reach`: the share of its links' bandwidth that it reaches.
+
+    Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
+    receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
+    every further block takes; `reach`: of links of which several messages of a rank have a share.
     """
 
     start: Duration = 0
@@ -35,6 +39,8 @@ class Block(Model):
     slice: Duration = 0
     first: Cap = 0
     rate: Cap = 0
+    both: Cap = 0
+    each: Duration = 0
     own: Annotated[Share, Field(le=4)] = 0.0
     load: Annotated[Share, Field(le=4)] = 0.0
     store: Annotated[Share, Field(le=4)] = 0.0
