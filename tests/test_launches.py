@@ -190,7 +190,7 @@ def test_the_host_is_told_as_what_binds(law: Path) -> None:
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
         (["launch.graph=7"], "launch.graph"),
         (["launch=graph"], "launch"),
-        (["profile=nccl-pcie", "launch.gpus_per_process=2"], "'nccl-pcie' does not say what a launch takes of the host"),
+        (["profile=nccl-pcie", "launch.gpus_per_process=2"], "'nccl-pcie' does not say what a launch takes of the"),
         (["profile=nccl-pcie", "launch.graph=true"], "'nccl-pcie' does not say what a launch takes in"),
     ],
 )  # fmt: skip
