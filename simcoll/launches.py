@@ -38,11 +38,9 @@ class Launch(Model):
         return self.gpus_per_process is not None and not self.graph
 
     @property
-    def told(self) -> str:
-        """In words; "" for what says nothing."""
-        many = self.gpus_per_process
-        each = "one process a node" if many == "all" else f"{many} GPUs a process" if many else ""
-        return "in a CUDA graph" if self.graph else each
+    def columns(self) -> dict[str, object]:
+        """What results say of it, as far as a scenario does."""
+        return {f"launch.{key}": value for key, value in self if value not in (None, False)}
 
 
 class Process(NamedTuple):

@@ -415,4 +415,5 @@ def describe(scenario: Scenario) -> dict[str, object]:
         "in_place": scenario.in_place,
         "profile": scenario.profile,
         "sharing": params.sharing,
+        **scenario.launch.columns,
     }

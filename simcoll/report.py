@@ -34,7 +34,7 @@ def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
         f"# simcoll {simcoll.__version__}: {first.name}",
         f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
         f"   sharing {_either(rows, 'sharing')}   chunk {_chunks(scenarios)}   type {_either(rows, 'dtype')}"
-        f"   engine {_either(rows, 'engine')}{_launched(scenarios)}",
+        f"   engine {_either(rows, 'engine')}",
         f"# {SIZE_CONVENTION}",
     ]
     good = [row for row in shown if row["status"] == "ok"]
@@ -46,11 +46,6 @@ def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
 def _chunks(scenarios: Sequence[Scenario]) -> str:
     chunks = sorted({scenario.params().chunk for scenario in scenarios})
     return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
-
-
-def _launched(scenarios: Sequence[Scenario]) -> str:
-    ways = list(dict.fromkeys(scenario.launch.told for scenario in scenarios if scenario.launch.told))
-    return f"   launched {', '.join(ways)}" if ways else ""
 
 
 def _settings(rows: Sequence[Row]) -> list[str]:

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from simcoll import config
 from simcoll.accuracy.parameters import Setting
 from simcoll.accuracy.retiming import Question
+from simcoll.formats.measured import parse_measured
 from simcoll.launches import Launch, Process, processes
 from simcoll.prediction import Prediction, predict
 from simcoll.profile import parse_profile
+from simcoll.results import read
 from simcoll.scenario import Point, load
 
 HOST, MESSAGE, EAGER, GRAPHED = 4_000_000, 250_000, 5_000_000, 8_000_000  # ps
@@ -208,6 +210,24 @@ def test_more_gpus_than_a_node_has_ranks_are_refused(law: Path) -> None:
     rows = json.loads(simcoll(*asked(law, "ranks=[2, 8]", gpus(4)), "--json").out)["points"]
     assert [row["status"] == "ok" for row in rows] == [False, True]
     assert rows[0]["status"].startswith("refused: 4 GPUs a process are more than the ranks of a node, 2; write all")
+
+
+@pytest.mark.parametrize(("way", "said"), [
+    ([], {}), ([gpus(4)], {"launch.gpus_per_process": "4"}), ([gpus("all")], {"launch.gpus_per_process": "8"}),
+    (["launch.graph=true"], {"launch.graph": "true"}),
+])  # fmt: skip
+def test_results_tell_it_and_so_does_what_is_exported(
+    law: Path, tmp_path: Path, way: list[str], said: dict[str, str]
+) -> None:
+    """A column where a scenario says something of it, swept or not; as nccl-tests would print it, and read again."""
+    done = simcoll("run", "quickstart", "--set", f"profile={law}", "--set", "topology={system: dgx-a100}", "--set",
+                   "algorithm=auto", *(word for text in way for word in ("--set", text)), "-o", tmp_path / "out")  # fmt: skip
+    assert done.status == 0, done.err
+    told = read(tmp_path / "out" / "results.csv")[0]
+    assert {f"{key}={value}".lower() for key, value in told.items() if key.startswith("launch.")} == set(way)
+    rows = parse_measured(simcoll("export", tmp_path / "out" / "results.csv", "--to", "nccl-tests").out, "x")
+    assert rows
+    assert all({c: text for c, text in row.others.items() if c.startswith("launch.")} == said for row in rows)
 
 
 def test_steps_of_a_workload_are_not_paced() -> None:
