@@ -220,8 +220,9 @@ def test_results_tell_it_and_so_does_what_is_exported(
     law: Path, tmp_path: Path, way: list[str], said: dict[str, str]
 ) -> None:
     """A column where a scenario says something of it, swept or not; as nccl-tests would print it, and read again."""
-    done = simcoll("run", "quickstart", "--set", f"profile={law}", "--set", "topology={system: dgx-a100}", "--set",
-                   "algorithm=auto", *(word for text in way for word in ("--set", text)), "-o", tmp_path / "out")  # fmt: skip
+    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", *way]
+    words = [word for text in sets for word in ("--set", text)]
+    done = simcoll("run", "quickstart", *words, "-o", tmp_path / "out")
     assert done.status == 0, done.err
     told = read(tmp_path / "out" / "results.csv")[0]
     assert {f"{key}={value}".lower() for key, value in told.items() if key.startswith("launch.")} == set(way)

@@ -32,7 +32,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL128": ("hop", "reach", "net", "net_tree"),
     "Simple": ("start", "hop", "slice", "own", "net", "net_tree"),
     "NVLS": ("hop", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "own", "reach", "net"),
+    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net"),
 }
 _AS: Final = {
     "grid": "launch",
@@ -41,8 +41,10 @@ _AS: Final = {
     "net_tree": "launch",
     "slice": "launch",
     "start": "launch",
+    "each": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
+    "both": "channel_bandwidth",
     "reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong

@@ -26,6 +26,10 @@ class Block(Model):
     hop; a block does one thing at a time. `saved`: so much less that is for all_gather in place, where it lies where it
     belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's tuner reckons with for
     NVLS, and all of it else.
+
+    Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
+    receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
+    every further block takes; `reach`: of links of which several messages of a rank have a share.
     """
 
     start: Duration = 0
@@ -35,6 +39,8 @@ class Block(Model):
     slice: Duration = 0
     first: Cap = 0
     rate: Cap = 0
+    both: Cap = 0
+    each: Duration = 0
     own: Annotated[Share, Field(le=4)] = 0.0
     saved: Annotated[Share, Field(le=4)] = 0.0
     reach: Annotated[Share, Field(gt=0)] | None = None

@@ -102,6 +102,7 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
         scenario.library_version or costs.version,
         algorithm=_theirs(scenario),
         protocol="auto" if scenario.protocol == "none" else scenario.protocol,
+        between=_between(rated, places),
     )
     if found.algorithm != "p2p":  # which sends to each by itself
         rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
@@ -115,6 +116,12 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     nodes = tuple(map(tuple, of_node.values()))
     made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place))
     return Lowered(made, scenario, rated, frozenset(inner), path, nodes)
+
+
+def _between(rated: Topology, places: Sequence[str]) -> int:
+    """B/s from the first GPU to another of its node, where it has least."""
+    near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
+    return min((link.bandwidth for place in near for link in _path(rated, places[0], place)), default=0)
 
 
 def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
