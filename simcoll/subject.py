@@ -30,6 +30,7 @@ from simcoll.workload.simulate import LAUNCHING, Step
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more take more memory than a machine for this has
 OF_CALLS: Final = {
+    "host": "GPUs wait for the host, which launches no faster",
     "launch": "of a kernel, before all else",
     "start": "of NCCL's protocol, once a call, and the rank's own block",
     "spread": "how much later the last of NCCL's channels ends than they do on average",
@@ -237,12 +238,13 @@ def _check(messages: int) -> None:
 
 def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     """What comes before the transfers of a call: the launch, and what a protocol takes once."""
+    lead = {"host": found.waited_ps} if found.waited_ps else {}
     if not found.lowered or not profile.kernels:
-        return {"launch": found.launch_ps}
+        return {**lead, "launch": found.launch_ps}
     costs = profile.kernels
-    launch = profile.launch + costs.grid - costs.grid // found.lowered.call.channels
+    launch = profile.launch_ps(found.scenario.launch) + costs.grid - costs.grid // found.lowered.call.channels
     spread = found.lowered.spread_ps(costs, profile.links)
-    return {"launch": launch, "start": found.launch_ps - launch - spread, "spread": spread}
+    return {**lead, "launch": launch, "start": found.launch_ps - launch - spread, "spread": spread}
 
 
 def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:
