@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from simcoll.errors import RefusedError
@@ -31,7 +32,7 @@ PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A call on the ranks of a point, on links as rated. `inner` are the kinds of links between ranks of a node, `path`
-    the links of a message, `nodes` the ranks of each."""
+    what messages between neighbours go over, on a node where they can, `nodes` the ranks of each."""
 
     call: Call
     scenario: Scenario
@@ -113,8 +114,9 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     )
     if found.algorithm != "p2p":  # which sends to each by itself
         rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
-    path = _path(rated, places[0], places[1])
-    inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
+    beside = [(a, b) for a, b in pairwise(places) if rated.node_of(a) == rated.node_of(b)]
+    path = tuple(dict.fromkeys(link for a, b in beside or [(places[0], places[1])] for link in _path(rated, a, b)))
+    inner = {link.kind for link in path} if beside else set()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
     nics = ring.channels * ring.inter / nic if nic else 1.0
     of_node: dict[int | None, list[int]] = defaultdict(list)
