@@ -34,6 +34,7 @@ from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import document
 from simcoll.model import Params
 from simcoll.nccl import constants
+from simcoll.nccl.graphs import Level
 from simcoll.profile import ModelSpec, find_profile, load_profile
 from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
@@ -180,6 +181,7 @@ class Scenario(Model):
     in_place: StrictBool = False
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
     library_version: str | None = None
+    p2p_level: Level | None = None
     size: Size = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None

@@ -24,11 +24,11 @@ PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree"),
-    "LL128": ("hop", "reach", "net", "net_tree"),
-    "Simple": ("start", "hop", "slice", "own", "net", "net_tree"),
+    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
+    "LL128": ("hop", "reach", "net", "net_tree", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "host", "host_reach"),
     "NVLS": ("hop", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "own", "reach", "net"),
+    "P2P": ("start", "hop", "rate", "own", "reach", "net", "host_reach"),
 }
 _AS: Final = {
     "grid": "launch",
@@ -40,6 +40,8 @@ _AS: Final = {
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
     "reach": "efficiency",
+    "host": "launch",
+    "host_reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
 USUAL_REACH: Final = 0.8  # where a fit of a share begins that the profile leaves to NCCL's figures
