@@ -36,8 +36,16 @@ from simcoll.systems import load_system, shipped_systems
 
 LAUNCH, GRID, KEPT = 5_000_000, 700_000, 0.9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
-    "LL": {"start": 300_000, "hop": 600_000, "net": 2_000_000, "first": 12 * 10**9, "rate": 6 * 10**9, "own": 0.5,
-           "host": 1_250_000, "host_reach": 0.5},
+    "LL": {
+        "start": 300_000,
+        "hop": 600_000,
+        "net": 2_000_000,
+        "first": 12 * 10**9,
+        "rate": 6 * 10**9,
+        "own": 0.5,
+        "host": 1_250_000,
+        "host_reach": 0.5,
+    },
     "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "host": 1_300_000, "host_reach": 0.4},
     "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "own": 0.5},
     "NVLS": {"hop": 6_000_000, "reach": 0.8},

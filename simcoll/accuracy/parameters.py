@@ -129,7 +129,9 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     """What is fitted unless something else is asked for; of two that the rows cannot tell apart the first is."""
     kinds = list(kinds)
     if kernels:
-        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *BLOCKS]
+        through = "pcie" in kinds  # then some may go through the host's memory
+        blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_reach")]
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *blocks]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 

@@ -9,8 +9,6 @@ Source: NVIDIA/nccl, release 2.30, src/graph/paths.cc, and its documentation of 
 
 from __future__ import annotations
 
-import networkx as nx
-
 from simcoll.errors import RefusedError
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.graphs import PATHS
@@ -34,20 +32,26 @@ def by_host(topology: Topology, comm: Communicator) -> Topology:
     two, one for what goes up to the host and one for what comes down."""
     if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
         return topology
-    kinds = topology.kinds
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    for device, data in topology.graph.nodes(data=True):
-        for name in _halves(device) if kinds[device] == SWITCH else (device,):
-            graph.add_node(name, **data)
+    graph, far = topology.graph.copy(), _far(topology)
     for u, v in topology.links:
-        up = kinds[v] == HOST or (kinds[u] != HOST and kinds[v] == SWITCH)
-        ends = (_halves(end)[not up] if kinds[end] == SWITCH else end for end in (u, v))
+        half = "up" if far[v] < far[u] else "down"
+        ends = [f"{end}.{half}" if topology.kinds[end] == SWITCH else end for end in (u, v)]
+        for end, old in zip(ends, (u, v), strict=True):
+            graph.add_node(end, **topology.graph.nodes[old])
         graph.add_edge(*ends, link=topology.link(u, v))
+    graph.remove_nodes_from(topology.of_kind(SWITCH))
     return Topology(graph, topology.name, topology.routing)
 
 
-def _halves(switch: str) -> tuple[str, str]:
-    return f"{switch}.up", f"{switch}.down"
+def _far(topology: Topology) -> dict[str, int]:
+    """How many links each device is from the nearest host."""
+    far, found = dict.fromkeys(topology.kinds, len(topology.kinds)), topology.of_kind(HOST)
+    steps = 0
+    while found:
+        far |= dict.fromkeys(found, steps)
+        steps += 1
+        found = tuple(u for u, v in topology.links if v in found and far[u] > steps)
+    return far
 
 
 def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
