@@ -281,9 +281,9 @@ class Scenario(Model):
 
     @field_validator("library_version")
     @classmethod
-    def _known_release(cls, value: str | None) -> str | None:
+    def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
         try:
-            constants.nccl(value)
+            constants.check(value, str(info.data.get("collective", "")))
         except InputError as error:
             raise ValueError(str(error.diagnostics[0])) from None
         return value

@@ -28,7 +28,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL128": ("hop", "reach", "net", "net_tree", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "host", "host_reach"),
     "NVLS": ("hop", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "own", "reach", "net", "host_reach"),
+    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {
     "grid": "launch",
@@ -37,8 +37,10 @@ _AS: Final = {
     "net_tree": "launch",
     "slice": "launch",
     "start": "launch",
+    "each": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
+    "both": "channel_bandwidth",
     "reach": "efficiency",
     "host": "launch",
     "host_reach": "efficiency",

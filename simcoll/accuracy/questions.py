@@ -99,7 +99,7 @@ class Asking:
         """What rows of the library's own collectives are predicted with: what its calls cost here, and its release."""
         if row.harness == "p2p" or self.profile is None:
             return {}
-        release = nearest(row.library_version) if row.library_version else None
+        release = nearest(row.library_version, row.collective) if row.library_version else None
         found = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
         return {key: value for key, value in found.items() if value}
 

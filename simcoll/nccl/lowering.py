@@ -110,6 +110,7 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
         scenario.library_version or costs.version,
         algorithm=_theirs(scenario),
         protocol="auto" if scenario.protocol == "none" else scenario.protocol,
+        between=_between(rated, places),
     )
     if found.algorithm != "p2p":  # which sends to each by itself
         rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
@@ -129,6 +130,13 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     nics = ring.channels * ring.inter / nic if nic else 1.0
     made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place), staged=through)
     return Lowered(made, scenario, rated, frozenset(inner), path, host, nodes)
+
+
+def _between(rated: Topology, places: Sequence[str]) -> int:
+    """B/s from the first GPU to another of its node, where it has least."""
+    near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
+    bandwidths = rated.bandwidths
+    return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
 
 
 def pairs(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> list[tuple[str, str]]:
