@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.errors import RefusedError
+from simcoll.launches import Launch
 from simcoll.model import Params
 from simcoll.nccl import call as calls
 from simcoll.nccl import tuner
@@ -55,7 +56,8 @@ class Lowered:
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
         changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
-        return self.scenario.model_copy(update={**changed, "groups": self.nodes, "model": spec, "profile": PLAIN})
+        plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
+        return self.scenario.model_copy(update={**changed, **plain})
 
     def bandwidths(self, links: Mapping[str, LinkScale], costs: Kernels) -> list[int]:
         """What a channel has of each link, in B/s."""
