@@ -127,6 +127,16 @@ def test_each_node_has_processes_of_its_own() -> None:
     assert found.host_ps == 8 * (HOST + 2 * 15 * MESSAGE)
 
 
+@pytest.mark.parametrize(
+    ("many", "root", "launches", "messages"), [(8, 0, 8, 14), (3, 0, 3, 9), (3, 7, 3, 3), (1, 5, 1, 7)]
+)
+def test_the_slowest_process_counts(many: int, root: int, launches: int, messages: int) -> None:
+    """Of a gather to 8 ranks the root posts 7 messages and each other rank one; ranks 6 and 7 are left for the last of
+    three processes."""
+    found = predicted("gather", 1 << 10, 8, gpus(many), f"root={root}")
+    assert found.host_ps == launches * HOST + messages * MESSAGE
+
+
 @pytest.mark.parametrize("engine", ["event", "fast"])
 @pytest.mark.parametrize("way", [[], [gpus("all")], ["launch.graph=true"]])
 def test_engines_agree(engine: str, way: list[str]) -> None:
@@ -231,6 +241,31 @@ def test_results_tell_it_and_so_does_what_is_exported(
     rows = parse_measured(simcoll("export", tmp_path / "out" / "results.csv", "--to", "nccl-tests").out, "x")
     assert rows
     assert all({c: text for c, text in row.others.items() if c.startswith("launch.")} == said for row in rows)
+
+
+def test_the_host_does_not_vary(tmp_path: Path) -> None:
+    """Links that are slower in some runs change nothing where the host is slower still."""
+    (tmp_path / "plain.yaml").write_text(PLAIN)
+    sets = [f"profile={tmp_path}/plain.yaml", "topology={system: dgx-a100}", "algorithm=ring", "size=1 KiB", "plots=[]",
+            "replications=6", "variability.slow_links=[{link: '*', factor: 2, probability: 50 %}]",
+            gpus("all")]  # fmt: skip
+    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--json", "-o", tmp_path)
+    (row,) = done.json["points"]
+    assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
+
+
+def test_a_trace_shows_the_wait(tmp_path: Path, law: Path) -> None:
+    """GPUs wait for the host first, then comes the launch, and the last slice ends at the time of the call."""
+    out = tmp_path / "trace.json"
+    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 KiB", "plots=[]", gpus("all")]
+    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--trace", out)
+    assert done.status == 0, done.err
+    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("ph") == "X"]
+    waits, launches = ([one for one in slices if one["name"] == name] for name in ("host", "launch"))
+    assert len(waits) == len(launches) == 8
+    assert {one["ts"] for one in waits} == {0}
+    assert {one["ts"] for one in launches} == {one["dur"] for one in waits}
+    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(8 * HOST / 1e6)
 
 
 def test_steps_of_a_workload_are_not_paced() -> None:
