@@ -117,7 +117,7 @@ class Call:
     @property
     def slices(self) -> int:
         """Parts of a ring's chunk that are told to the next rank one by one."""
-        if self.schedule == "ring" and self.kind == "LL" and self.staged:
+        if self.schedule == "ring" and self._lines:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
@@ -136,6 +136,11 @@ class Call:
             return self.chunk
         parts = 2 if self.schedule == "chain_tree" else 1
         return min(self.chunk, max(self._moved, self.share // (parts * MOST_PIECES)))
+
+    @property
+    def _lines(self) -> bool:
+        """Whether it is LL over PCIe, whose links are slow enough to limit it: there lines are handed on one by one."""
+        return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
     def _moved(self) -> int:
@@ -201,12 +206,18 @@ class Call:
             return wire * min(1.0, self.nics / self.channels)
         if self.collective == "send_recv":
             return 1.0
-        return found if self.kind in ("LL", "P2P") else found * wire / self.channels
+        whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
+        return found if whole else found * wire / self.channels
 
-    def most(self, costs: Kernels) -> float:
-        """B/s of one channel through the host's memory: in LL threads read a line and wait until it is there."""
-        block, threads = self.block(costs), figures().protocols[self.protocol].moved_a_thread * self.threads
-        return threads * PS_PER_S / block.host if self.kind == "LL" and block.host else math.inf
+    def most(self, costs: Kernels, host: bool) -> float:
+        """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
+        wait until it is there."""
+        block = self.block(costs)
+        if not self._lines:
+            return math.inf
+        if host and block.host:
+            return self._moved * PS_PER_S / block.host
+        return block.rate or math.inf
 
     @property
     def rails(self) -> float:
@@ -241,7 +252,7 @@ class Call:
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
-        if self.kind != "LL" or self.staged:
+        if self.kind != "LL" or self._lines:
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
         first = min(nbytes, at_once)

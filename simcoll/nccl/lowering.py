@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,8 +66,8 @@ class Lowered:
         for number, (*_, link) in enumerate(self.rated.graph.edges.data("link")):
             served = links.get(link.kind, LinkScale()).efficiency
             share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
-            rate = link.bandwidth * (served * share)
-            found.append(max(1, round(min(rate, self.call.most(costs)) if number in self.host else rate)))
+            most = self.call.most(costs, number in self.host) if link.kind in self.inner else math.inf
+            found.append(max(1, round(min(link.bandwidth * (served * share), most))))
         return found
 
     def latencies(self, costs: Kernels) -> list[int]:
