@@ -322,7 +322,7 @@ def test_volume(collective: str, name: str, n: int) -> None:
 @pytest.mark.parametrize("n", [3, 6, 7, 13])
 def test_lean_collectives_move_no_block_twice(n: int) -> None:
     """Whatever the number of ranks, direct, ring, Bruck and PAT gathers bring each rank each foreign block once."""
-    for name in ("direct", "ring", "bruck", "pat", "pat(aggregate=2)"):
+    for name in ("direct", "ring", "bruck", "pat", "pat(aggregation=2)"):
         s = schedule("all_gather", name, n)
         assert len(set(zip(s.dst.tolist(), s.dst_slot.tolist(), strict=True))) == len(s) == n * (n - 1)
 
@@ -333,7 +333,7 @@ def test_pat_aggregates(n: int, exponent: int) -> None:
     """A message of PAT carries the given number of blocks at most; on powers of two it takes log2 of that many steps,
     and one for each further group of as many ranks. Its reduce-scatter is its all-gather run backwards."""
     most = 2**exponent
-    there, back = (build(collective, f"pat(aggregate={most})", n) for collective in ("all_gather", "reduce_scatter"))
+    there, back = (build(collective, f"pat(aggregation={most})", n) for collective in ("all_gather", "reduce_scatter"))
     prove(there, "full")
     prove(back, "full")
     _, carried = np.unique(np.stack([there.step, there.src, there.dst]), axis=1, return_counts=True)

@@ -15,7 +15,9 @@ from simcoll.registry import Request, chunk_per_rank, register
 from simcoll.rotation import Rotation
 from simcoll.steps import Part, send
 
-AGGREGATE = {"aggregate": tuple(str(1 << exponent) for exponent in range(13))}  # blocks that a message carries at most
+AGGREGATION = {
+    "aggregation": tuple(str(1 << exponent) for exponent in range(13))
+}  # blocks that a message carries at most
 
 
 def _around(request: Request) -> Rotation:
@@ -30,7 +32,7 @@ def _rounds(request: Request) -> Iterator[tuple[int, Index]]:
     many in each round; then these carry them on, all at once, to the `apart` − 1 ranks behind each, one a round.
     """
     power = 1 << (request.n - 1).bit_length()
-    apart = power // min(int(request.options.get("aggregate", power)), max(1, power // 2))
+    apart = power // min(int(request.options.get("aggregation", power)), max(1, power // 2))
     distance = power // 2
     while distance >= apart:
         yield distance, np.arange(0, request.n - distance, 2 * distance)
@@ -40,18 +42,18 @@ def _rounds(request: Request) -> Iterator[tuple[int, Index]]:
         yield distance, np.arange(behind - distance, request.n - distance, apart)
 
 
-@register("all_gather", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATE)
+@register("all_gather", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATION)
 def pat_all_gather(request: Request) -> Iterator[Part]:
     """Blocks go down binomial trees, one for each, far ranks first: ⌈log2 n⌉ steps for any n.
 
-    With `aggregate=a` a message carries a blocks at most, and there are log2 a + n/a − 1 steps for powers of two.
+    With `aggregation=a` a message carries a blocks at most, and there are log2 a + n/a − 1 steps for powers of two.
     """
     rank = np.arange(request.n)[:, None]
     for distance, come in _rounds(request):
         yield send(rank, (rank + distance) % request.n, (rank - come) % request.n)
 
 
-@register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATE)
+@register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATION)
 def pat_reduce_scatter(request: Request) -> Iterator[Part]:
     """All-gather's trees the other way round, each rank adding its own: near ranks first, ⌈log2 n⌉ steps for any n."""
     rank = np.arange(request.n)[:, None]

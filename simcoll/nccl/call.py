@@ -122,7 +122,7 @@ class Call:
         return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]
 
     @property
-    def aggregate(self) -> int:
+    def aggregation(self) -> int:
         """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
         most, found = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
         while found < most and step_bytes("Simple") // (max(1, self.step) * found) >= 2:
@@ -133,7 +133,7 @@ class Call:
     def options(self) -> str:
         """Those of the schedule."""
         if self.schedule == "pat":
-            return f"(aggregate={self.aggregate})"
+            return f"(aggregation={self.aggregation})"
         return f"(slices={self.slices})" if self.slices > 1 else ""
 
     @property
