@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.errors import RefusedError
+from simcoll.launches import Launch
 from simcoll.model import Params
 from simcoll.nccl import call as calls
 from simcoll.nccl import tuner
@@ -51,7 +52,8 @@ class Lowered:
         """What engines run: the scenario of one channel."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         changed = {"algorithm": self.call.schedule + self.call.options, "protocol": "none", "size": self.call.share}
-        return self.scenario.model_copy(update={**changed, "groups": self.nodes, "model": spec, "profile": PLAIN})
+        plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
+        return self.scenario.model_copy(update={**changed, **plain})
 
     def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
         """What a channel has of a link, in B/s."""
