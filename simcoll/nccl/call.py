@@ -16,7 +16,7 @@ from simcoll.nccl import kernels, messages, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
-from simcoll.nccl.protocols import chunk_bytes, figures, slice_bytes, tree_chunk_bytes
+from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
@@ -29,6 +29,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("tree", "all_reduce"): "chain_tree",
     ("nvls", "all_reduce"): "nvls",
     ("nvls_tree", "all_reduce"): "nvls_tree",
+    ("pat", "all_gather"): "pat",
+    ("pat", "reduce_scatter"): "pat",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
     ("p2p", "all_to_all"): "direct",
@@ -104,6 +106,8 @@ class Call:
             return 0
         if self.algorithm == "tree" and self.protocol == "LL128":
             return tree_chunk_bytes(self.share, self.communicator.nodes, self.communicator.gpus)
+        if self.algorithm == "pat":
+            return pat_chunk_bytes(self.share, self.collective == "all_gather")
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
         heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
@@ -123,6 +127,21 @@ class Call:
             return 1
         how = self.collective, self.algorithm, self.protocol
         return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]
+
+    @property
+    def aggregation(self) -> int:
+        """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
+        most, found = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
+        while found < most and step_bytes("Simple") // (max(1, self.step) * found) >= 2:
+            found *= 2
+        return min(most, found * figures().steps)
+
+    @property
+    def options(self) -> str:
+        """Those of the schedule."""
+        if self.schedule == "pat":
+            return f"(aggregation={self.aggregation})"
+        return f"(slices={self.slices})" if self.slices > 1 else ""
 
     @property
     def handed(self) -> int:
@@ -159,7 +178,7 @@ class Call:
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        slice_ps = 0 if self.schedule == "chain" else block.slice
+        slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
         return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, Any]:

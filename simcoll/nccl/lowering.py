@@ -55,8 +55,7 @@ class Lowered:
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
-        slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
-        changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
+        changed = {"algorithm": self.call.schedule + self.call.options, "protocol": "none", "size": self.call.share}
         plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
