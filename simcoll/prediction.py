@@ -142,7 +142,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         named = [{"algorithm": a, "protocol": p} for a, p in pairs(scenario, costs, rated, placed(scenario, rated))]
         return _first([scenario.model_copy(update=pair) for pair in named], topology)
     lowered = lower(scenario, costs, rated, placed(scenario, rated))
-    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
+    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
     totals = dataclasses.replace(
         one.totals,
         carried=one.totals.carried * many,

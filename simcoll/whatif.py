@@ -150,6 +150,7 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
     """A call of NCCL with kernels that cost less."""
     assert ran.lowered
     profile, kind, lowered = load_profile(ran.scenario.profile), ran.lowered.call.kind, ran.lowered
+    costs = lowered.costs(costs)
 
     def costing(launch: int, its: Kernels) -> int:
         one = predict(lowered.point(its), lowered.topology(profile.links, its))
@@ -164,8 +165,8 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
 
 
 def _halved(block: Block) -> dict[str, int]:
-    trees = {} if block.net_tree is None else {"net_tree": block.net_tree // 2}
-    return {"hop": block.hop // 2, "net": block.net // 2, **trees}
+    hops = {name: getattr(block, name) for name in ("hop", "net", "net_tree")}
+    return {name: hop // 2 for name, hop in hops.items() if hop is not None}
 
 
 def _other_algorithms(

@@ -24,10 +24,10 @@ PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree"),
-    "LL128": ("hop", "reach", "net", "net_tree"),
-    "Simple": ("start", "hop", "slice", "own", "net", "net_tree"),
-    "NVLS": ("hop", "reach", "net"),
+    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "net_rate"),
+    "LL128": ("hop", "reach", "net", "net_tree", "net_rate"),
+    "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "net_rate"),
+    "NVLS": ("hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "own", "reach", "net"),
 }
 _AS: Final = {
@@ -39,6 +39,7 @@ _AS: Final = {
     "start": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
+    "net_rate": "channel_bandwidth",
     "reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
@@ -101,7 +102,7 @@ def _of_kernels(name: str, kernels: Kernels) -> float:
     if value is None and key == "net_tree":
         return _of_kernels(f"{what}.net", kernels)
     if value is None:
-        return 1 / USUAL_REACH
+        return 1 / USUAL_REACH if key == "reach" else 0.0
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
     return above / value if above and value else float(value)
 

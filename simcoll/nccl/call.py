@@ -75,10 +75,17 @@ class Call:
         return OURS[self.algorithm, self.collective]
 
     @property
+    def alike(self) -> int:
+        """How many such as are run go side by side: channels, or pairs of them, of which each goes by a tree of its own.
+        Blocks of LL take their time themselves: one of them is run, half by each tree."""
+        paired = self.algorithm == "tree" and self.protocol != "LL"
+        return max(1, self.channels // 2) if paired else self.channels
+
+    @property
     def share(self) -> int:
-        """Bytes of one channel, as many of each rank."""
+        """Bytes of what is run, as many of each rank."""
         grain = self.communicator.ranks * self.itemsize
-        return max(1, -(-self.nbytes // (self.channels * grain))) * grain
+        return max(1, -(-self.nbytes // (self.alike * grain))) * grain
 
     @property
     def piece(self) -> int:
@@ -98,7 +105,7 @@ class Call:
         if self.algorithm == "p2p":
             return 0
         if self.algorithm == "tree" and self.protocol == "LL128":
-            return tree_chunk_bytes(self.share, self.communicator.nodes, self.communicator.gpus)
+            return tree_chunk_bytes(self.nbytes // self.channels, self.communicator.nodes, self.communicator.gpus)
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
         heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
@@ -116,6 +123,15 @@ class Call:
             return 1
         how = self.collective, self.algorithm, self.protocol
         return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]
+
+    @property
+    def message(self) -> int:
+        """What a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree."""
+        if self.schedule == "chain_tree" and self.protocol == "LL":
+            return min(self.share, self.chunk)
+        if self.schedule == "nvls_tree":
+            return min(self.share // self.communicator.gpus, self.chunk)
+        return self.step // self.slices
 
     @property
     def handed(self) -> int:
@@ -144,7 +160,8 @@ class Call:
         if self.kind == "P2P":
             return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
-            return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
+            steps = {"channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
+            return {"o_send": block.slice, "sharing": "fifo", **steps}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         slice_ps = 0 if self.schedule == "chain" else block.slice
         return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
@@ -182,18 +199,19 @@ class Call:
         if outer and self.kind == "NVLS":  # every channel has a head on each GPU
             return min(1.0, self.nics / self.communicator.gpus) / self.channels
         if outer:
-            return wire * min(1.0, self.nics / self.channels)
-        return found if self.kind in ("LL", "P2P") else found * wire / self.channels
+            return wire * min(1.0, self.nics / self.alike)
+        return found if self.kind in ("LL", "P2P") else found * wire / self.alike
 
     @property
     def rails(self) -> float:
         """NICs of a node over which what one channel stands for is spread."""
-        return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.channels))
+        return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
 
     def net_ps(self, costs: Kernels) -> int:
-        """How much longer a hop is between nodes."""
+        """How much longer a hop is between nodes: a NIC sends a message when all of it is there."""
         block = self.block(costs)
-        return block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
+        hop = block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
+        return (hop or 0) + _service(self.message, block.net_rate or 0)
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from simcoll.nccl.call import Call
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.mesh import gathered
-from simcoll.profile import LinkScale, ModelSpec
+from simcoll.profile import LinkScale, ModelSpec, Profile, load_profile
 from simcoll.recent import Recent
 from simcoll.scenario import Scenario
 from simcoll.systems import load_system
@@ -24,6 +25,7 @@ from simcoll.topology import Link, Topology
 
 _MESHES: Final[Recent[Topology]] = Recent(2_000_000, lambda found: len(found.kinds) + len(found.links))
 _COMMUNICATORS: Final[Recent[Communicator]] = Recent(64, lambda found: 1)
+CABLE: Final = "cable"  # the kind of links to NICs
 PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 
 
@@ -38,6 +40,11 @@ class Lowered:
     inner: frozenset[str]
     path: tuple[Link, ...]
     nodes: tuple[tuple[int, ...], ...]
+    network: Profile
+
+    def costs(self, costs: Kernels) -> Kernels:
+        """With what NICs cost where the profile does not say it."""
+        return costs.over(self.network.kernels) if self.network.kernels else costs
 
     def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines."""
@@ -56,14 +63,14 @@ class Lowered:
 
     def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
         """What a channel has of a link, in B/s."""
-        served = links.get(link.kind, LinkScale()).efficiency
+        served = links.get(link.kind, self.network.links.get(link.kind, LinkScale())).efficiency
         share = self.call.share_of_links(costs, link.kind not in self.inner)
         return max(1, round(link.bandwidth * (served * share)))
 
     def latencies(self, costs: Kernels) -> list[int]:
         """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
         longer there. Other links take nothing: a hop is time of the block that takes part in it."""
-        kinds, net = self.rated.kinds, self.call.net_ps(costs)
+        kinds, net = self.rated.kinds, self.call.net_ps(self.costs(costs))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.block(costs).hop
         first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
         return [
@@ -106,13 +113,23 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     path = _path(rated, places[0], places[1])
     inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
-    nics = ring.channels * ring.inter / nic if nic else 1.0
+    nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
     of_node: dict[int | None, list[int]] = defaultdict(list)
     for rank, place in enumerate(places):
         of_node[rated.node_of(place)].append(rank)
     nodes = tuple(map(tuple, of_node.values()))
     made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place))
-    return Lowered(made, scenario, rated, frozenset(inner), path, nodes)
+    return Lowered(made, scenario, rated, frozenset(inner), path, nodes, network_of(_system(scenario)))
+
+
+def network_of(system: str | None) -> Profile:
+    """What the profile of a system's NICs says of hops between nodes and of cables; nothing for one without NICs."""
+    nic = load_system(system).nic if system else None
+    if nic is None:
+        return Profile(name="none")
+    found = load_profile(nic.profile)
+    links = {kind: scale for kind, scale in found.links.items() if kind == CABLE}
+    return found.model_copy(update={"links": links})
 
 
 def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
@@ -145,13 +162,17 @@ def _theirs(scenario: Scenario) -> Any:
     return names[scenario.algorithm]
 
 
+def _system(scenario: Scenario) -> str | None:
+    return scenario.topology.system or scenario.topology.file
+
+
 def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     nodes = Counter(rated.node_of(place) for place in places)
     if len(set(nodes.values())) > 1:
         raise RefusedError(
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known"
         )
-    name = scenario.topology.system or scenario.topology.file
+    name = _system(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     return _COMMUNICATORS.get(
