@@ -156,12 +156,12 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
         one = predict(lowered.point(its), lowered.topology(profile.links, its))
         return one.time_ps + lowered.launch_ps(its, launch, profile.links)
 
-    def block(**changed: Any) -> Kernels:
+    def halved() -> Kernels:
         own: Block = getattr(costs, kind)
-        return costs.model_copy(update={kind: own.model_copy(update=changed)})
+        return costs.model_copy(update={"net": (costs.net or 0) // 2, kind: own.model_copy(update=_halved(own))})
 
     yield "launches take no time", lambda: costing(0, costs.model_copy(update={"grid": 0}))
-    yield f"hops of {kind} take half the time", lambda: costing(profile.launch, block(**_halved(getattr(costs, kind))))
+    yield f"hops of {kind} take half the time", lambda: costing(profile.launch, halved())
 
 
 def _halved(block: Block) -> dict[str, int]:

@@ -36,11 +36,24 @@ from simcoll.systems import load_system, shipped_systems
 
 LAUNCH, GRID, KEPT = 5_000_000, 700_000, 0.9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
-    "LL": {"start": 300_000, "hop": 600_000, "net": 2_000_000, "first": 12 * 10**9, "rate": 6 * 10**9, "own": 0.5,
-           "net_rate": 10**9},
+    "LL": {
+        "start": 300_000,
+        "hop": 600_000,
+        "net": 2_000_000,
+        "first": 12 * 10**9,
+        "rate": 6 * 10**9,
+        "own": 0.5,
+        "net_rate": 10**9,
+    },
     "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "net_rate": 20 * 10**9},
-    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "own": 0.5,
-               "net_rate": 30 * 10**9},
+    "Simple": {
+        "start": 1_800_000,
+        "hop": 3_400_000,
+        "slice": 900_000,
+        "net": 10_600_000,
+        "own": 0.5,
+        "net_rate": 30 * 10**9,
+    },
     "NVLS": {"hop": 6_000_000, "reach": 0.8},
     "P2P": {"start": 8_400_000, "hop": 1_000_000, "rate": 6 * 10**9, "own": 0.5, "reach": 0.75},
 }

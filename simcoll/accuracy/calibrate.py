@@ -222,9 +222,10 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     if profile.kernels is None:
         return {}
     found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
-    for name in ("grid", *parameters.BLOCKS):
+    for name in (*parameters.OF_CALLS, *parameters.BLOCKS):
         what, _, key = name.partition(".")
-        if name not in texts and key and getattr(getattr(profile.kernels, what), key) is None:
+        said = getattr(profile.kernels, what)
+        if name not in texts and (getattr(said, key) if key else said) is None:
             continue
         text = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
         if key:

@@ -30,6 +30,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "NVLS": ("hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "own", "reach", "net"),
 }
+OF_CALLS: Final = ("grid", "net")  # of kernels, whatever their blocks
 _AS: Final = {
     "grid": "launch",
     "hop": "launch",
@@ -76,7 +77,7 @@ class Setting:
 
 def of_kernels(name: str) -> bool:
     """Whether a parameter is one of NCCL's kernels."""
-    return name == "grid" or name.partition(".")[0] in OF_BLOCKS
+    return name in OF_CALLS or name.partition(".")[0] in OF_BLOCKS
 
 
 def _family(name: str) -> str:
@@ -128,14 +129,14 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     """What is fitted unless something else is asked for; of two that the rows cannot tell apart the first is."""
     kinds = list(kinds)
     if kernels:
-        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *BLOCKS]
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *BLOCKS]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 
 
 def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """The parameters that a user names; `efficiency` and `latency` alone are of every kind. Raises InputError."""
-    known = [*DURATIONS, *PER_BYTE, "grid", *BLOCKS, *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds)]
+    known = [*DURATIONS, *PER_BYTE, *OF_CALLS, *BLOCKS, *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds)]
     found: list[str] = []
     for name in names:
         these = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]

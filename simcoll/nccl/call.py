@@ -211,7 +211,7 @@ class Call:
         """How much longer a hop is between nodes: a NIC sends a message when all of it is there."""
         block = self.block(costs)
         hop = block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
-        return (hop or 0) + _service(self.message, block.net_rate or 0)
+        return (costs.net or 0) + (hop or 0) + _service(self.message, block.net_rate or 0)
 
     def block(self, costs: Kernels) -> Block:
         """What its blocks cost."""

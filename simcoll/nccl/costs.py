@@ -46,12 +46,14 @@ class Block(Model):
 
 
 class Kernels(Model):
-    """What calls cost; `grid` is what a launch of very many blocks takes longer than that of one. `version` is the
+    """What calls cost; `grid` is what a launch of very many blocks takes longer than that of one, `net` how much longer
+    a hop between nodes is with these NICs, whatever the protocol, besides the `net` of its blocks. `version` is the
     release where a scenario does not say another."""
 
     library: Literal["nccl", "rccl"] = "nccl"
     version: str | None = None
     grid: Duration = 0
+    net: Duration | None = None
     LL: Block = Block()
     LL128: Block = Block()
     Simple: Block = Block()
@@ -60,7 +62,7 @@ class Kernels(Model):
 
     def over(self, network: Kernels) -> Kernels:
         """With what `network` says of hops between nodes, where these do not."""
-        blocks: dict[str, Any] = {}
+        blocks: dict[str, Any] = {"net": network.net if self.net is None else self.net}
         for kind in KINDS:
             own, its = getattr(self, kind), getattr(network, kind)
             said = {name: getattr(its, name) for name in BETWEEN_NODES if getattr(own, name) is None}

@@ -153,9 +153,7 @@ def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, a
     told = isinstance(constants, RcclConstants) or constants.knows_p2c
     inter = "PHB" if graph.type_inter == "P2C" and not told else graph.type_inter
     return (
-        comm.capability >= 70
-        and PATHS.index(inter) <= farthest
-        and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
+        comm.capability >= 70 and PATHS.index(inter) <= farthest and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
     )
 
 
