@@ -22,6 +22,7 @@ from simcoll.engines import event, fast, stream
 from simcoll.errors import BoundError, RefusedError, wrong
 from simcoll.faults import struck
 from simcoll.folding import Folded, fold
+from simcoll.launches import processes
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.lowering import PLAIN, Lowered, lower, pairs
 from simcoll.profile import Profile, load_profile
@@ -42,7 +43,7 @@ class Prediction:
     """Everything about one point: what was run where, what it adds up to and, if asked for, when everything happened.
 
     `source` is the schedule, or the stream of its steps where it is long. Of a call as NCCL makes it, `lowered`, one
-    `channel` is run and stands for all.
+    `channel` is run and stands for all. `host_ps` is what the host takes for a call: the next begins no sooner.
     """
 
     scenario: Scenario
@@ -55,15 +56,26 @@ class Prediction:
     lower_bound_ps: int
     engine: str
     launch_ps: int
+    host_ps: int = 0
     protocol: str = "none"
     channel: Prediction | None = None
     lowered: Lowered | None = None
 
     @property
     def time_ps(self) -> int:
+        """What a call takes: as long as on the GPUs, or as the host where that is slower."""
+        return max(self.called_ps, self.host_ps)
+
+    @property
+    def called_ps(self) -> int:
         """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
         came = _arrivals(self.scenario, len(self.devices)).values()
         return max(self.totals.makespan_ps, *came, 0) + self.launch_ps
+
+    @property
+    def waited_ps(self) -> int:
+        """How long GPUs wait for the host."""
+        return self.time_ps - self.called_ps
 
     @property
     def capacities(self) -> NDArray[Any]:
@@ -127,7 +139,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
             program = program.as_it_went(timeline.way)
             totals = _summed(program, timeline, shortcut)
             held = {"program": program, "timeline": timeline}  # what the cached properties would find
-    found = prediction(totals, scenario.algorithm, proved, bound, engine, profile.launch)
+    launch, host = profile.launch_ps(scenario.launch), paced(scenario, profile, topology, places)
+    found = prediction(totals, scenario.algorithm, proved, bound, engine, launch, host)
     vars(found).update(held)
     if found.totals.makespan_ps < bound:
         took = f"{found.totals.makespan_ps} ps is below the lower bound of {bound} ps"
@@ -141,7 +154,8 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
     if scenario.algorithm == "best":
         named = [{"algorithm": a, "protocol": p} for a, p in pairs(scenario, costs, rated, placed(scenario, rated))]
         return _first([scenario.model_copy(update=pair) for pair in named], topology)
-    lowered = lower(scenario, costs, rated, placed(scenario, rated))
+    places = placed(scenario, rated)
+    lowered = lower(scenario, costs, rated, places)
     one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
     totals = dataclasses.replace(
         one.totals,
@@ -157,7 +171,8 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         totals=totals,
         algorithm=lowered.call.schedule,
         protocol=lowered.call.protocol,
-        launch_ps=lowered.launch_ps(costs, profile.launch, profile.links),
+        launch_ps=lowered.launch_ps(costs, profile.launch_ps(scenario.launch), profile.links),
+        host_ps=paced(scenario, profile, rated, places),
         channel=one,
         lowered=lowered,
     )
@@ -174,14 +189,16 @@ def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
         piece = -(-scenario.nbytes // (chunks * buckets * width)) * width
         own = {"chunk": min(chunk or piece, piece), "channels": chunks * buckets}
         apart = {**alone, "model": scenario.model.model_copy(update=own)}
-        return dataclasses.replace(predict(scenario.model_copy(update=apart), topology), scenario=scenario)
+        found = predict(scenario.model_copy(update=apart), topology)
+        return dataclasses.replace(found, scenario=scenario, host_ps=buckets * found.host_ps)
     sizes = Counter(split(scenario.nbytes, buckets, scenario.itemsize).tolist())
     parts = [
         (times, predict(scenario.model_copy(update={**alone, "size": size}), topology).totals)
         for size, times in sizes.items()
         if size
     ]
-    launches = (sum(times for times, _ in parts) - 1) * load_profile(scenario.profile).launch
+    calls = sum(times for times, _ in parts)
+    launches = (calls - 1) * whole.launch_ps
     totals = Totals(
         makespan_ps=sum(times * part.makespan_ps for times, part in parts) + launches,
         carried=np.sum([times * part.carried for times, part in parts], axis=0),
@@ -190,7 +207,13 @@ def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
         wire_bytes=sum(times * part.wire_bytes for times, part in parts),
         shortcut=parts[0][1].shortcut,
     )
-    return dataclasses.replace(whole, scenario=scenario, totals=totals)
+    return dataclasses.replace(whole, scenario=scenario, totals=totals, host_ps=calls * whole.host_ps)
+
+
+def paced(scenario: Scenario, profile: Profile, topology: Topology, places: Sequence[str]) -> int:
+    """What the host takes for a call of these ranks, in ps; 0 where it is not said how they are launched."""
+    nodes = [topology.node_of(place) for place in places]
+    return profile.pace_ps(processes(scenario.launch, scenario.collective, nodes, scenario.root))
 
 
 def _streamed(scenario: Scenario, source: Stream, topology: Topology, devices: Sequence[str]) -> Totals | None:
@@ -233,7 +256,7 @@ def _bound(scenario: Scenario, source: Source, topology: Topology, devices: Sequ
         weights=scenario.weights,
         arrivals=_arrivals(scenario, source.n),
     )
-    return struck(program, topology, scenario.striking, load_profile(scenario.profile).launch)
+    return struck(program, topology, scenario.striking, load_profile(scenario.profile).launch_ps(scenario.launch))
 
 
 def _simulated(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:
@@ -273,7 +296,7 @@ def _first(scenarios: Sequence[Scenario], topology: Topology | None) -> Predicti
             refused.append(error)
     if not found:
         raise refused[0]
-    return min(found, key=lambda prediction: prediction.time_ps)
+    return min(found, key=lambda prediction: prediction.called_ps)  # the host takes as long for each
 
 
 def topology_of(scenario: Scenario) -> Topology:
@@ -329,6 +352,9 @@ def row(prediction: Prediction) -> dict[str, object]:
     contract = collective(scenario.collective)
     algbw = scenario.nbytes / (time_ps / 1e12) / 1e9 if time_ps and scenario.nbytes else None
     binding = links.binding(totals, prediction.capacities, time_ps)
+    busiest = (topology.link_names[binding.link], binding.busy) if binding else (None, None)
+    if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
+        busiest = "host", prediction.host_ps / time_ps
     held = "timeline" in vars(prediction) and not prediction.channel
     waited = staged(prediction.program, prediction.timeline) if held else None
     return {
@@ -352,8 +378,8 @@ def row(prediction: Prediction) -> dict[str, object]:
         "proved": prediction.proved,
         "bytes_per_rank": totals.bytes_per_rank,
         **_trusted(prediction, n),
-        "binding_link": topology.link_names[binding.link] if binding else None,
-        "binding_busy": binding.busy if binding else None,
+        "binding_link": busiest[0],
+        "binding_busy": busiest[1],
         "staged": waited.count if waited else None,
         "staged_bytes": waited.peak_bytes if waited else None,
     }
@@ -364,7 +390,8 @@ def _trusted(prediction: Prediction, n: int) -> dict[str, object]:
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     setting = fingerprint(prediction.topology, scenario.params()) if profile.calibration else ""
     asked = Asked(scenario.collective, prediction.algorithm, n, scenario.nbytes, setting)
-    found = judge(profile, asked, scenario.model)
+    way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
+    found = judge(profile.judged_by(way), asked, scenario.model)
     time_us = prediction.time_ps / 1e6
     low, high = (None if factor is None else time_us * factor for factor in (found.low, found.high))
     return {"confidence": found.confidence, "low_us": low, "high_us": high}
@@ -388,4 +415,5 @@ def describe(scenario: Scenario) -> dict[str, object]:
         "in_place": scenario.in_place,
         "profile": scenario.profile,
         "sharing": params.sharing,
+        **scenario.launch.columns,
     }

@@ -6,7 +6,7 @@ A calibrated profile also says what was fitted to which rows, how well, and what
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -14,7 +14,8 @@ from pydantic import Field, StrictBool
 
 from simcoll import config, units
 from simcoll.config import Model
-from simcoll.errors import did_you_mean
+from simcoll.errors import did_you_mean, wrong
+from simcoll.launches import Launch, Process
 from simcoll.model import Params
 from simcoll.nccl.costs import Kernels
 from simcoll.quantities import Blocks, Cap, Channels, Chunk, Duration, Gamma, Share, Slots
@@ -98,15 +99,40 @@ class Calibration(Model):
     covers: tuple[Series, ...]
 
 
+class Host(Model):
+    """What a call takes of the host's time: for each GPU that a process drives a `launch`, and each `message` that it
+    posts to or from another rank. `calibration` says where that is from."""
+
+    launch: Duration = 0
+    message: Duration = 0
+    calibration: Calibration | None = None
+
+    def pace_ps(self, processes: Iterable[Process]) -> int:
+        """How long the slowest of some processes takes for a call, in ps; 0 if there is none."""
+        return max((its.launches * self.launch + its.messages * self.message for its in processes), default=0)
+
+
+class Graph(Model):
+    """What a call in a CUDA graph takes in place of the profile's `launch`, and where that is from."""
+
+    launch: Duration
+    calibration: Calibration | None = None
+
+
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
+
+
+_UNKNOWN: Final = "{!r} does not say what a launch takes {}"
+_LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
 
 
 class Profile(Model):
     """A set of model parameters with where it comes from.
 
     Outside of the engines' rules stand `launch`, what a call costs before and after all transfers, and `links`, what
-    becomes of the rated links of each kind. With `kernels` calls run as NCCL runs them (`nccl.call`). `fitted` repeats
-    the parameters that a calibration found.
+    becomes of the rated links of each kind. With `kernels` calls run as NCCL runs them (`nccl.call`). `host` and
+    `graph` say what other ways of launching cost: see `launches`. `fitted` repeats the parameters that a calibration
+    found.
     """
 
     name: str
@@ -115,6 +141,8 @@ class Profile(Model):
     harness: str | None = None
     model: ModelSpec = ModelSpec()
     launch: Duration = 0
+    host: Host | None = None
+    graph: Graph | None = None
     links: dict[str, LinkScale] = Field(default_factory=dict)
     kernels: Kernels | None = None
     fitted: dict[str, str] = Field(default_factory=dict)
@@ -125,6 +153,28 @@ class Profile(Model):
         for their launch."""
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
+
+    def knows(self, launch: Launch) -> bool:
+        """Whether it says what that way of launching costs."""
+        return (self.graph is not None or not launch.graph) and (self.host is not None or not launch.paced)
+
+    def launch_ps(self, launch: Launch) -> int:
+        """What a call launched in that way takes beside its transfers. Raises InputError if it is not known."""
+        if launch.graph and self.graph is None:
+            raise wrong("launch.graph", _UNKNOWN.format(self.name, "in a CUDA graph"), _LEARN.format("graph=true"))
+        return self.graph.launch if launch.graph and self.graph else self.launch
+
+    def pace_ps(self, processes: Iterable[Process]) -> int:
+        """How long these processes take for a call. Raises InputError if it is not known."""
+        some = list(processes)
+        if some and self.host is None:
+            told = _UNKNOWN.format(self.name, "of the host")
+            raise wrong("launch.gpus_per_process", told, _LEARN.format("gpus_per_process=all"))
+        return self.host.pace_ps(some) if self.host else 0
+
+    def judged_by(self, way: Host | Graph | None) -> Profile:
+        """The profile, with what was found of a way of launching in place of how it was fitted itself."""
+        return self.model_copy(update={"calibration": way.calibration}) if way else self
 
     def serve(self, topology: Topology) -> Topology:
         """The topology with its links as they serve, routes as they are; the same where nothing changes."""

@@ -103,7 +103,7 @@ def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
             program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
             arrivals = np.append(late, np.zeros(len(program.arrivals) - n, np.int64))
             last = max(_makespan_ps(replace(program, arrivals=arrivals)), int(late.max()))
-            return last + prediction.launch_ps
+            return max(last + prediction.launch_ps, prediction.host_ps)
         return predict(known.model_copy(update={"arrivals": dict(enumerate(late.tolist()))})).time_ps
 
     return row(prediction), once, n

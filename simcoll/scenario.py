@@ -32,8 +32,9 @@ from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.faults import Fault, fit_together
 from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import document
+from simcoll.launches import Launch
 from simcoll.model import Params
-from simcoll.nccl import constants
+from simcoll.nccl import constants, graphs
 from simcoll.profile import ModelSpec, find_profile, load_profile
 from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
@@ -49,17 +50,7 @@ ITEMSIZE: Final = {
 _DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
 CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
-OF_ONE: Final = (
-    "collective",
-    "algorithm",
-    "size",
-    "root",
-    "op",
-    "in_place",
-    "weights",
-    "arrivals",
-    "subgroups",
-)
+OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
     | {
@@ -180,11 +171,13 @@ class Scenario(Model):
     in_place: StrictBool = False
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
     library_version: str | None = None
+    p2p_level: graphs.Level | None = None
     size: Size = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
     model: ModelSpec = ModelSpec()
     profile: str = "ideal"
+    launch: Launch = Launch()
     engine: Literal["auto", "event", "fast"] = "auto"
     shortcuts: Literal["on", "off"] = "on"
     proof: Literal["full", "fingerprint", "off"] | None = None
@@ -246,8 +239,7 @@ class Scenario(Model):
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
             raise ValueError(f"{value} B are more than can be counted; write at most '1048576 TiB'")
-        dtype = str(info.data.get("dtype", "int8"))
-        width = ITEMSIZE[dtype]
+        width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
         if value % width or not value:
             above = value - value % width + width
             raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
@@ -259,6 +251,12 @@ class Scenario(Model):
         if value is not None and not value.causes:
             raise ValueError("nothing varies; write e.g. compute_jitter: {sigma: 0.05}")
         return value
+
+    @model_validator(mode="after")
+    def _launched_back_to_back(self) -> Scenario:
+        if self.workload and self.launch.paced:
+            raise ValueError("a workload's calls are not made back to back; leave out launch.gpus_per_process")
+        return self
 
     @model_validator(mode="after")
     def _varied_and_repeated(self) -> Scenario:
@@ -281,9 +279,9 @@ class Scenario(Model):
 
     @field_validator("library_version")
     @classmethod
-    def _known_release(cls, value: str | None) -> str | None:
+    def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
         try:
-            constants.nccl(value)
+            constants.check(value, str(info.data.get("collective", "")))
         except InputError as error:
             raise ValueError(str(error.diagnostics[0])) from None
         return value

@@ -30,6 +30,7 @@ from simcoll.workload.simulate import LAUNCHING, Step
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more take more memory than a machine for this has
 OF_CALLS: Final = {
+    "host": "GPUs wait for the host, which launches no faster",
     "launch": "of a kernel, before all else",
     "start": "of NCCL's protocol, once a call, and the rank's own block",
     "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
@@ -236,11 +237,12 @@ def _check(messages: int) -> None:
 
 def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     """What comes before the transfers of a call: the launch, and what a protocol takes once."""
+    lead = {"host": found.waited_ps} if found.waited_ps else {}
     if not found.lowered or not profile.kernels:
-        return {"launch": found.launch_ps}
+        return {**lead, "launch": found.launch_ps}
     grid = profile.kernels.grid
-    launch = profile.launch + grid - grid // found.lowered.call.channels
-    return {"launch": launch, "start": found.launch_ps - launch}
+    launch = profile.launch_ps(found.scenario.launch) + grid - grid // found.lowered.call.channels
+    return {**lead, "launch": launch, "start": found.launch_ps - launch}
 
 
 def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:

@@ -59,7 +59,7 @@ def of_collective(prediction: Prediction, transfers: bool = True) -> Trace:
         _check(program)
     n, streams = prediction.source.n, [""] * (int(program.channel.max(initial=-1)) + 1)
     names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
-    played = Played(program, prediction.timeline, names, streams, prediction.launch_ps, times)
+    played = Played(program, prediction.timeline, names, streams, prediction.waited_ps + prediction.launch_ps, times)
     chosen = {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": times}
     told = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes}
     kernels, about = _kernels(prediction, played), _about(scenario, prediction.time_ps, told | chosen)
@@ -85,9 +85,10 @@ def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, 
 
 
 def _kernels(prediction: Prediction, played: Played) -> list[Track]:
-    """A track for each rank: it launches when it comes, and its kernel runs until its last transfer is through."""
+    """A track for each rank: it launches when it comes and the host has time, and its kernel runs until its last
+    transfer is through."""
     scenario, program, timeline = prediction.scenario, played.program, played.timeline
-    n, launch = prediction.source.n, played.shift
+    n, launch, waited = prediction.source.n, played.shift, prediction.waited_ps
     done = program.arrivals.copy()
     np.maximum.at(done, program.src, timeline.sent)
     np.maximum.at(done, program.dst, np.maximum(timeline.end, timeline.complete))
@@ -96,8 +97,10 @@ def _kernels(prediction: Prediction, played: Played) -> list[Track]:
         ran = _ran(scenario, scenario.collective, scenario.nbytes, group, prediction.algorithm, prediction.protocol)
         for rank in group:
             came = int(program.arrivals[rank])
-            if launch:
-                found[rank].add(Slice(came, came + launch, "launch", "launch", {}))
+            if waited:
+                found[rank].add(Slice(came, came + waited, "host", "host", {}))
+            if prediction.launch_ps:
+                found[rank].add(Slice(came + waited, came + launch, "launch", "launch", {}))
             kernel = kernel_name(ran), "kernel", arguments(ran, rank)
             found[rank].add(Slice(came + launch, int(done[rank]) + launch, *kernel))
     return found

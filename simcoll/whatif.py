@@ -14,11 +14,12 @@ from simcoll.candidates import for_steps
 from simcoll.engines import event, fast
 from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.faults import struck
+from simcoll.launches import Launch
 from simcoll.model import Params
 from simcoll.nccl.costs import Block, Kernels
 from simcoll.nccl.lowering import PLAIN, pairs
 from simcoll.prediction import Prediction, placed, predict, topology_of
-from simcoll.profile import load_profile
+from simcoll.profile import Profile, load_profile
 from simcoll.program import Program
 from simcoll.scenario import Scenario
 from simcoll.subject import Subject
@@ -108,7 +109,8 @@ def _of_call(subject: Subject, ran: Prediction) -> Iterator[Change]:
         yield from _of_kernels(ran, profile.kernels)
     else:
         yield "latencies of links halved", lambda: on(_closer)
-        yield from _of_model(scenario, profile.launch, given)
+        yield from _of_model(scenario, ran.launch_ps, given)
+    yield from ((text, partial(given, launch=launch)) for text, launch in _other_launches(scenario, profile))
     if scenario.arrivals and any(scenario.arrivals.values()):
         yield "no rank late", lambda: given(arrivals=None)
     if scenario.faults:
@@ -124,11 +126,17 @@ def _of_model(scenario: Scenario, launch: int, given: Callable[..., int]) -> Ite
         return given(model=scenario.model.model_copy(update=changed))
 
     if launch or any(getattr(params, name) for name in OVERHEADS):
-        yield NO_OVERHEADS, lambda: model(**dict.fromkeys(OVERHEADS, 0)) - launch
+        yield NO_OVERHEADS, partial(_without_overheads, scenario)
     if params.gamma:
         yield "reductions take no time", lambda: model(gamma=0)
     for text, changed in _settings(params, scenario.nbytes):
         yield text, partial(model, **changed)
+
+
+def _without_overheads(scenario: Scenario) -> int:
+    plain = scenario.model.model_copy(update=dict.fromkeys(OVERHEADS, 0))
+    found = predict(scenario.model_copy(update={"model": plain}))
+    return max(found.called_ps - found.launch_ps, found.host_ps)
 
 
 def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]]]:
@@ -151,17 +159,27 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
     assert ran.lowered
     profile, kind, lowered = load_profile(ran.scenario.profile), ran.lowered.call.kind, ran.lowered
     costs = lowered.costs(costs)
+    launch = profile.launch_ps(ran.scenario.launch)
 
     def costing(launch: int, its: Kernels) -> int:
         one = predict(lowered.point(its), lowered.topology(profile.links, its))
-        return one.time_ps + lowered.launch_ps(its, launch, profile.links)
+        return max(one.time_ps + lowered.launch_ps(its, launch, profile.links), ran.host_ps)
 
     def halved() -> Kernels:
         own: Block = getattr(costs, kind)
         return costs.model_copy(update={"net": (costs.net or 0) // 2, kind: own.model_copy(update=_halved(own))})
 
     yield "launches take no time", lambda: costing(0, costs.model_copy(update={"grid": 0}))
-    yield f"hops of {kind} take half the time", lambda: costing(profile.launch, halved())
+    yield f"hops of {kind} take half the time", lambda: costing(launch, halved())
+
+
+def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
+    """Other ways to launch calls than the scenario says, of those that the profile knows."""
+    others = {"one GPU a process": Launch(gpus_per_process=1), "launched in a CUDA graph": Launch(graph=True)}
+    said = scenario.launch
+    for text, launch in others.items():
+        if profile.knows(launch) and launch != said and (said.paced or launch.graph) and not said.graph:
+            yield text, launch
 
 
 def _halved(block: Block) -> dict[str, int]:

@@ -44,8 +44,18 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
         "rate": 6 * 10**9,
         "own": 0.5,
         "net_rate": 10**9,
+        "host": 1_250_000,
+        "host_reach": 0.5,
     },
-    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "net_rate": 20 * 10**9},
+    "LL128": {
+        "start": 200_000,
+        "hop": 1_900_000,
+        "net": 2_200_000,
+        "own": 0.25,
+        "net_rate": 20 * 10**9,
+        "host": 1_300_000,
+        "host_reach": 0.4,
+    },
     "Simple": {
         "start": 1_800_000,
         "hop": 3_400_000,
@@ -55,9 +65,18 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
         "net_rate": 30 * 10**9,
     },
     "NVLS": {"hop": 6_000_000, "reach": 0.8},
-    "P2P": {"start": 8_400_000, "hop": 1_000_000, "rate": 6 * 10**9, "own": 0.5, "reach": 0.75},
+    "P2P": {
+        "start": 8_400_000,
+        "hop": 1_000_000,
+        "each": 50_000,
+        "rate": 6 * 10**9,
+        "first": 30 * 10**9,
+        "both": 20 * 10**9,
+        "reach": 0.75,
+    },
 }
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
+PLAIN = ("own", "reach", "saved", "host_reach")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
@@ -66,9 +85,9 @@ THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
 
 def spelt(key: str, value: float) -> Any:
     """A cost as a profile has it."""
-    if key in ("first", "rate", "net_rate"):
+    if key in ("first", "rate", "both", "net_rate"):
         return f"{value} B/s" if value else "none"
-    return value if key in ("own", "reach", "saved") else f"{value} ps"
+    return value if key in PLAIN else f"{value} ps"
 
 
 def text(blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID) -> str:
@@ -264,16 +283,44 @@ def test_nvls(system: str, exponent: int) -> None:
 @settings(max_examples=60)
 @given(st.sampled_from(SWITCHED), st.sampled_from([2, 4, 8]), SIZES)
 def test_all_to_all(system: str, n: int, nbytes: int) -> None:
-    """All-to-all brings n − 1 blocks over a rank's links at once; by LL, up to 64 KiB a peer, a hop and the block's
-    time for a peer come once, in Simple its start and its own share."""
+    """All-to-all brings n − 1 blocks over a rank's links at once. By LL, up to 16 KiB a peer, a hop and the block's
+    time for a peer come once. In Simple it takes as long as links or blocks do, each of which has a part of what is
+    for one peer: 64 KiB at least, of its chunks of 512 KiB the first at a rate of its own; and the last chunk comes
+    twice."""
     found, block = call(system, "all_to_all", nbytes, ranks=n), BLOCK["P2P"]
+    message, chunk = nbytes // n, 2**19
     piece = -(-nbytes // (n * ITEM)) * ITEM
     speed = round(rated(found) * (KEPT * block["reach"]))
-    assert found.protocol == ("LL" if nbytes // n <= 65536 else "Simple")
-    once = block["hop"] + service_ps(piece, block["rate"])
-    if found.protocol == "Simple":
-        once = block["start"] + round(block["own"] * service_ps(piece, speed))
-    assert found.time_ps == pytest.approx(LAUNCH + once + service_ps((n - 1) * piece, speed) + 2, abs=n)
+    assert found.protocol == ("LL" if message <= 2**14 else "Simple")
+    # 32 channels in all, as many for each peer; more for what would be parts of more than 16 MiB
+    channels = min(32 // n, -(-message // 2**16) or 1)
+    while message > channels * 2**24 and channels * 2 * n <= 8 * 32:
+        channels *= 2
+    grid = GRID - GRID // min(32, n * channels)
+    if found.protocol == "LL":
+        once = block["hop"] + service_ps(piece, block["rate"]) + service_ps((n - 1) * piece, speed)
+    else:
+        part = min(message, max(2**16, -(-message // channels)))
+        by_blocks = service_ps(min(part, chunk), block["first"]) + service_ps(max(0, part - chunk), block["both"])
+        own = block["both"] / block["first"]  # copied once, where others go out and come in
+        by_blocks = round(by_blocks * max(1, channels * (n - 1 + own) / 32))
+        last = service_ps((part - 1) % chunk + 1, block["first"])
+        once = block["start"] + block["each"] * (min(32, n * channels) - 1) + last
+        once += max(by_blocks, service_ps((n - 1) * piece, speed))
+    assert found.time_ps == pytest.approx(LAUNCH + grid + once + 2, rel=1e-4, abs=2 * n)
+
+
+def test_messages_of_earlier_releases() -> None:
+    """Before 2.12 a message goes in parts of 2 MiB at least: what two GPUs send each other takes as long with 1 MiB
+    more on one more channel, however many ranks there are; since then 64 KiB suffice, so that 16 channels are nearly as
+    fast as one with a sixteenth of it."""
+    old = [call("dgx-a100", "send_recv", k << 20, ranks=2, library_version="2.11").time_ps for k in (1, 2, 3, 4)]
+    assert old[0] < old[1] < 2 * old[0] and old[1] == pytest.approx(old[3], rel=0.02) and old[2] <= old[3]
+    assert call("dgx-a100", "send_recv", 8 << 20, ranks=8, library_version="2.11").time_ps == pytest.approx(
+        old[3], rel=0.2
+    )
+    new = [call("dgx-a100", "send_recv", k << 16, ranks=2).time_ps for k in (1, 16)]
+    assert new[1] < 1.5 * new[0]
 
 
 # --- several nodes ---
@@ -518,6 +565,8 @@ EVERYWHERE = [
     ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
     ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
     ("l40s-pcie", 1, 2, "broadcast", "chain", "LL"),
+    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
+    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
 ]
 
 

@@ -295,6 +295,22 @@ RCCL version : 2.20.5-HEAD:xyz
     assert (row.library, row.library_version, row.harness) == ("rccl", "2.20.5", "graph")
 
 
+def test_how_calls_were_launched():
+    """GPUs that a thread drives, where it is more than one, and a CUDA graph, as keys of the scenario."""
+    line = "# nThread 1 nGpus 1 "
+    assert line in new()
+    for told, keys in (
+        (line, {}),
+        ("# nThread 4 nGpus 1 ", {}),
+        ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4"}),
+        ("# nThread 1 nGpus 4 graph: 1 ", {"launch.gpus_per_process": "4", "launch.graph": "true"}),
+    ):
+        rows = parse_measured(new().replace(line, told), "t")
+        assert [{c: text for c, text in row.others.items() if c.startswith("launch.")} for row in rows] == [
+            keys for _ in rows
+        ]
+
+
 def test_several_tests_in_one_text():
     """Each table belongs to what was printed before it and after the table before."""
     rows = parse_measured(new() + OLD + new("broadcast", root=0, bus=1), "log")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,11 +25,13 @@ from simcoll.accuracy.estimate import Estimate, estimate
 from simcoll.accuracy.parameters import Setting
 from simcoll.accuracy.questions import Asking
 from simcoll.accuracy.samples import Samples
+from simcoll.errors import InputError
 from simcoll.formats.measured import Row
 from simcoll.model import Params
-from simcoll.profile import Profile, Source, load_profile, parse_profile, spelt
+from simcoll.profile import Profile, Source, find_profile, load_profile, parse_profile, spelt
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
+WAYS: Final = ("host", "graph")  # of launching, whose costs are fitted by themselves
 NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
 
 Document = dict[str, Any]
@@ -62,19 +64,41 @@ def calibrate(
 
     Raises InputError for wrong input, and where parameters that were asked for cannot be told from the rows.
     """
-    asking = Asking(topology, sets)
-    rows, sources, notes = samples.read(files, dict(join.condition(text) for text in where))
+    asking = Asking(topology, sets, fitting=True)
+    ways = [text for text in sets if text.startswith("launch.")]
+    of_launches = bool(ways) and not free
+    kept = dict(map(join.condition, where))
+    rows, sources, notes = samples.read(files, kept, samples.SMALL if of_launches else None)
     some, more = samples.samples(rows, asking)
     chosen, how = samples.split(some, _listed(fit))
-    params, start = _begin(asking, some.rows[0])
-    began = Beginning(name, params, start, topology, sources, how, where, asking.network)
+    params, start, file = _begin(asking, some.rows[0])
+    about = [*where, *ways]
+    began = Beginning(name, params, start, topology, sources, how, about, file, asking.network)
+    free = _of_launches(some) if of_launches else free
     return fitted(some, chosen, began, free=free, seed=seed, notes=[*notes, *more])
+
+
+def _of_launches(some: Samples) -> list[str]:
+    """What is fitted where a user says how calls were launched, as far as rows can tell it. Raises InputError where
+    they were launched in several ways."""
+    graphs = {scenario.launch.graph for scenario in some.scenarios}
+    if len(graphs) > 1:
+        raise InputError(
+            "some rows are of calls in a CUDA graph, and some are not", "choose with --where launch.graph=…"
+        )
+    if graphs == {True}:
+        return [parameters.OF_GRAPH]
+    processes = {process for question in some.questions for process in question.processes}
+    if not processes:
+        raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
+    posting = any(process.messages for process in processes)
+    return list(parameters.OF_HOST if posting else parameters.OF_HOST[:1])
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a profile is made of besides what is found: what the fit begins with, and where rows came from. `network`
-    tells what NICs cost where `profile` does not."""
+    """What a profile is made of besides what is found: what the fit begins with, and where rows came from. `file` is
+    what the file of the profile says, `network` what NICs cost where `profile` does not say it."""
 
     name: str
     params: Params
@@ -83,6 +107,7 @@ class Beginning:
     sources: Sequence[Source]
     split: str
     where: Sequence[str] = ()
+    file: Document = dataclasses.field(default_factory=dict)
     network: Profile | None = None
 
     @property
@@ -91,9 +116,8 @@ class Beginning:
         if self.network is None or self.network.kernels is None or self.profile.kernels is None:
             return self.profile
         kernels = self.profile.kernels.over(self.network.kernels)
-        return self.profile.model_copy(
-            update={"kernels": kernels, "links": {**self.network.links, **self.profile.links}}
-        )
+        links = {**self.network.links, **self.profile.links}
+        return self.profile.model_copy(update={"kernels": kernels, "links": links})
 
     def about(self, seed: int) -> Document:
         """What the profile says of how it was found."""
@@ -120,6 +144,7 @@ def fitted(
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
     fitting.need_scipy()
+    _of_one_way(free)
     odd = np.array(quality.suspicious(some.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     found = estimate(some.of(used), begin.whole, begin.params, free, seed)
@@ -137,10 +162,12 @@ def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
     return {column: [value.strip() for value in values.split(",")] for column, values in pairs}
 
 
-def _begin(asking: Asking, row: Row) -> tuple[Params, Profile]:
-    """The parameters and the profile that the fit begins with: those of all rows, whatever a row's own columns say."""
+def _begin(asking: Asking, row: Row) -> tuple[Params, Profile, Document]:
+    """The parameters and the profile that the fit begins with, and what its file says: those of all rows, whatever a
+    row's own columns say."""
     (point,) = asking.points(dataclasses.replace(row, others={}))
-    return point.scenario.params(), load_profile(point.scenario.profile)
+    name = point.scenario.profile
+    return point.scenario.params(), load_profile(name), config.read(find_profile(name)).plain()
 
 
 def _written(
@@ -156,7 +183,7 @@ def _written(
     head = _head(some, begin, texts)
     served = parse_profile(config.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
-    predicted = some.times(Setting(freed, served.launch, served.links, served.kernels))
+    predicted = some.times(Setting.of(served, freed))
     errors = {"fitted": _errors(predicted, some.measured, chosen)}
     if not chosen.all():
         errors["held_out"] = _errors(predicted, some.measured, ~chosen)
@@ -168,7 +195,10 @@ def _written(
         "errors": errors,
         "covers": _covers(some, chosen, served),
     }
-    text = config.dump({**head, "calibration": about}, inline=True)
+    way = _of_one_way(texts)
+    text = config.dump(
+        {**head, way: {**head[way], "calibration": about}} if way else {**head, "calibration": about}, inline=True
+    )
     parse_profile(text, begin.name)  # what is written can be read
     document = {
         "schema": SCHEMA,
@@ -193,6 +223,8 @@ def _ends(name: str, found: Estimate) -> tuple[float, float]:
 def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     """All of a profile but how it was found."""
     harness, topology = some.rows[0].harness, begin.topology
+    if own := _of_one_way(texts):
+        return _beside(begin, own, texts)
     model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
     several = any((row.nodes or 1) > 1 for row in some.rows)  # of one node none tells what NICs cost
     start = begin.whole if several else begin.profile
@@ -211,10 +243,30 @@ def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
         "harness": harness,
         "model": model,
         "launch": launch,
+        **{way: begin.file[way] for way in WAYS if way in begin.file},
         "links": shares,
         **({"kernels": blocks} if blocks else {}),
         "fitted": texts,
     }
+
+
+def _of_one_way(texts: Iterable[str]) -> str:
+    """`host` or `graph`, if what was fitted is what that way of launching costs; "" for all else. Raises InputError for
+    both: each has rows of its own."""
+    ways = {name.partition(".")[0] if name in parameters.LAUNCHES else "" for name in texts} or {""}
+    if len(ways) > 1:
+        cure = f"free {', '.join(parameters.OF_HOST)} alone, or {parameters.OF_GRAPH}"
+        raise InputError("--free: what ways of launching cost is fitted by itself, on rows launched so", cure)
+    return ways.pop()
+
+
+def _beside(begin: Beginning, way: str, texts: Mapping[str, str]) -> Document:
+    """The profile as its file has it, with what a way of launching costs."""
+    costs = {name.partition(".")[2]: text for name, text in texts.items()}
+    last = ("fitted", "calibration")
+    first = {key: value for key, value in begin.file.items() if key not in last}
+    own = {"name": begin.name, way: {**begin.file.get(way, {}), **costs}}
+    return {**first, **own, **{key: begin.file[key] for key in last if key in begin.file}}
 
 
 def _blocks(profile: Profile, texts: dict[str, str]) -> Document:

@@ -23,6 +23,7 @@ from simcoll.accuracy.parameters import Setting
 from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.questions import Asking, ours
 from simcoll.accuracy.retiming import IDEAL, Question
+from simcoll.accuracy.samples import SMALL
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import COLUMNS, Row, parse_measured
 from simcoll.profile import load_profile
@@ -33,7 +34,6 @@ Mask = NDArray[np.bool_]
 Document = dict[str, Any]
 
 SCHEMA: Final = "simcoll.diagnose/1"
-SMALL: Final = 16 << 10  # bytes up to which a launch is most of what is measured
 ALLOWED: Final = 5.0  # us by which launches differ from one sound way of measuring to another
 PENALTY: Final = 0.015  # of mean error, for each thing that a hypothesis assumes
 FAR: Final = 1.5  # |log| of measured / predicted beyond which a row counts no more
@@ -180,7 +180,7 @@ class _Times:
 
     def _time(self, scenario: Scenario, hypothesis: Hypothesis) -> float:
         profile = load_profile(scenario.profile)
-        setting = hypothesis.setting(Setting({}, profile.launch, profile.links, profile.kernels))
+        setting = hypothesis.setting(Setting.of(profile))
         return self._question(scenario).time_ps(setting) / 1e6
 
     def _question(self, scenario: Scenario) -> Question:

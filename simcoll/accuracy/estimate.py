@@ -49,7 +49,7 @@ class _Estimating:
 
     def __init__(self, some: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
         self.some, self.seed, self.asked = some, seed, bool(free)
-        self.before = Setting({}, start.launch, start.links, start.kernels)
+        self.before = Setting.of(start)
         self.left: dict[str, str] = {}
         reduces = any(collective(row.collective).reduces for row in some.rows)
         self.names = (
@@ -88,9 +88,11 @@ class _Estimating:
 
     @property
     def _start(self) -> Array:
-        """Where the profile stands; a cap where it begins to bind, a gap of the order of the shortest time."""
+        """Where the profile stands; a cap where it begins to bind, a gap of the order of the shortest time, the host
+        where it would take all of some row's time."""
         slowest = min(question.slowest for question in self.some.questions)
         begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.some.measured.min())}
+        begins |= {"host.launch": self.some.least_a_launch}
         return np.array([self.null[name] or begins.get(name, 0.0) for name in self.names])
 
     def _first(self) -> Line:

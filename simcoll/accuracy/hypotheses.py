@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from simcoll import units
 from simcoll.accuracy.parameters import OF_BLOCKS, Setting
+from simcoll.launches import Launch
 from simcoll.machines import SystemFile
 from simcoll.nccl import selection, tuner
 from simcoll.nccl.call import OURS
@@ -28,6 +29,7 @@ SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of links and of
 ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s, by sockets
 ETHERNET_LATENCY: Final = 20.0  # times that of InfiniBand: through the kernel of two hosts
 P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # protocols of point-to-point transfers, which are not tuned
+ONE_PROCESS: Final = Launch(gpus_per_process="all")
 _NO_NVLS: Final = "^nvls,nvls_tree"
 
 
@@ -52,8 +54,8 @@ class Hypothesis:
 HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
 LAUNCHES: Final = (
     Hypothesis("launch", "each call takes longer by a constant: launched one by one, or by many processes",
-               host="adds"),
-    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", host="paces"),
+               assumes=2, host="adds"),
+    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", assumes=2, host="paces"),
 )  # fmt: skip
 
 
@@ -65,7 +67,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
     system = load_system(next(iter(names))) if len(names) == 1 and names != {""} else None
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
-    single = [HEALTHY, *LAUNCHES]
+    single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
     several: list[Sequence[Hypothesis]] = [list(its(kind)) for kind in kinds for its in (_slow_links, _slow_link)]
     if all(load_profile(scenario.profile).kernels for scenario in scenarios):
         single += _switched_off(scenarios)
@@ -74,7 +76,26 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         single += _network(system)
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
+    if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and system.nccl.p2p_level != "LOC":
+        text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
+        single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
     return [*([one] for one in single), *several]
+
+
+def _launched_otherwise(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
+    """Ways of launching that profiles know and that the table does not say."""
+    ways = (
+        ("one process", "one process launches for all GPUs of a node, one after the other", ONE_PROCESS),
+        ("graph", "calls are launched in a CUDA graph", Launch(graph=True)),
+    )
+    for family, text, launch in ways:
+        known = all(load_profile(scenario.profile).knows(launch) for scenario in scenarios)
+        if known and any(scenario.launch == Launch() for scenario in scenarios):
+            yield Hypothesis(family, text, scenario=functools.partial(_launched, launch=launch))
+
+
+def _launched(scenario: Scenario, launch: Launch) -> Scenario:
+    return scenario.model_copy(update={"launch": launch}) if scenario.launch == Launch() else scenario
 
 
 # --- hardware ---
@@ -177,6 +198,10 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
         return scenario.model_copy(update={**update, "topology": spec})
 
     yield Hypothesis("pcie", f"PCIe in place of NVLink, as on {like.name}", scenario=swapped)
+
+
+def _without_p2p(scenario: Scenario) -> Scenario:
+    return scenario.model_copy(update={"p2p_level": "LOC"})
 
 
 def _has(system: SystemFile, kind: str) -> bool:

@@ -2,7 +2,8 @@
 
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
 time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, a factor of latencies. Those of
-links are of a kind of links: `efficiency.cable`; those of NCCL's kernels of a kind of block: `LL.hop`.
+links are of a kind of links: `efficiency.cable`; those of NCCL's kernels of a kind of block: `LL.hop`; those of
+other ways to launch of the host, or of a graph: `host.launch`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from simcoll.accuracy.fitting import Array, Bounds
 from simcoll.errors import InputError, did_you_mean
 from simcoll.model import PS_PER_S, Params
 from simcoll.nccl.costs import Kernels
-from simcoll.profile import LinkScale, Profile
+from simcoll.profile import Host, LinkScale, Profile
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
+OF_HOST: Final = ("host.launch", "host.message")  # what other ways of launching cost than that of the profile
+OF_GRAPH: Final = "graph.launch"
+LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "net_rate"),
-    "LL128": ("hop", "reach", "net", "net_tree", "net_rate"),
-    "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "net_rate"),
+    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "net_rate", "host", "host_reach"),
     "NVLS": ("hop", "reach", "net", "net_rate"),
-    "P2P": ("start", "hop", "rate", "own", "reach", "net"),
+    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 OF_CALLS: Final = ("grid", "net")  # of kernels, whatever their blocks
 _AS: Final = {
@@ -38,10 +42,14 @@ _AS: Final = {
     "net_tree": "launch",
     "slice": "launch",
     "start": "launch",
+    "each": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
     "net_rate": "channel_bandwidth",
+    "both": "channel_bandwidth",
     "reach": "efficiency",
+    "host": "launch",
+    "host_reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
 USUAL_REACH: Final = 0.8  # where a fit of a share begins that the profile leaves to NCCL's figures
@@ -51,19 +59,38 @@ LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one
 
 @dataclass(frozen=True)
 class Setting:
-    """What a calibration changes: parameters of the model, the launch (ps), and what becomes of links by kind."""
+    """What a calibration changes: parameters of the model, the launch (ps), what becomes of links by kind, what kernels
+    cost, and what other ways of launching cost; `graph` (ps) is the launch in a CUDA graph, by default the same."""
 
     params: Mapping[str, int] = field(default_factory=dict)
     launch: int = 0
     links: Mapping[str, LinkScale] = field(default_factory=dict)
     kernels: Kernels | None = None
+    host: Host = field(default_factory=Host)
+    graph: int | None = None
+
+    @classmethod
+    def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Setting:
+        """What a profile says, with parameters of the model."""
+        graph = profile.graph.launch if profile.graph else None
+        own = profile.launch, profile.links, profile.kernels
+        return cls(params or {}, *own, profile.host or Host(), graph)
+
+    def of_launch(self, graph: bool) -> int:
+        """The launch, in a CUDA graph or not."""
+        return self.graph if graph and self.graph is not None else self.launch
 
     def at(self, costs: Mapping[str, float]) -> Setting:
         """With these costs of some parameters."""
         links, params, launch, kernels = dict(self.links), dict(self.params), self.launch, self.kernels
+        host, graph = self.host, self.graph
         for name, cost in costs.items():
             what, _, kind = name.partition(".")
-            if of_kernels(name):
+            if name == OF_GRAPH:
+                graph = round(cost)
+            elif name in OF_HOST:
+                host = host.model_copy(update={kind: round(cost)})
+            elif of_kernels(name):
                 kernels = _changed(kernels, name, cost)
             elif kind:
                 value = 1 / cost if what == "efficiency" else cost
@@ -72,7 +99,7 @@ class Setting:
                 launch = round(cost)
             else:
                 params[name] = round(cost) if name in DURATIONS else _rate(cost)
-        return Setting(params, launch, links, kernels)
+        return Setting(params, launch, links, kernels, host, graph)
 
 
 def of_kernels(name: str) -> bool:
@@ -82,6 +109,8 @@ def of_kernels(name: str) -> bool:
 
 def _family(name: str) -> str:
     """The parameter whose units and limits it shares."""
+    if name in LAUNCHES:
+        return "launch"
     what, _, kind = name.partition(".")
     return _AS.get(kind if what in OF_BLOCKS else what, kind if what in OF_BLOCKS else what)
 
@@ -111,6 +140,10 @@ def _of_kernels(name: str, kernels: Kernels) -> float:
 def cost(name: str, profile: Profile, params: Params) -> float:
     """What a parameter costs before anything is fitted."""
     what, _, kind = name.partition(".")
+    if name == OF_GRAPH:
+        return float(profile.graph.launch if profile.graph else profile.launch)
+    if name in OF_HOST:
+        return float(getattr(profile.host or Host(), kind))
     if of_kernels(name):
         return _of_kernels(name, profile.kernels or Kernels())
     if kind:
@@ -129,14 +162,23 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     """What is fitted unless something else is asked for; of two that the rows cannot tell apart the first is."""
     kinds = list(kinds)
     if kernels:
-        return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *BLOCKS]
+        through = "pcie" in kinds  # then some may go through the host's memory
+        blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_reach")]
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *blocks]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 
 
 def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """The parameters that a user names; `efficiency` and `latency` alone are of every kind. Raises InputError."""
-    known = [*DURATIONS, *PER_BYTE, *OF_CALLS, *BLOCKS, *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds)]
+    known = [
+        *DURATIONS,
+        *PER_BYTE,
+        *LAUNCHES,
+        *OF_CALLS,
+        *BLOCKS,
+        *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds),
+    ]
     found: list[str] = []
     for name in names:
         these = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]

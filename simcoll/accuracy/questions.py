@@ -12,6 +12,7 @@ from simcoll import config, registry, scenario, systems
 from simcoll.collectives import collective
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, Row
+from simcoll.launches import Launch
 from simcoll.nccl.call import OURS
 from simcoll.nccl.constants import Protocol, nearest
 from simcoll.nccl.lowering import network_of
@@ -22,6 +23,7 @@ from simcoll.workload.spec import Composition, Ddp
 
 PS_PER_US = 10**6
 SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
+LAUNCHED = "launch."  # those that say how calls were launched
 
 
 def as_measured(point: Point, row: Row) -> Point:
@@ -57,10 +59,12 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
 
 
 class Asking:
-    """Makes questions of rows: `name` is a system's, or the path of a topology file."""
+    """Makes questions of rows: `name` is a system's, or the path of a topology file. What a row says of how it was
+    launched counts where the profile knows what that costs, or to find out (`fitting`)."""
 
-    def __init__(self, name: str, sets: Sequence[str] = ()):
+    def __init__(self, name: str, sets: Sequence[str] = (), fitting: bool = False):
         self.name, self.sets = name, sets
+        self.fitting = fitting or any(option.startswith(LAUNCHED) for option in sets)
         topology_sets = [option for option in sets if option.startswith("topology.")]
         spec = scenario.topology_spec(name, assignments=topology_sets)
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
@@ -94,14 +98,15 @@ class Asking:
         }
         if not self.bare:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
-        swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith(SWEPT)]
-        return scenario.points(config.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
+        found = scenario.points(config.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        return found if self.fitting else list(map(_as_known, found))
 
     def _library(self, row: Row) -> dict[str, Any]:
         """What rows of the library's own collectives are predicted with: what its calls cost here, and its release."""
         if row.harness == "p2p" or self.profile is None:
             return {}
-        release = nearest(row.library_version) if row.library_version else None
+        release = nearest(row.library_version, row.collective) if row.library_version else None
         found = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
         return {key: value for key, value in found.items() if value}
 
@@ -109,6 +114,14 @@ class Asking:
         """What the row says was used, where calls are made as NCCL makes them."""
         modelled = self.profile is not None and load_profile(self.profile).kernels is not None
         return row.protocol if modelled and row.protocol in get_args(Protocol) else None
+
+
+def _as_known(point: Point) -> Point:
+    """The point, without a way of launching of which its profile says nothing."""
+    asked = point.scenario
+    if load_profile(asked.profile).knows(asked.launch):
+        return point
+    return dataclasses.replace(point, scenario=asked.model_copy(update={"launch": Launch()}))
 
 
 def ours(row: Row) -> Row:

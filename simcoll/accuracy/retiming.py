@@ -14,9 +14,10 @@ from simcoll import registry
 from simcoll.accuracy.parameters import Setting
 from simcoll.engines import fast
 from simcoll.errors import RefusedError, StuckError
+from simcoll.launches import Launch, Process, processes
 from simcoll.model import Index
 from simcoll.nccl.costs import Kernels
-from simcoll.prediction import Prediction, predict
+from simcoll.prediction import Prediction, placed, predict
 from simcoll.profile import ModelSpec, Profile, load_profile
 from simcoll.scenario import Scenario
 from simcoll.sources import STREAMED
@@ -29,12 +30,13 @@ class Question:
     """A point whose time is asked under many settings; `auto` is the quickest of those that NCCL has, each time."""
 
     def __init__(self, scenario: Scenario):
-        profile = load_profile(scenario.profile)
+        profile, launch = load_profile(scenario.profile), scenario.launch
+        asked = scenario.model_copy(update={"launch": Launch()})  # what a launch costs is a setting's
         if profile.kernels:
-            self.runs: list[_Run | _Call] = [_Call(predict(scenario))]
+            self.runs: list[_Run | _Call] = [_Call(predict(asked), launch)]
             return
         explicit = {"profile": IDEAL, "model": ModelSpec.model_construct(**vars(scenario.params()))}
-        self.runs = [_Run(prediction) for prediction in _predicted(scenario.model_copy(update=explicit))]
+        self.runs = [_Run(prediction, launch) for prediction in _predicted(asked.model_copy(update=explicit))]
 
     @property
     def topology(self) -> Topology:
@@ -58,7 +60,12 @@ class Question:
 
     def time_ps(self, setting: Setting) -> int:
         """How long it takes in a setting."""
-        return min(run.time_ps(setting) for run in self.runs)
+        return max(min(run.time_ps(setting) for run in self.runs), setting.host.pace_ps(self.processes))
+
+    @property
+    def processes(self) -> frozenset[Process]:
+        """What processes do for its call; none where the host is not asked."""
+        return self.runs[0].processes
 
 
 def _predicted(scenario: Scenario) -> list[Prediction]:
@@ -79,9 +86,11 @@ def _predicted(scenario: Scenario) -> list[Prediction]:
 class _Run:
     """One algorithm of a question."""
 
-    def __init__(self, prediction: Prediction):
-        self.prediction = prediction
-        topology = prediction.topology
+    def __init__(self, prediction: Prediction, launch: Launch):
+        self.prediction, self.graph = prediction, launch.graph
+        topology, scenario = prediction.topology, prediction.scenario
+        nodes = [topology.node_of(place) for place in placed(scenario, topology)]
+        self.processes = processes(launch, scenario.collective, nodes, scenario.root)
         kinds = [link.kind for *_, link in topology.graph.edges.data("link")]
         carried = np.flatnonzero(prediction.totals.carried).tolist()
         self.kinds = np.array(kinds)
@@ -91,7 +100,7 @@ class _Run:
         self.held = prediction.totals.messages <= STREAMED
 
     def time_ps(self, setting: Setting) -> int:
-        return (self._held(setting) if self.held else self._anew(setting)) + setting.launch
+        return (self._held(setting) if self.held else self._anew(setting)) + setting.of_launch(self.graph)
 
     def _held(self, setting: Setting) -> int:
         program, changed = self.prediction.program, dict[str, Any](setting.params)
@@ -123,14 +132,14 @@ class _Run:
 class _Call(_Run):
     """A call as NCCL makes it, whatever it costs."""
 
-    def __init__(self, prediction: Prediction):
-        super().__init__(prediction)
+    def __init__(self, prediction: Prediction, launch: Launch):
+        super().__init__(prediction, launch)
         if prediction.lowered is None or prediction.channel is None:
             raise TypeError("a call has been lowered")
         self.lowered, self.channel = prediction.lowered, prediction.channel
         edges = self.lowered.rated.graph.edges.data("link")
         self.links = [link for *_, link in edges]
-        rates = [link.bandwidth for link in self.lowered.path]
+        rates = [self.links[number].bandwidth for number in self.lowered.path]
         self.fastest, self.slowest = max(rates), min(rates)
 
     def time_ps(self, setting: Setting) -> int:
@@ -139,10 +148,10 @@ class _Call(_Run):
         program = dataclasses.replace(
             program,
             params=dataclasses.replace(program.params, **self.lowered.params(costs)),
-            bandwidths=np.array([self.lowered.bandwidth(link, setting.links, costs) for link in self.links], np.int64),
+            bandwidths=np.array(self.lowered.bandwidths(setting.links, costs), np.int64),
             latencies=np.array(self.lowered.latencies(costs), np.int64),
         )
         timeline = fast.run(program, hops=False).timeline
         if timeline is None:
             raise StuckError(f"{self.channel.source.name}: the run cannot finish")
-        return timeline.makespan_ps + self.lowered.launch_ps(costs, setting.launch, setting.links)
+        return timeline.makespan_ps + self.lowered.launch_ps(costs, setting.of_launch(self.graph), setting.links)

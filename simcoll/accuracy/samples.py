@@ -22,9 +22,11 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import COLUMNS, Row, find_measured, parse_measured
 from simcoll.profile import Source
 from simcoll.scenario import Scenario
+from simcoll.units import format_size
 
 EVERY_SECOND_SIZE: Final = "every second size"
 EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
+SMALL: Final = 16 << 10  # bytes up to which a launch is most of what is measured
 MANY_LAUNCHES: Final = 3  # from so many on, what differs between launches is drawn too
 
 
@@ -53,6 +55,13 @@ class Samples:
         asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
         found: Array = asked[self.which]
         return found
+
+    @property
+    def least_a_launch(self) -> float:
+        """The shortest time of a row over how many launches a process makes for it, in ps; 0 where none are known."""
+        most = [max((its.launches for its in q.processes), default=0) for q in self.questions]
+        pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
+        return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -89,23 +98,29 @@ def _launches(row: Row) -> list[float]:
     return found if all(time > 0 for time in found) else []
 
 
-def read(files: Sequence[Path | str], where: Mapping[str, str]) -> tuple[list[Row], list[Source], list[str]]:
-    """The rows of some tables, where they came from, and remarks. Raises InputError.
+def read(
+    files: Sequence[Path | str], where: Mapping[str, str], most: int | None = None
+) -> tuple[list[Row], list[Source], list[str]]:
+    """The rows of some tables, of at most so many bytes, where they came from, and remarks. Raises InputError.
 
     Only rows of one harness are kept: those of `p2p` where there are others besides.
     """
-    tables = []
+    tables = list[tuple[str, bytes, list[Row]]]()
     for name in files:
         path = find_measured(name)
         data = _bytes(path)
         text = data.decode("utf-8-sig", errors="replace")
         defaults = {column: value for column, value in where.items() if column in COLUMNS}
-        tables.append((str(name), data, join.select(parse_measured(text, str(path), defaults), where)))
+        its = join.select(parse_measured(text, str(path), defaults), where)
+        tables.append((str(name), data, [row for row in its if most is None or row.size_bytes <= most]))
     rows = [row for *_, its in tables for row in its]
     join.check_columns(where, rows)
     if not rows:
-        raise InputError("no measured row is left", "give tables with rows, or another --where")
+        cure = "give tables with rows, or another --where"
+        raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)
+    if most:
+        notes.append(f"rows above {format_size(most)} tell little of launches, and are left out")
     sources = [source(Path(name).name, data, sum(r.harness == kept for r in its)) for name, data, its in tables]
     return [row for row in rows if row.harness == kept], sources, notes
 
@@ -200,5 +215,5 @@ def every_second(rows: Sequence[Row]) -> list[bool]:
 
 
 def _series(row: Row) -> tuple[object, ...]:
-    return (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, row.system,
-            *sorted((c, text) for c, text in row.others.items() if c.startswith(("topology.", "model."))))  # fmt: skip
+    swept = tuple(sorted(pair for pair in row.others.items() if pair[0].startswith(("topology.", "model.", "launch."))))
+    return (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, row.system, *swept)

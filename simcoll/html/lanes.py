@@ -17,7 +17,14 @@ from simcoll.trace import Slice, Trace, Track
 PATH: Final = "critical path"
 LEFT_OUT: Final = "Transfers are left out here: there are too many."
 _CHUNKS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB", "#EE7733")
-_KINDS: Final = {"kernel": "#555555", "compute": "#999933", "launch": "#DDCC77", "memory": "#BBBBBB", "copy": "#BBBBBB"}
+_KINDS: Final = {
+    "kernel": "#555555",
+    "compute": "#999933",
+    "launch": "#DDCC77",
+    "host": "#AA4499",
+    "memory": "#BBBBBB",
+    "copy": "#BBBBBB",
+}
 _CAUSES: Final = (
     "#332288", "#CC6677", "#DDCC77", "#88CCEE", "#44AA99", "#117733", "#999933", "#AA4499", "#BBBBBB", "#228833",
     "#882255", "#EE7733", "#997700", "#33BBEE", "#663333", "#9988DD",

@@ -6,12 +6,13 @@ that it shares with the others. Kernels are not described to the last instructio
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
-from simcoll.nccl import kernels, tuner
+from simcoll.nccl import kernels, messages, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
@@ -35,8 +36,9 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("p2p", "scatter"): "direct",
     ("p2p", "send_recv"): "ring",
 }
-P2P_LL: Final = 64 << 10  # bytes for one peer up to which point-to-point transfers go by LL: four channels of 16 KiB
 SLICE: Final = 32 << 10  # bytes, the least in Simple
+LL_SLICE: Final = 256  # bytes of a warp, which hands on by itself what it reads from the memory of a host
+LL_SLICES: Final = 8
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
@@ -50,7 +52,8 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 
 @dataclass(frozen=True)
 class Call:
-    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each."""
+    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `staged`: some
+    ranks of a node hand on through the host's memory."""
 
     communicator: Communicator
     collective: str
@@ -63,6 +66,8 @@ class Call:
     usual_reach: float = 1.0
     nics: float = 1.0
     in_place: bool = False
+    parts: messages.Parts | None = None
+    staged: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -119,6 +124,8 @@ class Call:
     @property
     def slices(self) -> int:
         """Parts of a ring's chunk that are told to the next rank one by one."""
+        if self.schedule == "ring" and self.kind == "LL" and self.staged:
+            return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
         how = self.collective, self.algorithm, self.protocol
@@ -158,7 +165,8 @@ class Call:
         if self.kind == "NVLS":
             return {"o_send": block.hop}
         if self.kind == "P2P":
-            return {"channels": 0}  # one for each peer: several transfers of a rank are on their way at once
+            # one for each peer: several transfers of a rank are on their way at once
+            return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             steps = {"channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
             return {"o_send": block.slice, "sharing": "fifo", **steps}
@@ -174,33 +182,48 @@ class Call:
         if self.kind in ("NVLS", "P2P"):
             return params
         params.pop("sharing", None)
-        return {**params, "o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
+        block = self.block(costs)
+        hop = block.hop + (block.host if self.staged else 0)
+        return {**params, "o_recv": hop + self._handled(block, self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""
         block = self.block(costs)
-        wide = costs.grid - costs.grid // self.channels
-        if self.kind == "P2P" and self.protocol == "LL":
-            return launch + wide + block.hop + _service(self.piece, block.rate)
+        wide = costs.grid - costs.grid // (self.parts.blocks if self.parts else self.channels)
+        if self.parts and self.protocol == "LL":
+            return launch + wide + block.hop + _service(self.parts.part, block.rate)
+        if self.parts:  # all that is left when the last chunk has come is to take it out of its buffer
+            out = _service(self.parts.last, block.first)
+            return launch + wide + block.each * (self.parts.blocks - 1) + block.start + out
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
         saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
         none = self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce")
         own = 0.0 if none else max(0.0, block.own - saved)
         return launch + wide + block.start + round(own * step)
 
-    def share_of_links(self, costs: Kernels, outer: bool) -> float:
-        """What a channel has of links within a node, or of those to the network (`outer`), of which rings use `nics`.
+    def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
+        """What a channel has of links within a node, of those to the `host` where data are staged there, or of those to
+        the network (`outer`), of which rings use `nics`.
 
         Where links are what limits it, what all channels reach is shared.
         """
         reach = self.block(costs).reach
         found = self.usual_reach if reach is None else reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
+        if host:
+            return self.block(costs).host_reach * wire / (1 if self.kind == "P2P" else self.alike)
         if outer and self.kind == "NVLS":  # every channel has a head on each GPU
             return min(1.0, self.nics / self.communicator.gpus) / self.channels
         if outer:
             return wire * min(1.0, self.nics / self.alike)
+        if self.collective == "send_recv":
+            return 1.0
         return found if self.kind in ("LL", "P2P") else found * wire / self.alike
+
+    def most(self, costs: Kernels) -> float:
+        """B/s of one channel through the host's memory: in LL threads read a line and wait until it is there."""
+        block, threads = self.block(costs), figures().protocols[self.protocol].moved_a_thread * self.threads
+        return threads * PS_PER_S / block.host if self.kind == "LL" and block.host else math.inf
 
     @property
     def rails(self) -> float:
@@ -218,6 +241,16 @@ class Call:
         found: Block = getattr(costs, self.kind)
         return found
 
+    def _message_rate(self, block: Block) -> int:
+        """B/s of a message by its blocks alone; 0: no limit."""
+        parts = self.parts
+        if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
+            return 0
+        through = block.both if self.collective in ("all_to_all", "send_recv") else block.first
+        alone = _service(parts.first, block.first) + _service(parts.part - parts.first, through)
+        others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
+        return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
+
     @property
     def _split(self) -> float:
         """How much longer blocks of trees take in LL: 70 % of their threads reduce upwards, the others, who then take
@@ -226,7 +259,7 @@ class Call:
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
-        if self.kind != "LL":
+        if self.kind != "LL" or self.staged:
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
         first = min(nbytes, at_once)
@@ -246,14 +279,17 @@ def call(
     *,
     algorithm: Algorithm | Literal["auto", "p2p"] = "auto",
     protocol: Protocol | Literal["auto"] = "auto",
+    between: int = 0,
 ) -> Call:
     """What NCCL does with a call, or would with that algorithm and protocol; of algorithms that are modelled: the next
-    choice where NCCL would take another. Raises RefusedError if there is none.
+    choice where NCCL would take another. `between`: B/s from GPU to GPU of a node. Raises RefusedError if
+    there is none.
     """
     if ("p2p", collective) in OURS:
         message = nbytes if collective == "send_recv" else nbytes // comm.ranks
-        usual: Protocol = "LL" if message <= P2P_LL else "Simple"
-        return Call(comm, collective, "p2p", usual if protocol == "auto" else protocol, nbytes, itemsize, 1, 0)
+        peers = 1 if collective == "send_recv" else comm.ranks
+        parts = messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
+        return Call(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
         raise RefusedError(f"kernels for {collective} are not modelled; take another profile")

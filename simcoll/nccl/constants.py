@@ -30,6 +30,8 @@ ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)  # in the order i
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 COLLECTIVES: Final[tuple[Collective, ...]] = get_args(Collective)
 FIGURES: Final = Path(__file__).parent
+MESSAGES: Final = ("all_to_all", "gather", "scatter", "send_recv")  # point to point: not tuned
+_OLDEST_MESSAGES: Final = "2.7"  # which brought them
 
 Row = tuple[float, float, float]
 Share = Annotated[float, BeforeValidator(lambda value: float(Fraction(str(value))))]  # `5/6` as well
@@ -130,7 +132,7 @@ def nccl(version: str | None = None) -> NcclConstants:
     history = file.pop("history")
     wanted = _checked(version, file, "NCCL")
     for change in history:
-        if wanted < _release(change["before"]):
+        if wanted < numbers(change["before"]):
             file = _changed(file, change["was"])
     return NcclConstants.model_validate({**file, "release": version or file["release"]})
 
@@ -143,15 +145,21 @@ def rccl(version: str | None = None) -> RcclConstants:
     return RcclConstants.model_validate({**file, "release": version or file["release"]})
 
 
-def nearest(version: str) -> str | None:
-    """The release of NCCL whose constants are known that is nearest to the one in a text (`2.27.3+cuda12.4`); None if
-    there is none in it."""
+def check(version: str | None, collective: str) -> None:
+    """Raises InputError for a release of NCCL of which is not known how it makes calls of a collective."""
+    file = config.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    _checked(version, {**file, "oldest": _OLDEST_MESSAGES} if collective in MESSAGES else file, "NCCL")
+
+
+def nearest(version: str, collective: str = "") -> str | None:
+    """The known release of NCCL that is nearest to the one in a text (`2.27.3+cuda12.4`); None if there is none in
+    it."""
     file = config.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
     found = re.search(r"\d+\.\d+", version)
     if found is None:
         return None
-    known: tuple[str, str] = (file["oldest"], file["release"])
-    return max(known[0], min(found[0], known[1], key=_release), key=_release)
+    known: tuple[str, str] = (_OLDEST_MESSAGES if collective in MESSAGES else file["oldest"], file["release"])
+    return max(known[0], min(found[0], known[1], key=numbers), key=numbers)
 
 
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
@@ -160,16 +168,16 @@ def read(library: Library, version: str | None = None) -> NcclConstants | RcclCo
 
 
 def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[int, int]:
-    newest, oldest = _release(file["release"]), _release(file["oldest"])
-    wanted = newest if version is None else _release(version)
+    newest, oldest = numbers(file["release"]), numbers(file["oldest"])
+    wanted = newest if version is None else numbers(version)
     if not oldest <= wanted <= newest:
         known = file["oldest"] if oldest == newest else f"{file['oldest']} to {file['release']}"
         raise InputError(f"{name} {version}: the constants of this release are not known", f"choose from {known}")
     return wanted
 
 
-def _release(version: str) -> tuple[int, int]:
-    """Major and minor number: constants do not move between patches."""
+def numbers(version: str) -> tuple[int, int]:
+    """Major and minor number of a release: constants do not move between patches. Raises InputError."""
     found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*(?:-\d+)?", version.strip(), re.ASCII)
     if found is None:
         raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")

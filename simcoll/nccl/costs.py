@@ -22,14 +22,19 @@ class Block(Model):
     """A thread block of a protocol.
 
     `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on; `net`:
-    how much longer that is between nodes; `net_tree`: for trees, where it differs; `net_rate`: B/s at which a message is
-    brought to the NIC, which sends it when all of it is there (`none`: at once); what is not said of these is as the
-    NICs have it. `slice`: what its sender is at each
+    how much longer that is between nodes; `net_tree`: for trees, where it differs; `net_rate`: B/s at which a message
+    is brought to the NIC, which sends it when all of it is there (`none`: at once); what is not said of these is as
+    the NICs have it. `slice`: what its sender is at each
     slice, beside moving it, in Simple. `first`: B/s at which its threads move their first line each; `rate`: B/s of all
     that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
     hop; a block does one thing at a time. `saved`: so much less that is for all_gather in place, where it lies where it
     belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's tuner reckons with for
-    NVLS, and all of it else.
+    NVLS, and all of it else. `host`: how much longer a hop is through the host's memory; in LL every line of a thread
+    takes that long. `host_reach`: the share of the links' bandwidth that is reached there.
+
+    Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
+    receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
+    every further block takes; `reach`: of links of which several messages of a rank have a share.
     """
 
     start: Duration = 0
@@ -40,9 +45,13 @@ class Block(Model):
     slice: Duration = 0
     first: Cap = 0
     rate: Cap = 0
+    both: Cap = 0
+    each: Duration = 0
     own: Annotated[Share, Field(le=4)] = 0.0
     saved: Annotated[Share, Field(le=4)] = 0.0
     reach: Annotated[Share, Field(gt=0)] | None = None
+    host: Duration = 0
+    host_reach: Annotated[Share, Field(gt=0)] = 1.0
 
 
 class Kernels(Model):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from simcoll import config
 from simcoll.config import Model
@@ -56,6 +56,28 @@ class Threads(Model):
     others: int
 
 
+class Messages(Model):
+    """How point-to-point messages are split: in parts of at least and at most so many bytes, by LL up to so many a
+    channel. The first of these rows that fits holds."""
+
+    chunk_bytes: int
+    least_bytes: int
+    most_bytes: int
+    LL_bytes: int
+    grain_bytes: int = 4096
+    fewer_for_more_ranks: bool = True  # channels of one message
+    nvlink: bool | None = None
+    nodes: Literal["one", "several"] | None = None
+    before: str | None = None
+
+
+class NVLink(Model):
+    """What one link has, of GPUs from a compute capability on."""
+
+    from_capability: int
+    GBps: float
+
+
 class Protocols(Model):
     """The file."""
 
@@ -64,6 +86,9 @@ class Protocols(Model):
     simple_ring_steps: Mapping[Collective, Steps]
     tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
     threads: Threads
+    messages: tuple[Messages, ...]
+    nvlinks: tuple[NVLink, ...]
+    network_GBps_a_channel: float  # noqa: N815
 
 
 _ONE: Final = Steps(chunk=1, slice=1)

@@ -87,7 +87,7 @@ class Binder:
         if asked.algorithm == "auto":
             asked = asked.model_copy(update={"algorithm": predict(asked).algorithm})
         program, proved = self._program(asked, asked.params(), asked.nbytes)
-        return Bound(program, self.profile.launch, asked.algorithm, asked.protocol, proved)
+        return Bound(program, self.profile.launch_ps(asked.launch), asked.algorithm, asked.protocol, proved)
 
     def _launched(self, asked: Scenario, kernels: Kernels) -> Bound:
         """A call as NCCL makes it: one of its channels, on links of which it has a share. Here links are whole, since
@@ -97,7 +97,7 @@ class Binder:
         lowered = lower(asked, kernels, self.rated, asked.placement)
         one = lowered.point(kernels)
         one = one.model_copy(update={"algorithm": "direct"}) if one_way else one
-        larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False))
+        larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False, host=lowered.call.staged))
         grain = lowered.call.communicator.ranks * asked.itemsize
         params = replace(one.params(), chunk=lowered.call.chunk, **lowered.call.beside_others(kernels))
         program, proved = self._program(
@@ -105,7 +105,7 @@ class Binder:
             replace(params, chunk=-int(-params.chunk * larger // asked.itemsize) * asked.itemsize),
             max(1, int(one.nbytes * larger) // grain) * grain,
         )
-        launch = lowered.launch_ps(kernels, self.profile.launch, self.profile.links)
+        launch = lowered.launch_ps(kernels, self.profile.launch_ps(asked.launch), self.profile.links)
         schedule = "direct" if one_way else lowered.call.schedule
         return Bound(program, launch, schedule, lowered.call.protocol, proved)
 

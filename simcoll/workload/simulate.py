@@ -170,4 +170,5 @@ def describe(scenario: Scenario) -> dict[str, object]:
         "profile": scenario.profile,
         "sharing": scenario.params().sharing,
         "workload": scenario.workload.template,
+        **scenario.launch.columns,
     }

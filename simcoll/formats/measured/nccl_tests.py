@@ -161,6 +161,8 @@ def _said(test: _Test, given: Cells, mistakes: list[Diagnostic]) -> Cells:
         "nodes": nodes,
         "timing": timing,
         "harness": "graph" if graph else "nccl-tests",
+        "launch.graph": "true" if graph else None,
+        "launch.gpus_per_process": _gpus_per_process(test.before),
     }
     return {column: (str(value), test.place) for column, value in said.items() if value is not None}
 
@@ -176,6 +178,12 @@ def _ranks(before: list[str], given: Cells) -> tuple[int | None, int | None]:
     if threads and "ranks" not in given:
         return int(threads[-1][1]) * int(threads[-1][2]), None
     return None, None
+
+
+def _gpus_per_process(before: list[str]) -> int | None:
+    """How many GPUs a thread drives, where it is more than one."""
+    said = [int(m[2]) for line in before for m in _THREADS.finditer(line)]
+    return said[-1] if said and said[-1] > 1 else None
 
 
 def _inferred(rows: list[Cells], ranks: int) -> list[str]:

@@ -43,7 +43,15 @@ def tests(rows: Sequence[Row]) -> str:
     tables: dict[tuple[Any, ...], list[Row]] = {}
     for row in timed(rows):
         if row["collective"] in _TESTS:
-            key = (row["collective"], row.get("algorithm"), row["ranks"], row.get("nodes"), row.get("topology"))
+            launched = row.get("launch.gpus_per_process"), row.get("launch.graph")
+            key = (
+                row["collective"],
+                row.get("algorithm"),
+                row["ranks"],
+                row.get("nodes"),
+                row.get("topology"),
+                *launched,
+            )
             tables.setdefault(key, []).append(row)
     if not tables:
         raise InputError("nccl-tests has no such collective", f"it has {', '.join(_TESTS)}")
@@ -51,12 +59,14 @@ def tests(rows: Sequence[Row]) -> str:
 
 
 def _table(key: tuple[Any, ...], rows: Sequence[Row]) -> Iterable[str]:
-    name, algorithm, ranks, nodes, topology = key
+    name, algorithm, ranks, nodes, topology, many, graph = key
     sizes = sorted(int(row["size_bytes"]) for row in rows)
-    yield f"# simcoll: predicted, {_TESTS[name]}_perf, algorithm {algorithm}, {topology}"
-    yield f"# nThread 1 nGpus {ranks} minBytes {sizes[0]} maxBytes {sizes[-1]} step: 1(factor) warmup iters: 0 iters: 1"
-    yield "# Using devices"
     each = max(1, int(ranks) // int(nodes or 1))
+    gpus = each if many == "all" else int(many or 1)
+    runs = f"warmup iters: 0 iters: 1 graph: {int(str(graph).lower() == 'true')}"
+    yield f"# simcoll: predicted, {_TESTS[name]}_perf, algorithm {algorithm}, {topology}"
+    yield f"# nThread {int(ranks) // gpus} nGpus {gpus} minBytes {sizes[0]} maxBytes {sizes[-1]} step: 1(factor) {runs}"
+    yield "# Using devices"
     for rank in range(int(ranks)):
         yield f"#  Rank {rank:2d} Group  0 Pid {1:6d} on host{rank // each} device {rank % each:2d} [0x00] predicted"
     yield "#"
