@@ -94,7 +94,7 @@ def text(blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, 
     """A profile with these costs."""
     told = {kind: {key: spelt(key, value) for key, value in its.items()} for kind, its in blocks.items()}
     links = {kind: {"efficiency": KEPT} for kind in ("nvlink", "pcie")}
-    kernels = {"library": "nccl", "grid": f"{grid} ps", **told}
+    kernels = {"library": "nccl", "grid": f"{grid} ps", "net": "0 ps", **told}
     return config.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
 
 

@@ -81,8 +81,8 @@ class Call:
 
     @property
     def alike(self) -> int:
-        """How many such as are run go side by side: channels, or pairs of them, of which each goes by a tree of its own.
-        Blocks of LL take their time themselves: one of them is run, half by each tree."""
+        """How many such as are run go side by side: channels, or pairs of them, each of which goes by a tree of its
+        own. Blocks of LL take their time themselves: one of them is run, half by each tree."""
         paired = self.algorithm == "tree" and self.protocol != "LL"
         return max(1, self.channels // 2) if paired else self.channels
 
