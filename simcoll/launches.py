@@ -11,12 +11,15 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import PlainValidator, StrictBool
+from pydantic import Field, PlainValidator, StrictBool
 
 from simcoll.config import Model
 from simcoll.errors import RefusedError
 
 _POSTING: Final = ("all_to_all", "send_recv", "gather", "scatter")  # which NCCL does by messages from rank to rank
+
+
+_COUNT = Annotated[int, Field(ge=1)]
 
 
 def _gpus(value: object) -> int | Literal["all"] | None:
@@ -29,7 +32,7 @@ class Launch(Model):
     """The scenario's key `launch`. With `gpus_per_process` calls are made back to back by processes that drive so many
     GPUs each, or all of a node, in one thread; by default nothing is said of the host. `graph`: in a CUDA graph."""
 
-    gpus_per_process: Annotated[Any, PlainValidator(_gpus, json_schema_input_type=int | Literal["all"])] = None
+    gpus_per_process: Annotated[Any, PlainValidator(_gpus, json_schema_input_type=_COUNT | Literal["all"])] = None
     graph: StrictBool = False
 
     @property

@@ -174,7 +174,10 @@ class Profile(Model):
 
     def judged_by(self, way: Host | Graph | None) -> Profile:
         """The profile, with what was found of a way of launching in place of how it was fitted itself."""
-        return self.model_copy(update={"calibration": way.calibration}) if way else self
+        if way is None:
+            return self
+        together = any(name.startswith(("host.", "graph.")) for name in self.fitted)
+        return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
 
     def serve(self, topology: Topology) -> Topology:
         """The topology with its links as they serve, routes as they are; the same where nothing changes."""

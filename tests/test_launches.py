@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ PLAIN = f"name: plain\nlaunch: {EAGER} ps\n{KNOWN}"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 SIZES = st.sampled_from((1 << 10, 1 << 16, 1 << 22, 1 << 26))
 RANKS = st.integers(2, 8)
+SMALL = (64, 256, 4096)  # bytes
 
 
 def point(collective: str, size: int, ranks: int, *sets: str, nodes: int = 1) -> Point:
@@ -123,6 +125,16 @@ def test_each_node_has_processes_of_its_own() -> None:
     """With 16 ranks on two nodes a process of each drives 8; every rank of an all-to-all has 15 others."""
     found = predicted("all_to_all", 1 << 10, 16, gpus("all"), nodes=2)
     assert found.host_ps == 8 * (HOST + 2 * 15 * MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("many", "root", "launches", "messages"), [(8, 0, 8, 14), (3, 0, 3, 9), (3, 7, 3, 3), (1, 5, 1, 7)]
+)
+def test_the_slowest_process_counts(many: int, root: int, launches: int, messages: int) -> None:
+    """Of a gather to 8 ranks the root posts 7 messages and each other rank one; ranks 6 and 7 are left for the last of
+    three processes."""
+    found = predicted("gather", 1 << 10, 8, gpus(many), f"root={root}")
+    assert found.host_ps == launches * HOST + messages * MESSAGE
 
 
 @pytest.mark.parametrize("engine", ["event", "fast"])
@@ -220,7 +232,7 @@ def test_results_tell_it_and_so_does_what_is_exported(
     law: Path, tmp_path: Path, way: list[str], said: dict[str, str]
 ) -> None:
     """A column where a scenario says something of it, swept or not; as nccl-tests would print it, and read again."""
-    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", *way]
+    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 MiB", "plots=[]", *way]
     words = [word for text in sets for word in ("--set", text)]
     done = simcoll("run", "quickstart", *words, "-o", tmp_path / "out")
     assert done.status == 0, done.err
@@ -229,6 +241,31 @@ def test_results_tell_it_and_so_does_what_is_exported(
     rows = parse_measured(simcoll("export", tmp_path / "out" / "results.csv", "--to", "nccl-tests").out, "x")
     assert rows
     assert all({c: text for c, text in row.others.items() if c.startswith("launch.")} == said for row in rows)
+
+
+def test_the_host_does_not_vary(tmp_path: Path) -> None:
+    """Links that are slower in some runs change nothing where the host is slower still."""
+    (tmp_path / "plain.yaml").write_text(PLAIN)
+    sets = [f"profile={tmp_path}/plain.yaml", "topology={system: dgx-a100}", "algorithm=ring", "size=1 KiB", "plots=[]",
+            "replications=6", "variability.slow_links=[{link: '*', factor: 2, probability: 50 %}]",
+            gpus("all")]  # fmt: skip
+    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--json", "-o", tmp_path)
+    (row,) = done.json["points"]
+    assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
+
+
+def test_a_trace_shows_the_wait(tmp_path: Path, law: Path) -> None:
+    """GPUs wait for the host first, then comes the launch, and the last slice ends at the time of the call."""
+    out = tmp_path / "trace.json"
+    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 KiB", "plots=[]", gpus("all")]
+    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--trace", out)
+    assert done.status == 0, done.err
+    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("ph") == "X"]
+    waits, launches = ([one for one in slices if one["name"] == name] for name in ("host", "launch"))
+    assert len(waits) == len(launches) == 8
+    assert {one["ts"] for one in waits} == {0}
+    assert {one["ts"] for one in launches} == {one["dur"] for one in waits}
+    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(8 * HOST / 1e6)
 
 
 def test_steps_of_a_workload_are_not_paced() -> None:
@@ -259,15 +296,17 @@ def test_explain_tells_the_host_and_what_would_help(law: Path, tmp_path: Path) -
 # --- tables ---
 
 
-def table(truth: str, ways: list[str], column: str = "", noise: float = 0.02) -> str:
-    """A measured table as a law makes it, of small sizes."""
+def table(
+    truth: str, ways: list[str], column: str = "", noise: float = 0.02, said: str = "true", sizes: Iterable[int] = SMALL
+) -> str:
+    """A measured table as a law makes it; `said` stands in a column that tells how calls were launched."""
     rng, lines = np.random.default_rng(7), [f"system,library,collective,ranks,nodes,dtype,size_bytes,time_us{column}"]
     for collective in ("all_reduce", "all_to_all", "send_recv"):
         for ranks in (2, 4, 8):
-            for size in (64, 256, 4096):
+            for size in sizes:
                 took = predicted(collective, size, ranks, *ways, law=truth).time_ps / 1e6 * rng.normal(1, noise)
-                said = ",true" if column else ""
-                lines.append(f"x,nccl,{collective},{ranks},1,float32,{size},{took:.4f}{said}")
+                more = f",{said}" if column else ""
+                lines.append(f"x,nccl,{collective},{ranks},1,float32,{size},{took:.4f}{more}")
     return "\n".join(lines) + "\n"
 
 
@@ -321,12 +360,20 @@ def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
     assert parse_profile(written, "learnt.yaml").graph == graph
 
 
-def test_ways_of_launching_are_not_fitted_with_other_parameters(tmp_path: Path) -> None:
-    """Nor where nothing says how calls were launched."""
-    text = table(LAW + KNOWN, [gpus("all")])
-    _, err = calibrated(tmp_path, text, "--set", gpus("all"), "--free", "launch,host.launch", status=2)
-    assert "what ways of launching cost is fitted by itself" in err
-    _, err = calibrated(tmp_path, text, "--free", "host.launch", status=2)
+def test_what_a_table_says_of_launches_is_fitted_with_all_else(tmp_path: Path) -> None:
+    """Rows that say that one process launched them tell of the host, besides what rows tell anyway, and of what the
+    host hides they tell nothing; what does not say it knows no host."""
+    text = table(LAW + KNOWN, [gpus("all")], ",launch.gpus_per_process", said="all", sizes=(64, 1 << 21, 1 << 26))
+    found, written = calibrated(tmp_path, text, "--free", "host.launch,host.message,P2P.start")
+    values = {p["name"]: p["value"] for p in found["parameters"]}
+    assert values["host.launch"] == pytest.approx(HOST / 1e6, rel=0.05)
+    assert values["P2P.start"] == pytest.approx(8, rel=0.2)
+    learnt = parse_profile(written, "learnt.yaml")
+    assert {"host.launch", "host.message", "P2P.start"} == set(learnt.fitted)
+    assert learnt.host is not None
+    assert learnt.host.calibration is None  # that of the profile is its own
+    assert learnt.judged_by(learnt.host).calibration == learnt.calibration is not None
+    _, err = calibrated(tmp_path, table(LAW + KNOWN, [gpus("all")]), "--free", "host.launch", status=2)
     assert "host.launch: changes none of these rows" in err
 
 

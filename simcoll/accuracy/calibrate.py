@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from simcoll.model import Params
 from simcoll.profile import Profile, Source, find_profile, load_profile, parse_profile, spelt
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
-WAYS: Final = ("host", "graph")  # of launching, whose costs are fitted by themselves
+WAYS: Final = ("host", "graph")  # keys of a profile that say what other ways of launching cost
 NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
 
 Document = dict[str, Any]
@@ -74,25 +74,9 @@ def calibrate(
     params, start, file = _begin(asking, some.rows[0])
     about = [*where, *ways]
     began = Beginning(name, params, start, topology, sources, how, about, file, asking.network)
-    free = _of_launches(some) if of_launches else free
-    return fitted(some, chosen, began, free=free, seed=seed, notes=[*notes, *more])
-
-
-def _of_launches(some: Samples) -> list[str]:
-    """What is fitted where a user says how calls were launched, as far as rows can tell it. Raises InputError where
-    they were launched in several ways."""
-    graphs = {scenario.launch.graph for scenario in some.scenarios}
-    if len(graphs) > 1:
-        raise InputError(
-            "some rows are of calls in a CUDA graph, and some are not", "choose with --where launch.graph=…"
-        )
-    if graphs == {True}:
-        return [parameters.OF_GRAPH]
-    processes = {process for question in some.questions for process in question.processes}
-    if not processes:
+    if of_launches and not (free := some.launches):
         raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
-    posting = any(process.messages for process in processes)
-    return list(parameters.OF_HOST if posting else parameters.OF_HOST[:1])
+    return fitted(some, chosen, began, free=free, seed=seed, notes=[*notes, *more])
 
 
 @dataclass(frozen=True)
@@ -144,7 +128,6 @@ def fitted(
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
     fitting.need_scipy()
-    _of_one_way(free)
     odd = np.array(quality.suspicious(some.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     found = estimate(some.of(used), begin.whole, begin.params, free, seed)
@@ -180,7 +163,8 @@ def _written(
 ) -> Calibrated:
     """The profile, scored with the values as they are written."""
     texts = {name: parameters.text(name, cost) for name, cost in found.costs.items()}
-    head = _head(some, begin, texts)
+    alone = set(texts) <= set(parameters.LAUNCHES)
+    head = _beside(begin, texts) if alone else _head(some, begin, texts)
     served = parse_profile(config.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
     predicted = some.times(Setting.of(served, freed))
@@ -195,10 +179,7 @@ def _written(
         "errors": errors,
         "covers": _covers(some, chosen, served),
     }
-    way = _of_one_way(texts)
-    text = config.dump(
-        {**head, way: {**head[way], "calibration": about}} if way else {**head, "calibration": about}, inline=True
-    )
+    text = config.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
     parse_profile(text, begin.name)  # what is written can be read
     document = {
         "schema": SCHEMA,
@@ -223,8 +204,6 @@ def _ends(name: str, found: Estimate) -> tuple[float, float]:
 def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     """All of a profile but how it was found."""
     harness, topology = some.rows[0].harness, begin.topology
-    if own := _of_one_way(texts):
-        return _beside(begin, own, texts)
     model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
     several = any((row.nodes or 1) > 1 for row in some.rows)  # of one node none tells what NICs cost
     start = begin.whole if several else begin.profile
@@ -233,7 +212,7 @@ def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     blocks = _blocks(start, texts)
     for name, text in texts.items():
         what, _, kind = name.partition(".")
-        if kind and not parameters.of_kernels(name):
+        if kind and not (parameters.of_kernels(name) or name in parameters.LAUNCHES):
             shares.setdefault(kind, {})[what] = text
     launch = texts.get("launch", parameters.text("launch", start.launch))
     return {
@@ -243,29 +222,27 @@ def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
         "harness": harness,
         "model": model,
         "launch": launch,
-        **{way: begin.file[way] for way in WAYS if way in begin.file},
+        **_of_launches(begin, texts),
         "links": shares,
         **({"kernels": blocks} if blocks else {}),
         "fitted": texts,
     }
 
 
-def _of_one_way(texts: Iterable[str]) -> str:
-    """`host` or `graph`, if what was fitted is what that way of launching costs; "" for all else. Raises InputError for
-    both: each has rows of its own."""
-    ways = {name.partition(".")[0] if name in parameters.LAUNCHES else "" for name in texts} or {""}
-    if len(ways) > 1:
-        cure = f"free {', '.join(parameters.OF_HOST)} alone, or {parameters.OF_GRAPH}"
-        raise InputError("--free: what ways of launching cost is fitted by itself, on rows launched so", cure)
-    return ways.pop()
+def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
+    """The profile's keys `host` and `graph`; of what was fitted, where it is from, if nothing else was."""
+    found: Document = {way: dict(begin.file[way]) for way in WAYS if way in begin.file}
+    for name in (name for name in texts if name in parameters.LAUNCHES):
+        way, _, what = name.partition(".")
+        found[way] = {**found.get(way, {}), what: texts[name], "calibration": about or {}}
+    return {way: {key: value for key, value in its.items() if value} for way, its in found.items()}
 
 
-def _beside(begin: Beginning, way: str, texts: Mapping[str, str]) -> Document:
-    """The profile as its file has it, with what a way of launching costs."""
-    costs = {name.partition(".")[2]: text for name, text in texts.items()}
+def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
+    """The profile as its file has it, with what other ways of launching cost, and where that is from."""
     last = ("fitted", "calibration")
-    first = {key: value for key, value in begin.file.items() if key not in last}
-    own = {"name": begin.name, way: {**begin.file.get(way, {}), **costs}}
+    first = {key: value for key, value in begin.file.items() if key not in (*last, *WAYS)}
+    own = {"name": begin.name, **_of_launches(begin, texts, about)}
     return {**first, **own, **{key: begin.file[key] for key in last if key in begin.file}}
 
 

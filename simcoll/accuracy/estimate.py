@@ -55,7 +55,7 @@ class _Estimating:
         self.names = (
             parameters.named(free, some.kinds)
             if free
-            else parameters.candidates(some.kinds, reduces, start.kernels is not None)
+            else [*parameters.candidates(some.kinds, reduces, start.kernels is not None), *some.launches]
         )
         self._check_given()
         self.null = {name: parameters.cost(name, start, params) for name in self.names}

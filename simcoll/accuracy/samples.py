@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simcoll.accuracy import join
 from simcoll.accuracy.fitting import Array, Draw
-from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.parameters import OF_GRAPH, OF_HOST, Setting
 from simcoll.accuracy.questions import Asking
 from simcoll.accuracy.retiming import Question
 from simcoll.errors import InputError, RefusedError
@@ -55,6 +55,15 @@ class Samples:
         asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
         found: Array = asked[self.which]
         return found
+
+    @property
+    def launches(self) -> list[str]:
+        """What the rows may tell of launches: of the host, where processes drive GPUs, and of CUDA graphs."""
+        processes = {process for question in self.questions for process in question.processes}
+        posting = any(process.messages for process in processes)
+        host = OF_HOST if posting else OF_HOST[:1] if processes else ()
+        graph = [OF_GRAPH] if any(scenario.launch.graph for scenario in self.scenarios) else []
+        return [*host, *graph]
 
     @property
     def least_a_launch(self) -> float:

@@ -16,7 +16,7 @@ from simcoll.nccl import kernels, messages, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
-from simcoll.nccl.protocols import chunk_bytes, figures, slice_bytes, tree_chunk_bytes
+from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
@@ -29,6 +29,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("tree", "all_reduce"): "chain_tree",
     ("nvls", "all_reduce"): "nvls",
     ("nvls_tree", "all_reduce"): "nvls_tree",
+    ("pat", "all_gather"): "pat",
+    ("pat", "reduce_scatter"): "pat",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
     ("p2p", "all_to_all"): "direct",
@@ -111,6 +113,8 @@ class Call:
             return 0
         if self.algorithm == "tree" and self.protocol == "LL128":
             return tree_chunk_bytes(self.nbytes // self.channels, self.communicator.nodes, self.communicator.gpus)
+        if self.algorithm == "pat":
+            return pat_chunk_bytes(self.share, self.collective == "all_gather")
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
         heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
@@ -124,7 +128,7 @@ class Call:
     @property
     def slices(self) -> int:
         """Parts of a ring's chunk that are told to the next rank one by one."""
-        if self.schedule == "ring" and self.kind == "LL" and self.staged:
+        if self.schedule == "ring" and self._lines:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
@@ -141,6 +145,21 @@ class Call:
         return self.step // self.slices
 
     @property
+    def aggregation(self) -> int:
+        """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
+        most, found = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
+        while found < most and step_bytes("Simple") // (max(1, self.step) * found) >= 2:
+            found *= 2
+        return min(most, found * figures().steps)
+
+    @property
+    def options(self) -> str:
+        """Those of the schedule."""
+        if self.schedule == "pat":
+            return f"(aggregation={self.aggregation})"
+        return f"(slices={self.slices})" if self.slices > 1 else ""
+
+    @property
     def handed(self) -> int:
         """What is told to the next rank at a time, at most; 0: everything. With flags beside the data that is what the
         threads move at once."""
@@ -152,6 +171,11 @@ class Call:
             return self.chunk
         parts = 2 if self.schedule == "chain_tree" else 1
         return min(self.chunk, max(self._moved, self.share // (parts * MOST_PIECES)))
+
+    @property
+    def _lines(self) -> bool:
+        """Whether it is LL over PCIe, whose links are slow enough to limit it: there lines are handed on one by one."""
+        return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
     def _moved(self) -> int:
@@ -171,7 +195,7 @@ class Call:
             steps = {"channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
             return {"o_send": block.slice, "sharing": "fifo", **steps}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        slice_ps = 0 if self.schedule == "chain" else block.slice
+        slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
         return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, Any]:
@@ -218,12 +242,18 @@ class Call:
             return wire * min(1.0, self.nics / self.alike)
         if self.collective == "send_recv":
             return 1.0
-        return found if self.kind in ("LL", "P2P") else found * wire / self.alike
+        whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
+        return found if whole else found * wire / self.alike
 
-    def most(self, costs: Kernels) -> float:
-        """B/s of one channel through the host's memory: in LL threads read a line and wait until it is there."""
-        block, threads = self.block(costs), figures().protocols[self.protocol].moved_a_thread * self.threads
-        return threads * PS_PER_S / block.host if self.kind == "LL" and block.host else math.inf
+    def most(self, costs: Kernels, host: bool) -> float:
+        """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
+        wait until it is there."""
+        block = self.block(costs)
+        if not self._lines:
+            return math.inf
+        if host and block.host:
+            return self._moved * PS_PER_S / block.host
+        return block.rate or math.inf
 
     @property
     def rails(self) -> float:
@@ -259,7 +289,7 @@ class Call:
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
-        if self.kind != "LL" or self.staged:
+        if self.kind != "LL" or self._lines:
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
         first = min(nbytes, at_once)

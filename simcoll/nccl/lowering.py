@@ -61,8 +61,7 @@ class Lowered:
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
-        slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
-        changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
+        changed = {"algorithm": self.call.schedule + self.call.options, "protocol": "none", "size": self.call.share}
         plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
@@ -72,8 +71,8 @@ class Lowered:
         for number, (*_, link) in enumerate(self.rated.graph.edges.data("link")):
             served = links.get(link.kind, self.network.links.get(link.kind, LinkScale())).efficiency
             share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
-            rate = link.bandwidth * (served * share)
-            found.append(max(1, round(min(rate, self.call.most(costs)) if number in self.host else rate)))
+            most = self.call.most(costs, number in self.host) if link.kind in self.inner else math.inf
+            found.append(max(1, round(min(link.bandwidth * (served * share), most))))
         return found
 
     def latencies(self, costs: Kernels) -> list[int]:
