@@ -34,7 +34,7 @@ from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import document
 from simcoll.launches import Launch
 from simcoll.model import Params
-from simcoll.nccl import constants
+from simcoll.nccl import constants, graphs
 from simcoll.profile import ModelSpec, find_profile, load_profile
 from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
@@ -171,6 +171,7 @@ class Scenario(Model):
     in_place: StrictBool = False
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
     library_version: str | None = None
+    p2p_level: graphs.Level | None = None
     size: Size = Field(default=None, validate_default=True)
     weights: tuple[Any, ...] | None = None
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
@@ -238,8 +239,7 @@ class Scenario(Model):
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
             raise ValueError(f"{value} B are more than can be counted; write at most '1048576 TiB'")
-        dtype = str(info.data.get("dtype", "int8"))
-        width = ITEMSIZE[dtype]
+        width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
         if value % width or not value:
             above = value - value % width + width
             raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")

@@ -36,8 +36,17 @@ from simcoll.systems import load_system, shipped_systems
 
 LAUNCH, GRID, KEPT = 5_000_000, 700_000, 0.9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
-    "LL": {"start": 300_000, "hop": 600_000, "net": 2_000_000, "first": 12 * 10**9, "rate": 6 * 10**9, "own": 0.5},
-    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25},
+    "LL": {
+        "start": 300_000,
+        "hop": 600_000,
+        "net": 2_000_000,
+        "first": 12 * 10**9,
+        "rate": 6 * 10**9,
+        "own": 0.5,
+        "host": 1_250_000,
+        "host_reach": 0.5,
+    },
+    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "host": 1_300_000, "host_reach": 0.4},
     "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "own": 0.5},
     "NVLS": {"hop": 6_000_000, "reach": 0.8},
     "P2P": {
@@ -51,6 +60,7 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     },
 }
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
+PLAIN = ("own", "reach", "saved", "host_reach")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
@@ -59,13 +69,7 @@ THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
 
 def spelt(key: str, value: float) -> Any:
     """A cost as a profile has it."""
-    return (
-        f"{value} B/s"
-        if key in ("first", "rate", "both")
-        else value
-        if key in ("own", "reach", "saved")
-        else f"{value} ps"
-    )
+    return f"{value} B/s" if key in ("first", "rate", "both") else value if key in PLAIN else f"{value} ps"
 
 
 def text(blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID) -> str:
@@ -324,6 +328,23 @@ def test_hops_between_nodes(
     assert with_it - without == nodes * around[1] * 2 * (max(1, net // 2) - 1)
 
 
+@pytest.mark.parametrize("nodes", [2, 5, 8, 13])
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_hops_of_aggregated_trees(collective: str, nodes: int) -> None:
+    """With one GPU a node, and since 2.23, few bytes go by PAT: as many hops as a rank's
+    number has bits, where a ring takes n − 1."""
+    how = {"nodes": nodes, "placement": {"per_node": 1}, "algorithm": "pat"}
+    with_it, without = (call("hgx-h100", collective, 1024, changed("Simple", net=n), **how).time_ps for n in (10**7, 0))
+    hops = max(rank.bit_count() for rank in range(nodes))
+    assert with_it - without == hops * 2 * (10**7 // 2 - 1)
+    if nodes > 8:  # where the tuner reckons with less for it
+        ways = [
+            {"placement": {"per_node": r}, "library_version": v} for r, v in ((1, "2.30"), (1, "2.22"), (2, "2.30"))
+        ]
+        chosen = [call("hgx-h100", collective, 1024, nodes=nodes, **way).algorithm for way in ways]
+        assert [name.partition("(")[0] for name in chosen] == ["pat", "ring", "ring"]
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_hops_of_a_tree(protocol: Protocol) -> None:
     """On two nodes a tree goes across once up and once down; with a node more it does so no less often."""
@@ -541,6 +562,8 @@ EVERYWHERE = [
     ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
     ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
     ("l40s-pcie", 1, 2, "broadcast", "chain", "LL"),
+    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
+    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
 ]
 
 

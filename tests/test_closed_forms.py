@@ -113,6 +113,10 @@ POINTS = [
     ("all_gather/ring", "mesh", 3, 1000, 50, 1000, 15_360),  # the block of 334 B goes around: 2 (1000 + 6680)
     ("all_gather/direct", "star", 4, 4000, 50, 1000, 62_000),  # 2000 + 3·20 000
     ("all_gather/bruck", "mesh", 4, 4000, 50, 1000, 61_000),  # never idle: 3·20 000 + 1000
+    ("all_gather/pat", "mesh", 8, 8000, 50, 1000, 141_000),  # never idle: 7·20 000 + 1000
+    ("all_gather/pat", "mesh", 8, 8, 50, 1000, 3060),  # three ways one after another: 3 (1000 + 20)
+    ("all_gather/pat(aggregation=1)", "mesh", 4, 4000, 50, 1000, 62_000),  # 20 000 + 2 (20 000 + 1000)
+    ("reduce_scatter/pat", "mesh", 4, 4000, 50, 1000, 61_000),  # all-gather's time, run backwards
     ("reduce_scatter/ring", "mesh", 4, 4000, 50, 1000, 63_000),  # 3 (1000 + 20 000)
     ("all_to_all/direct", "mesh", 4, 4000, 50, 1000, 61_000),  # 1000 + 3·20 000
     ("scatter/direct", "mesh", 4, 4000, 50, 1000, 61_000),  # 1000 + 3·20 000

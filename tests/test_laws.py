@@ -255,6 +255,8 @@ def test_counts(n: int) -> None:
         ("all_gather", "direct"): (1, n * (n - 1)),
         ("all_gather", "ring"): (n - 1, n * (n - 1)),
         ("all_gather", "bruck"): (up, n * (n - 1)),
+        ("all_gather", "pat"): (up, n * (n - 1)),
+        ("reduce_scatter", "pat"): (up, n * (n - 1)),
         ("all_gather", "naive"): (2, n * (n - 1)),
         ("reduce_scatter", "ring"): (n - 1, n * (n - 1)),
         ("reduce_scatter", "direct"): (1, n * (n - 1)),
@@ -299,6 +301,8 @@ VOLUMES: dict[tuple[str, str], Callable[[int], Fraction]] = {
     ("all_gather", "ring"): lambda n: Fraction(n - 1, n),
     ("all_gather", "direct"): lambda n: Fraction(n - 1, n),
     ("all_gather", "bruck"): lambda n: Fraction(n - 1, n),
+    ("all_gather", "pat"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "pat"): lambda n: Fraction(n - 1, n),
     ("all_gather", "recursive_doubling"): lambda n: Fraction(n - 1, n),
     ("reduce_scatter", "ring"): lambda n: Fraction(n - 1, n),
     ("reduce_scatter", "direct"): lambda n: Fraction(n - 1, n),
@@ -317,10 +321,29 @@ def test_volume(collective: str, name: str, n: int) -> None:
 
 @pytest.mark.parametrize("n", [3, 6, 7, 13])
 def test_lean_collectives_move_no_block_twice(n: int) -> None:
-    """Whatever the number of ranks, direct, ring and Bruck gathers bring each rank each foreign block once."""
-    for name in ("direct", "ring", "bruck"):
+    """Whatever the number of ranks, direct, ring, Bruck and PAT gathers bring each rank each foreign block once."""
+    for name in ("direct", "ring", "bruck", "pat", "pat(aggregation=2)"):
         s = schedule("all_gather", name, n)
         assert len(set(zip(s.dst.tolist(), s.dst_slot.tolist(), strict=True))) == len(s) == n * (n - 1)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 40), st.integers(0, 5))
+def test_pat_aggregates(n: int, exponent: int) -> None:
+    """A message of PAT carries the given number of blocks at most; on powers of two it takes log2 of that many steps,
+    and one for each further group of as many ranks. Its reduce-scatter is its all-gather run backwards."""
+    most = 2**exponent
+    there, back = (build(collective, f"pat(aggregation={most})", n) for collective in ("all_gather", "reduce_scatter"))
+    prove(there, "full")
+    prove(back, "full")
+    _, carried = np.unique(np.stack([there.step, there.src, there.dst]), axis=1, return_counts=True)
+    assert carried.max() <= most
+    if n == 2 ** (n.bit_length() - 1):
+        most = min(most, n // 2)
+        assert there.n_steps == most.bit_length() - 1 + n // most - 1
+    last = there.n_steps - 1
+    rows = zip(last - there.step, there.dst, there.src, there.src_slot, strict=True)
+    assert sorted(rows) == sorted(zip(back.step, back.src, back.dst, back.src_slot, strict=True))
 
 
 @pytest.mark.parametrize("name", ["direct", "binomial"])

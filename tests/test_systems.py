@@ -28,6 +28,7 @@ COUNTS = {
     "gb200-nvl72": {"gpu": 72, "nvswitch": 1, "cpu": 36, "nic": 72},
     "rtx-pro-6000": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
     "l40s-pcie": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
+    "a100-pcie": {"gpu": 8, "cpu": 2, "nic": 2},
     "mi300x": {"gpu": 8, "pcie_switch": 8, "cpu": 2, "nic": 8},
     "loopback": {"host": 8, "kernel": 2},
 }

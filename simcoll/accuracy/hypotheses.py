@@ -76,6 +76,9 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         single += _network(system)
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
+    if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and system.nccl.p2p_level != "LOC":
+        text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
+        single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
     return [*([one] for one in single), *several]
 
 
@@ -195,6 +198,10 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
         return scenario.model_copy(update={**update, "topology": spec})
 
     yield Hypothesis("pcie", f"PCIe in place of NVLink, as on {like.name}", scenario=swapped)
+
+
+def _without_p2p(scenario: Scenario) -> Scenario:
+    return scenario.model_copy(update={"p2p_level": "LOC"})
 
 
 def _has(system: SystemFile, kind: str) -> bool:

@@ -28,11 +28,11 @@ PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree"),
-    "LL128": ("hop", "reach", "net", "net_tree"),
-    "Simple": ("start", "hop", "slice", "own", "net", "net_tree"),
+    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
+    "LL128": ("hop", "reach", "net", "net_tree", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "host", "host_reach"),
     "NVLS": ("hop", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net"),
+    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {
     "grid": "launch",
@@ -46,6 +46,8 @@ _AS: Final = {
     "rate": "channel_bandwidth",
     "both": "channel_bandwidth",
     "reach": "efficiency",
+    "host": "launch",
+    "host_reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
 USUAL_REACH: Final = 0.8  # where a fit of a share begins that the profile leaves to NCCL's figures
@@ -158,7 +160,9 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     """What is fitted unless something else is asked for; of two that the rows cannot tell apart the first is."""
     kinds = list(kinds)
     if kernels:
-        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *BLOCKS]
+        through = "pcie" in kinds  # then some may go through the host's memory
+        blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_reach")]
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *blocks]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 

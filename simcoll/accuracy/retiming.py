@@ -139,7 +139,7 @@ class _Call(_Run):
         self.lowered, self.channel = prediction.lowered, prediction.channel
         edges = self.lowered.rated.graph.edges.data("link")
         self.links = [link for *_, link in edges]
-        rates = [link.bandwidth for link in self.lowered.path]
+        rates = [self.links[number].bandwidth for number in self.lowered.path]
         self.fastest, self.slowest = max(rates), min(rates)
 
     def time_ps(self, setting: Setting) -> int:
@@ -148,7 +148,7 @@ class _Call(_Run):
         program = dataclasses.replace(
             program,
             params=dataclasses.replace(program.params, **self.lowered.params(costs)),
-            bandwidths=np.array([self.lowered.bandwidth(link, setting.links, costs) for link in self.links], np.int64),
+            bandwidths=np.array(self.lowered.bandwidths(setting.links, costs), np.int64),
             latencies=np.array(self.lowered.latencies(costs), np.int64),
         )
         timeline = fast.run(program, hops=False).timeline

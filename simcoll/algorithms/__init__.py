@@ -5,12 +5,12 @@ One module a family, one function an algorithm; `simcoll.patterns` holds the mov
 
 from __future__ import annotations
 
-from simcoll.algorithms import direct, doubling, hierarchical, naive, nvls, ring, tree
+from simcoll.algorithms import direct, doubling, hierarchical, naive, nvls, pat, ring, tree
 from simcoll.registry import Groups, Request, find
 from simcoll.schedule import Schedule
 from simcoll.stream import Stream
 
-__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "ring", "stream", "tree"]
+__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "pat", "ring", "stream", "tree"]
 
 
 def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Schedule:

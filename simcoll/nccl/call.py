@@ -6,6 +6,7 @@ that it shares with the others. Kernels are not described to the last instructio
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,7 +16,7 @@ from simcoll.nccl import kernels, messages, tuner
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
 from simcoll.nccl.costs import Block, Kernels, Kind
-from simcoll.nccl.protocols import chunk_bytes, figures, slice_bytes, tree_chunk_bytes
+from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
 
 # Algorithms of NCCL by the names that ours have.
@@ -28,6 +29,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("tree", "all_reduce"): "chain_tree",
     ("nvls", "all_reduce"): "nvls",
     ("nvls_tree", "all_reduce"): "nvls_tree",
+    ("pat", "all_gather"): "pat",
+    ("pat", "reduce_scatter"): "pat",
     ("nvls", "all_gather"): "nvls",
     ("nvls", "reduce_scatter"): "nvls",
     ("p2p", "all_to_all"): "direct",
@@ -36,6 +39,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("p2p", "send_recv"): "ring",
 }
 SLICE: Final = 32 << 10  # bytes, the least in Simple
+LL_SLICE: Final = 256  # bytes of a warp, which hands on by itself what it reads from the memory of a host
+LL_SLICES: Final = 8
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
@@ -49,7 +54,8 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 
 @dataclass(frozen=True)
 class Call:
-    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each."""
+    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `staged`: some
+    ranks of a node hand on through the host's memory."""
 
     communicator: Communicator
     collective: str
@@ -63,6 +69,7 @@ class Call:
     nics: float = 1.0
     in_place: bool = False
     parts: messages.Parts | None = None
+    staged: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -99,6 +106,8 @@ class Call:
             return 0
         if self.algorithm == "tree" and self.protocol == "LL128":
             return tree_chunk_bytes(self.share, self.communicator.nodes, self.communicator.gpus)
+        if self.algorithm == "pat":
+            return pat_chunk_bytes(self.share, self.collective == "all_gather")
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
         heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
@@ -112,10 +121,27 @@ class Call:
     @property
     def slices(self) -> int:
         """Parts of a ring's chunk that are told to the next rank one by one."""
+        if self.schedule == "ring" and self.kind == "LL" and self.staged:
+            return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
         how = self.collective, self.algorithm, self.protocol
         return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]
+
+    @property
+    def aggregation(self) -> int:
+        """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
+        most, found = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
+        while found < most and step_bytes("Simple") // (max(1, self.step) * found) >= 2:
+            found *= 2
+        return min(most, found * figures().steps)
+
+    @property
+    def options(self) -> str:
+        """Those of the schedule."""
+        if self.schedule == "pat":
+            return f"(aggregation={self.aggregation})"
+        return f"(slices={self.slices})" if self.slices > 1 else ""
 
     @property
     def handed(self) -> int:
@@ -147,7 +173,7 @@ class Call:
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             return {"o_send": block.slice, "channels": 2, "sharing": "fifo"}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        slice_ps = 0 if self.schedule == "chain" else block.slice
+        slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
         return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
 
     def beside_others(self, costs: Kernels) -> dict[str, Any]:
@@ -158,7 +184,9 @@ class Call:
         if self.kind in ("NVLS", "P2P"):
             return params
         params.pop("sharing", None)
-        return {**params, "o_recv": self.block(costs).hop + self._handled(self.block(costs), self.step)}
+        block = self.block(costs)
+        hop = block.hop + (block.host if self.staged else 0)
+        return {**params, "o_recv": hop + self._handled(block, self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """What the call takes beside its steps, on links of which a channel has so many B/s."""
@@ -175,14 +203,17 @@ class Call:
         own = 0.0 if none else max(0.0, block.own - saved)
         return launch + wide + block.start + round(own * step)
 
-    def share_of_links(self, costs: Kernels, outer: bool) -> float:
-        """What a channel has of links within a node, or of those to the network (`outer`), of which rings use `nics`.
+    def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
+        """What a channel has of links within a node, of those to the `host` where data are staged there, or of those to
+        the network (`outer`), of which rings use `nics`.
 
         Where links are what limits it, what all channels reach is shared.
         """
         reach = self.block(costs).reach
         found = self.usual_reach if reach is None else reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
+        if host:
+            return self.block(costs).host_reach * wire / (1 if self.kind == "P2P" else self.channels)
         if outer and self.kind == "NVLS":  # every channel has a head on each GPU
             return min(1.0, self.nics / self.communicator.gpus) / self.channels
         if outer:
@@ -190,6 +221,11 @@ class Call:
         if self.collective == "send_recv":
             return 1.0
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels
+
+    def most(self, costs: Kernels) -> float:
+        """B/s of one channel through the host's memory: in LL threads read a line and wait until it is there."""
+        block, threads = self.block(costs), figures().protocols[self.protocol].moved_a_thread * self.threads
+        return threads * PS_PER_S / block.host if self.kind == "LL" and block.host else math.inf
 
     @property
     def rails(self) -> float:
@@ -224,7 +260,7 @@ class Call:
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
-        if self.kind != "LL":
+        if self.kind != "LL" or self.staged:
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
         first = min(nbytes, at_once)

@@ -11,7 +11,7 @@ from simcoll.errors import InputError
 from simcoll.machines import SystemFile
 from simcoll.nccl import graphs
 from simcoll.nccl.constants import Algorithm, Collective, Constants, Generation, Library, NcclConstants
-from simcoll.nccl.graphs import Graph, Graphs, Kind
+from simcoll.nccl.graphs import Graph, Graphs, Kind, Level
 
 GRAPH_OF: Final[Mapping[Algorithm, Kind]] = {
     "ring": "ring",
@@ -27,7 +27,8 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}
 
 @dataclass(frozen=True)
 class Communicator:
-    """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without."""
+    """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without.
+    `p2p_level`: the longest path over which GPUs of a node talk directly."""
 
     ranks: int
     nodes: int
@@ -36,6 +37,7 @@ class Communicator:
     cpu: str
     nic_GBps: float  # noqa: N815
     graphs: Graphs
+    p2p_level: Level = "PXB"
 
     @property
     def gpus(self) -> int:
@@ -101,7 +103,13 @@ def communicator(
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
         graphs=graphs.find(system.nccl, system.name, ranks // nodes, nodes) if found is None else found,
+        p2p_level=(system.nccl.p2p_level if system.nccl else None) or _p2p_level(system, ranks // nodes),
     )
+
+
+def _p2p_level(system: SystemFile, gpus: int) -> Level:
+    """What NCCL takes by itself: not through a host, but for two GPUs that are alone with an AMD host."""
+    return "SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB"
 
 
 def _check(name: str, ranks: int, nodes: int, gpus: int, found: Graphs | None) -> None:

@@ -25,7 +25,8 @@ class Block(Model):
     that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
     hop; a block does one thing at a time. `saved`: so much less that is for all_gather in place, where it lies where it
     belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's tuner reckons with for
-    NVLS, and all of it else.
+    NVLS, and all of it else. `host`: how much longer a hop is through the host's memory; in LL every line of a thread
+    takes that long. `host_reach`: the share of the links' bandwidth that is reached there.
 
     Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
     receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
@@ -44,6 +45,8 @@ class Block(Model):
     own: Annotated[Share, Field(le=4)] = 0.0
     saved: Annotated[Share, Field(le=4)] = 0.0
     reach: Annotated[Share, Field(gt=0)] | None = None
+    host: Duration = 0
+    host_reach: Annotated[Share, Field(gt=0)] = 1.0
 
 
 class Kernels(Model):

@@ -17,6 +17,7 @@ from simcoll.errors import InputError
 
 Path = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 Pattern = Literal["ring", "balanced_tree", "split_tree", "tree", "nvls", "collnet_direct"]
+Level = Literal["LOC", "NVL", "PXB", "PHB", "SYS"]  # those of NCCL_P2P_LEVEL that are told apart
 Kind = Literal["ring", "tree", "nvls", "collnet_chain", "collnet_direct"]
 
 PATHS: Final[tuple[Path, ...]] = get_args(Path)  # from near to far
@@ -81,9 +82,11 @@ class Found(Model):
 
 
 class Search(Model):
-    """The key `nccl` of a system: where its rows come from, and the rows."""
+    """The key `nccl` of a system: where its rows come from, and the rows. `p2p_level`: how far apart GPUs may be to
+    talk directly, where it is not what NCCL takes by itself."""
 
     source: str
+    p2p_level: Level | None = None
     graphs: tuple[Found, ...]
 
     @model_validator(mode="after")

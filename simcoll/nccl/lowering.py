@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from simcoll.nccl.call import Call
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.mesh import gathered
+from simcoll.nccl.transport import HOST, by_host, host_links, staged
 from simcoll.profile import LinkScale, ModelSpec
 from simcoll.recent import Recent
 from simcoll.scenario import Scenario
@@ -31,13 +33,14 @@ PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A call on the ranks of a point, on links as rated. `inner` are the kinds of links between ranks of a node, `path`
-    the links of a message, `nodes` the ranks of each."""
+    the links of a message, `host` those to hosts whose memory it goes through, `nodes` the ranks of each."""
 
     call: Call
     scenario: Scenario
     rated: Topology
     inner: frozenset[str]
-    path: tuple[Link, ...]
+    path: tuple[int, ...]
+    host: frozenset[int]
     nodes: tuple[tuple[int, ...], ...]
 
     def params(self, costs: Kernels) -> dict[str, Any]:
@@ -46,32 +49,40 @@ class Lowered:
 
     def launch_ps(self, costs: Kernels, launch: int, links: Mapping[str, LinkScale]) -> int:
         """What the call takes beside what engines run."""
-        return self.call.launch_ps(costs, launch, min(self.bandwidth(link, links, costs) for link in self.path))
+        return self.call.launch_ps(costs, launch, min(map(self.bandwidths(links, costs).__getitem__, self.path)))
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
-        slices = f"(slices={self.call.slices})" if self.call.slices > 1 else ""
-        changed = {"algorithm": self.call.schedule + slices, "protocol": "none", "size": self.call.share}
+        changed = {"algorithm": self.call.schedule + self.call.options, "protocol": "none", "size": self.call.share}
         plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
-    def bandwidth(self, link: Link, links: Mapping[str, LinkScale], costs: Kernels) -> int:
-        """What a channel has of a link, in B/s."""
-        served = links.get(link.kind, LinkScale()).efficiency
-        share = self.call.share_of_links(costs, link.kind not in self.inner)
-        return max(1, round(link.bandwidth * (served * share)))
+    def bandwidths(self, links: Mapping[str, LinkScale], costs: Kernels) -> list[int]:
+        """What a channel has of each link, in B/s."""
+        found = []
+        for number, (*_, link) in enumerate(self.rated.graph.edges.data("link")):
+            served = links.get(link.kind, LinkScale()).efficiency
+            share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
+            rate = link.bandwidth * (served * share)
+            found.append(max(1, round(min(rate, self.call.most(costs)) if number in self.host else rate)))
+        return found
 
     def latencies(self, costs: Kernels) -> list[int]:
         """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
-        longer there. Other links take nothing: a hop is time of the block that takes part in it."""
+        longer there, one to a host what a hop takes longer through its memory. Other links take nothing: a hop is time
+        of the block that takes part in it."""
         kinds, net = self.rated.kinds, self.call.net_ps(costs)
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.block(costs).hop
         first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
-        return [
-            max(1, net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0)
+        found = [
+            net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0
             for u, v in self.rated.links
         ]
+        for number in self.host:
+            if kinds[self.rated.links[number][1]] == HOST:
+                found[number] += self.call.block(costs).host
+        return [max(1, latency) for latency in found]
 
     @property
     def spread(self) -> list[float]:
@@ -82,10 +93,8 @@ class Lowered:
     def topology(self, links: Mapping[str, LinkScale], costs: Kernels) -> Topology:
         """Links as a channel has them."""
         rated = (link for *_, link in self.rated.graph.edges.data("link"))
-        given = zip(rated, self.latencies(costs), strict=True)
-        return self.rated.with_links(
-            Link(self.bandwidth(link, links, costs), latency, link.kind) for link, latency in given
-        )
+        given = zip(rated, self.bandwidths(links, costs), self.latencies(costs), strict=True)
+        return self.rated.with_links(Link(bandwidth, latency, link.kind) for link, bandwidth, latency in given)
 
 
 def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> Lowered:
@@ -106,26 +115,29 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     )
     if found.algorithm != "p2p":  # which sends to each by itself
         rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
-    path = _path(rated, places[0], places[1])
-    inner = {link.kind for link in path} if rated.node_of(places[0]) == rated.node_of(places[1]) else set()
-    ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
-    nics = ring.channels * ring.inter / nic if nic else 1.0
     of_node: dict[int | None, list[int]] = defaultdict(list)
     for rank, place in enumerate(places):
         of_node[rated.node_of(place)].append(rank)
     nodes = tuple(map(tuple, of_node.values()))
-    made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place))
-    return Lowered(made, scenario, rated, frozenset(inner), path, nodes)
+    through = staged(found.communicator)
+    if through:
+        rated = _MESHES.get((rated, found.communicator.p2p_level), lambda: by_host(rated, found.communicator))
+    host = host_links(rated, found.communicator) if through else frozenset[int]()
+    ways = [rated.route(places[u], places[v]) for u, v in itertools.pairwise(nodes[0])]
+    path = next((way for way in ways if host.intersection(way)), rated.route(places[0], places[1]))
+    edges = [link for *_, link in rated.graph.edges.data("link")]
+    inner = {edges[number].kind for way in ways for number in way}
+    ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
+    nics = ring.channels * ring.inter / nic if nic else 1.0
+    made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place), staged=through)
+    return Lowered(made, scenario, rated, frozenset(inner), path, host, nodes)
 
 
 def _between(rated: Topology, places: Sequence[str]) -> int:
     """B/s from the first GPU to another of its node, where it has least."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
-    return min((link.bandwidth for place in near for link in _path(rated, places[0], place)), default=0)
-
-
-def _path(rated: Topology, src: str, dst: str) -> tuple[Link, ...]:
-    return tuple(rated.graph.edges[rated.links[link]]["link"] for link in rated.route(src, dst))
+    bandwidths = rated.bandwidths
+    return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
 
 
 def pairs(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> list[tuple[str, str]]:
@@ -163,6 +175,7 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
     name = scenario.topology.system or scenario.topology.file
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
-    return _COMMUNICATORS.get(
+    comm = _COMMUNICATORS.get(
         (name, len(nodes), len(places)), lambda: communicator(load_system(name), len(nodes), len(places))
     )
+    return dataclasses.replace(comm, p2p_level=scenario.p2p_level) if scenario.p2p_level else comm

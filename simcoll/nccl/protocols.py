@@ -78,6 +78,14 @@ class NVLink(Model):
     GBps: float
 
 
+class Pat(Model):
+    """Chunks of PAT are halved while there are fewer of them, down to so many bytes."""
+
+    all_gather: int
+    reduce_scatter: int
+    least_bytes: int
+
+
 class Protocols(Model):
     """The file."""
 
@@ -85,6 +93,7 @@ class Protocols(Model):
     protocols: Mapping[Protocol, Wire]
     simple_ring_steps: Mapping[Collective, Steps]
     tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
+    pat: Pat
     threads: Threads
     messages: tuple[Messages, ...]
     nvlinks: tuple[NVLink, ...]
@@ -134,6 +143,19 @@ def tree_chunk_bytes(share: int, nodes: int, gpus: int) -> int:
     for times, least in figures().tree_LL128:
         while chunk > least and share / chunk < times * depth / gpus:
             chunk //= 2
+    return chunk
+
+
+def pat_chunk_bytes(share: int, gathers: bool) -> int:
+    """The chunk of PAT, for a channel's `share`.
+
+    >>> pat_chunk_bytes(64 << 20, True), pat_chunk_bytes(4 << 20, True)
+    (524288, 131072)
+    """
+    chunk = step_bytes("Simple")
+    rule = figures().pat
+    while chunk > rule.least_bytes and chunk * (rule.all_gather if gathers else rule.reduce_scatter) > share:
+        chunk //= 2
     return chunk
 
 

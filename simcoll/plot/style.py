@@ -61,6 +61,7 @@ _KNOWN: Final = {
     "halving_doubling": Look("#9988DD", "p"),
     "recursive_halving": Look("#EE3377", "H"),
     "dissemination": Look("#9955AA", "8"),
+    "pat": Look("#0099AA", "^"),
     "bruck": Look("#33BBEE", "d"),
     "reduce_scatter_gather": Look("#AA3377", "D"),
     "scatter_allgather": Look("#CC3311", "p"),

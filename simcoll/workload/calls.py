@@ -97,7 +97,7 @@ class Binder:
         lowered = lower(asked, kernels, self.rated, asked.placement)
         one = lowered.point(kernels)
         one = one.model_copy(update={"algorithm": "direct"}) if one_way else one
-        larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False))
+        larger = 1 / Fraction(lowered.call.share_of_links(kernels, outer=False, host=lowered.call.staged))
         grain = lowered.call.communicator.ranks * asked.itemsize
         params = replace(one.params(), chunk=lowered.call.chunk, **lowered.call.beside_others(kernels))
         program, proved = self._program(

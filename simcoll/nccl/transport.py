@@ -1,0 +1,61 @@
+"""How GPUs of a node reach each other: into each other's memory (P2P), or through the host's (SHM).
+
+Which it is NCCL decides by the path between two GPUs: up to `p2p_level` they talk directly. Beyond, the sender writes
+into a buffer in the memory of the receiver's host, and the receiver reads it from there over PCIe; where not even GPUs
+behind one PCIe switch may talk directly, what they send each other passes the link between the switch and its host.
+
+Source: NVIDIA/nccl, release 2.30, src/graph/paths.cc, and its documentation of NCCL_P2P_LEVEL, NCCL_P2P_DISABLE.
+"""
+
+from __future__ import annotations
+
+from simcoll.errors import RefusedError
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.graphs import PATHS
+from simcoll.topology import Topology
+
+SWITCH, HOST = "pcie_switch", "cpu"
+
+
+def staged(comm: Communicator) -> bool:
+    """Whether some GPUs of a ring hand on through the host's memory. Raises RefusedError for GPUs on NVLink that may
+    not use it: what NCCL's search would find then is not stored."""
+    path = comm.graphs["ring"].type_intra
+    beyond = PATHS.index(path) > PATHS.index(comm.p2p_level)
+    if beyond and path in ("NVL", "NVB", "C2C"):
+        raise RefusedError(f"without transfers over {path} other graphs would be found; take a system without NVLink")
+    return beyond
+
+
+def by_host(topology: Topology, comm: Communicator) -> Topology:
+    """The topology in which every way between GPUs goes by the host, where they never talk directly: PCIe switches are
+    two, one for what goes up to the host and one for what comes down."""
+    if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
+        return topology
+    graph, far = topology.graph.copy(), _far(topology)
+    for u, v in topology.links:
+        half = "up" if far[v] < far[u] else "down"
+        ends = [f"{end}.{half}" if topology.kinds[end] == SWITCH else end for end in (u, v)]
+        for end, old in zip(ends, (u, v), strict=True):
+            graph.add_node(end, **topology.graph.nodes[old])
+        graph.add_edge(*ends, link=topology.link(u, v))
+    graph.remove_nodes_from(topology.of_kind(SWITCH))
+    return Topology(graph, topology.name, topology.routing)
+
+
+def _far(topology: Topology) -> dict[str, int]:
+    """How many links each device is from the nearest host."""
+    far, found = dict.fromkeys(topology.kinds, len(topology.kinds)), topology.of_kind(HOST)
+    steps = 0
+    while found:
+        far |= dict.fromkeys(found, steps)
+        steps += 1
+        found = tuple(u for u, v in topology.links if v in found and far[u] > steps)
+    return far
+
+
+def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
+    """The links that carry what goes through the host's memory, by number."""
+    between = PATHS.index(comm.p2p_level) >= PATHS.index("PHB")  # hosts of two sockets
+    ends = [(topology.kinds[u] == HOST, topology.kinds[v] == HOST) for u, v in topology.links]
+    return frozenset(i for i, (u, v) in enumerate(ends) if (u and v if between else u != v))
