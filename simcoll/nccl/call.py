@@ -40,8 +40,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("p2p", "send_recv"): "ring",
 }
 SLICE: Final = 32 << 10  # bytes, the least in Simple
-LL_SLICE: Final = 256  # bytes of a warp, which hands on by itself what it reads from the memory of a host
-LL_SLICES: Final = 8
+LL_SLICE: Final = 64  # bytes, below which lines are not told apart: eight of them
+LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
