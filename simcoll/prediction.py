@@ -156,7 +156,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         return _first([scenario.model_copy(update=pair) for pair in named], topology)
     places = placed(scenario, rated)
     lowered = lower(scenario, costs, rated, places)
-    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
+    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
     totals = dataclasses.replace(
         one.totals,
         carried=one.totals.carried * many,
@@ -212,7 +212,7 @@ def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
 
 def paced(scenario: Scenario, profile: Profile, topology: Topology, places: Sequence[str]) -> int:
     """What the host takes for a call of these ranks, in ps; 0 where it is not said how they are launched."""
-    nodes = [topology.node_of(place) for place in places]
+    nodes = [topology.node_of(place) for place in places] if scenario.launch.paced else []
     return profile.pace_ps(processes(scenario.launch, scenario.collective, nodes, scenario.root))
 
 
