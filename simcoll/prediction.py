@@ -156,7 +156,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         return _first([scenario.model_copy(update=pair) for pair in named], topology)
     places = placed(scenario, rated)
     lowered = lower(scenario, costs, rated, places)
-    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
+    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
     totals = dataclasses.replace(
         one.totals,
         carried=one.totals.carried * many,
