@@ -864,3 +864,18 @@ def test_a_fit_to_one_node_leaves_nics_open(nodes: int, tmp_path: Path) -> None:
     assert kernels is not None
     said = [kernels.net, *(getattr(kernels, kind).net for kind in BLOCK)]
     assert all((cost is None) == (nodes == 1) for cost in said)
+
+
+def test_a_fit_keeps_what_it_does_not_know(tmp_path: Path) -> None:
+    """What the profile says of a block and no fit asks for is written as it was: LL128's own block, what is saved."""
+    took = {1 << k: call("hgx-h100", "all_gather", 1 << k, ranks=8).time_ps / 1e6 for k in range(8, 24, 2)}
+    rows = ["library,collective,ranks,dtype,size_bytes,time_us"]
+    rows += [f"nccl,all_gather,8,float32,{size},{time}" for size, time in took.items()]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows) + "\n")
+    begin = load_profile("nccl").kernels
+    kernels = parse_profile(calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"]).text, "p").kernels
+    assert begin is not None
+    assert kernels is not None
+    assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)
+    assert kernels.Simple.saved > 0

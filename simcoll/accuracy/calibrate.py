@@ -251,7 +251,8 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     if profile.kernels is None:
         return {}
     found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
-    for name in (*parameters.OF_CALLS, *parameters.BLOCKS):
+    kept = [f"{kind}.{key}" for kind in parameters.OF_BLOCKS for key in getattr(profile.kernels, kind).told]
+    for name in dict.fromkeys((*parameters.OF_CALLS, *parameters.BLOCKS, *kept)):
         what, _, key = name.partition(".")
         said = getattr(profile.kernels, what)
         if name not in texts and (getattr(said, key) if key else said) is None:

@@ -45,6 +45,7 @@ _AS: Final = {
     "start": "launch",
     "load": "own",
     "store": "own",
+    "saved": "own",
     "each": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",

@@ -55,6 +55,11 @@ class Block(Model):
     host: Duration = 0
     host_reach: Annotated[Share, Field(gt=0)] = 1.0
 
+    @property
+    def told(self) -> list[str]:
+        """The keys that are not what they are without a word."""
+        return [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
+
 
 class Kernels(Model):
     """What calls cost. `grid` is what a launch of very many blocks takes longer than that of one; `spread` the standard
