@@ -29,7 +29,7 @@ OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_CALLS: Final = ("grid", "spread", "net")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "net_rate", "host", "host_reach"),
     "NVLS": ("hop", "reach", "net", "net_rate"),
