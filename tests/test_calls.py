@@ -48,7 +48,7 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     },
     "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "host": 1_300_000, "host_reach": 0.4},
     "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "own": 0.5},
-    "NVLS": {"hop": 6_000_000, "reach": 0.8},
+    "NVLS": {"start": 12_000_000, "hop": 6_000_000, "reach": 0.8},
     "P2P": {
         "start": 8_400_000,
         "hop": 1_000_000,
@@ -244,22 +244,24 @@ def test_a_chain(system: str, collective: str, n: int, protocol: Protocol, nbyte
 
 
 @pytest.mark.parametrize("system", ["hgx-h100", "hgx-b200"])
+@pytest.mark.parametrize("n", [4, 8])
 @pytest.mark.parametrize("exponent", range(16, 31, 2))
-def test_nvls(system: str, exponent: int) -> None:
-    """NVLS all-reduce of L chunks takes L + 1 stages, each a hop and the links' time for a chunk: while the switch
-    hands out one, the ranks bring the next."""
-    found = call(system, "all_reduce", 2**exponent, ranks=8, algorithm="nvls")
+def test_nvls(system: str, n: int, exponent: int) -> None:
+    """NVLS all-reduce of L chunks takes L + 1 stages, each an eighth of a hop for each head and the links' time for a
+    chunk and what it becomes at one head: while the switch hands out one, the ranks bring the next."""
+    found = call(system, "all_reduce", 2**exponent, ranks=n, algorithm="nvls")
     assert found.lowered is not None
-    its = found.lowered.call
-    assert its.channels == made_of(system, 1, 8).nvls_channels(read("nccl"))
-    speed = round(rated(found) * (KEPT * (BLOCK["NVLS"]["reach"] / its.channels)))
-    share = -(-(2**exponent) // (its.channels * 8 * ITEM)) * 8 * ITEM
+    its, block = found.lowered.call, BLOCK["NVLS"]
+    assert its.channels == made_of(system, 1, n).nvls_channels(read("nccl"))
+    speed = round(rated(found) * (KEPT * (block["reach"] * n / (n + 1) / its.channels)))
+    share = -(-(2**exponent) // (its.channels * n * ITEM)) * n * ITEM
     loops, rest = divmod(share, its.chunk)
     loops += rest > 0
-    stage = BLOCK["NVLS"]["hop"] + service_ps(min(share, its.chunk), speed)
-    last = BLOCK["NVLS"]["hop"] + service_ps(rest, speed) if rest else stage
+    hop = block["hop"] * n // 8
+    stage = hop + service_ps(min(share, its.chunk), speed)
+    last = hop + service_ps(rest, speed) if rest else stage
     later = (loops - 1) * stage + max(last, stage if loops > 1 else 0) + last
-    assert found.time_ps == LAUNCH + GRID - GRID // its.channels + later + 2
+    assert found.time_ps == pytest.approx(LAUNCH + GRID - GRID // its.channels + block["start"] + later + 2, abs=loops)
 
 
 @settings(max_examples=60)

@@ -31,7 +31,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "host", "host_reach"),
-    "NVLS": ("hop", "reach", "net"),
+    "NVLS": ("start", "hop", "reach", "net"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {

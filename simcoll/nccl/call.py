@@ -46,6 +46,7 @@ CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
+HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
 NVLS_TREE_LOOPS: Final = 2  # on their way at once, each part of a loop on a channel of its own
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
@@ -166,7 +167,7 @@ class Call:
         if self.schedule == "nvls_tree":
             return {"channels": 2 * self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
         if self.kind == "NVLS":
-            return {"o_send": block.hop}
+            return {"o_send": block.hop * self.communicator.gpus // HEADS}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
@@ -220,6 +221,8 @@ class Call:
             return wire * min(1.0, self.nics / self.channels)
         if self.collective == "send_recv":
             return 1.0
+        if self.schedule == "nvls" and self.collective == "all_reduce":  # each head's result goes there and back again
+            found *= self.communicator.gpus / (self.communicator.gpus + 1)
         return found if self.kind in ("LL", "P2P") else found * wire / self.channels
 
     def most(self, costs: Kernels) -> float:
@@ -309,6 +312,6 @@ def call(
 
 
 def _usual_reach(comm: Communicator, constants: NcclConstants | RcclConstants) -> float:
-    """The share of its links' bandwidth that NCCL's tuner gives NVLS."""
+    """The share of its links' bandwidth that NCCL's tuner gives NVLS, of which it does not count what results take."""
     known = constants.nvls_efficiency if isinstance(constants, NcclConstants) else None
-    return known.get(comm.generation) or 1.0 if known else 1.0
+    return (known.get(comm.generation) or 1.0 if known else 1.0) * (comm.gpus + 1) / comm.gpus
