@@ -212,7 +212,7 @@ def _in_buckets(scenario: Scenario, topology: Topology | None) -> Prediction:
 
 def paced(scenario: Scenario, profile: Profile, topology: Topology, places: Sequence[str]) -> int:
     """What the host takes for a call of these ranks, in ps; 0 where it is not said how they are launched."""
-    nodes = [topology.node_of(place) for place in places]
+    nodes = [topology.node_of(place) for place in places] if scenario.launch.paced else []
     return profile.pace_ps(processes(scenario.launch, scenario.collective, nodes, scenario.root))
 
 

@@ -33,6 +33,7 @@ OF_CALLS: Final = {
     "host": "GPUs wait for the host, which launches no faster",
     "launch": "of a kernel, before all else",
     "start": "of NCCL's protocol, once a call, and the rank's own block",
+    "spread": "how much later the last of NCCL's channels ends than they do on average",
     "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
 }
 ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
@@ -240,9 +241,10 @@ def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
     lead = {"host": found.waited_ps} if found.waited_ps else {}
     if not found.lowered or not profile.kernels:
         return {**lead, "launch": found.launch_ps}
-    grid = profile.kernels.grid
-    launch = profile.launch_ps(found.scenario.launch) + grid - grid // found.lowered.call.channels
-    return {**lead, "launch": launch, "start": found.launch_ps - launch}
+    costs = profile.kernels
+    launch = profile.launch_ps(found.scenario.launch) + costs.grid - costs.grid // found.lowered.call.channels
+    spread = found.lowered.spread_ps(costs, profile.links)
+    return {**lead, "launch": launch, "start": found.launch_ps - launch - spread, "spread": spread}
 
 
 def _timeline(ran: Prediction | Step, hops: bool) -> Timeline:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from simcoll import config
 from simcoll.accuracy import rivals
-from simcoll.accuracy.parameters import BLOCKS, Setting, cost
+from simcoll.accuracy.parameters import BLOCKS, OF_CALLS, Setting, cost
 from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.retiming import Question
 from simcoll.algorithms import build
@@ -34,7 +36,7 @@ from simcoll.profile import parse_profile
 from simcoll.scenario import Point, load
 from simcoll.systems import load_system, shipped_systems
 
-LAUNCH, GRID, KEPT = 5_000_000, 700_000, 0.9
+LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     "LL": {
         "start": 300_000,
@@ -47,8 +49,8 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
         "host_reach": 0.5,
     },
     "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "host": 1_300_000, "host_reach": 0.4},
-    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "own": 0.5},
-    "NVLS": {"start": 12_000_000, "hop": 6_000_000, "reach": 0.8},
+    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "load": 0.2, "store": 0.5},
+    "NVLS": {"start": 2_000_000, "hop": 6_000_000, "reach": 0.8},
     "P2P": {
         "start": 8_400_000,
         "hop": 1_000_000,
@@ -60,7 +62,7 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     },
 }
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
-PLAIN = ("own", "reach", "saved", "host_reach")  # shares
+PLAIN = ("own", "load", "store", "reach", "saved", "host_reach")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
@@ -72,11 +74,13 @@ def spelt(key: str, value: float) -> Any:
     return f"{value} B/s" if key in ("first", "rate", "both") else value if key in PLAIN else f"{value} ps"
 
 
-def text(blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID) -> str:
+def text(
+    blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID, spread: float = SPREAD
+) -> str:
     """A profile with these costs."""
     told = {kind: {key: spelt(key, value) for key, value in its.items()} for kind, its in blocks.items()}
     links = {kind: {"efficiency": KEPT} for kind in ("nvlink", "pcie")}
-    kernels = {"library": "nccl", "grid": f"{grid} ps", **told}
+    kernels = {"library": "nccl", "grid": f"{grid} ps", "spread": spread, **told}
     return config.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
 
 
@@ -132,7 +136,7 @@ class Law:
     def __init__(self, system: str, collective: str, n: int, nbytes: int, protocol: Protocol, speed: int):
         comm = made_of(system, 1, n)
         self.channels, threads = launch(comm, read("nccl"), "ring", protocol, nbytes)
-        self.block = BLOCK[protocol]
+        self.block, self.collective, self.n = BLOCK[protocol], collective, n
         self.own = -(-nbytes // (self.channels * n * ITEM)) * ITEM  # of a channel the block of one rank
         self.blocks = collective in ("all_reduce", "all_gather", "reduce_scatter")  # of ranks, which copy their own
         passed = self.own if self.blocks else n * self.own
@@ -155,8 +159,21 @@ class Law:
     def once(self) -> int:
         """What comes once: launch, grid, start, and the own share."""
         own = service_ps(self.own, self.speed) if self.by_links else self.handled(self.own)
-        copied = self.block["own"] if self.blocks else 0.0
-        return LAUNCH + GRID - GRID // self.channels + self.block["start"] + round(copied * own)
+        return LAUNCH + GRID - GRID // self.channels + self.block["start"] + round(self.copied * own) + self.spread
+
+    @property
+    def copied(self) -> float:
+        """What a rank does with its own block, in steps; in Simple what two ranks do beyond sending"""
+        if not self.blocks or "own" in self.block:
+            return float(self.block["own"]) if self.blocks else 0.0
+        loads, stores, sent = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1)}.get(self.collective, (4, 4, 2))
+        return max(0.0, loads * self.block["load"] + stores * self.block["store"] - sent)
+
+    @property
+    def spread(self) -> int:
+        """How much later the last of the channels ends: by the root of the MiB that it moves."""
+        moved = self.own * (self.steps if self.blocks else self.n)
+        return spread(self.channels, moved, self.speed) if self.block is BLOCK["Simple"] else 0
 
     @property
     def link(self) -> int:
@@ -182,6 +199,12 @@ class Law:
                     handling = max(free + self.hop, handling) + handled
                     there[one] = handling
         return handling
+
+
+def spread(channels: int, moved: int, speed: int) -> int:
+    """How much later the last of so many channels ends, each of which moves so many bytes with so many B/s."""
+    last = NormalDist().inv_cdf((channels - 0.375) / (channels + 0.25)) if channels > 1 else 0.0
+    return round(SPREAD * last * math.sqrt(moved * 2**20) * 10**12 / speed)
 
 
 # --- closed forms ---
@@ -261,7 +284,8 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     stage = hop + service_ps(min(share, its.chunk), speed)
     last = hop + service_ps(rest, speed) if rest else stage
     later = (loops - 1) * stage + max(last, stage if loops > 1 else 0) + last
-    assert found.time_ps == pytest.approx(LAUNCH + GRID - GRID // its.channels + block["start"] + later + 2, abs=loops)
+    once = LAUNCH + GRID - GRID // its.channels + block["start"] + spread(its.channels, share, speed)
+    assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
 
 
 @settings(max_examples=60)
@@ -555,7 +579,8 @@ def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> N
 
 # --- what costs do ---
 
-DURATIONS = ["launch", "grid", *(name for name in BLOCKS if name.partition(".")[2] in ("hop", "net", "start", "own"))]
+OFTEN = ("hop", "net", "start", "own", "load", "store")
+DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
 EVERYWHERE = [
     ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
     ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
@@ -579,7 +604,7 @@ def question(which: int) -> tuple[Point, Question]:
 
 
 @pytest.mark.parametrize("which", range(len(EVERYWHERE)))
-@pytest.mark.parametrize("name", ["launch", "grid", "efficiency.nvlink", "efficiency.pcie", *BLOCKS])
+@pytest.mark.parametrize("name", ["launch", *OF_CALLS, "efficiency.nvlink", "efficiency.pcie", *BLOCKS])
 def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
     """With another cost of any parameter of kernels a fit compares the time of a run with such a profile, to the
     picosecond."""
@@ -594,7 +619,7 @@ def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
         kind: {key: value for key, value in plain[kind].items() if value is not None}
         for kind in BLOCK
     }  # fmt: skip
-    other = text(blocks, setting.launch, setting.kernels.grid)
+    other = text(blocks, setting.launch, setting.kernels.grid, setting.kernels.spread)
     for kind, scale in setting.links.items():
         other = other.replace(f"{kind}:\n    efficiency: {KEPT}", f"{kind}:\n    efficiency: {scale.efficiency!r}")
     written = parse_profile(other, "other.yaml")

@@ -18,6 +18,7 @@ from simcoll.profile import find_profile
 
 H100 = ("all_reduce", "hgx-h100", 1, "nccl-hopper")
 A100X2 = ("all_reduce", "dgx-a100", 2, "nccl-ampere")
+L40S = ("all_reduce", "l40s-pcie", 1, "nccl-pcie")
 SIZES = [2**exponent for exponent in range(9, 30)]
 LARGE = [2**exponent for exponent in range(20, 31)]
 Setup = tuple[str, str, int, str]
@@ -99,6 +100,7 @@ FAULTS: dict[str, tuple[Setup, Callable[[Path], dict[int, float]]]] = {
     "slow nvlink": (H100, lambda folder: slow_links(H100, "node0.gpu3->node0.nvswitch0", "185.4 GB/s")),
     "slow gpu": (H100, slow_kernels),
     "pcie": (H100, lambda folder: times(("all_reduce", "rtx-pro-6000", 1, "nccl-pcie"))),
+    "p2p off": (L40S, lambda folder: times(L40S, p2p_level="LOC")),
     "nic missing": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "21.875 GB/s", LARGE)),
     "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
 }

@@ -275,6 +275,16 @@ def test_steps_of_a_workload_are_not_paced() -> None:
     assert "a workload's calls are not made back to back; leave out launch.gpus_per_process" in got.err
 
 
+def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:
+    """Each call of a step takes the graph's launch; a softmax has two, one after the other."""
+    path = tmp_path / "step.yaml"
+    path.write_text(f"topology: {{system: dgx-a100}}\nprofile: {law}\nplots: []\n"
+                    "workload: {template: softmax, size: 1 MiB, local: 100 us, algorithm: auto}\n")  # fmt: skip
+    done = (simcoll("run", path, *sets, "--json", "-o", tmp_path) for sets in ([], ["--set", "launch.graph=true"]))
+    eager, graph = (round(one.json["points"][0]["time_us"] * 10**6) for one in done)
+    assert graph - eager == 2 * (GRAPHED - EAGER)
+
+
 def test_explain_tells_the_host_and_what_would_help(law: Path, tmp_path: Path) -> None:
     """Causes add up to the time, the host among them; other ways of launching are tried."""
     scenario = tmp_path / "one.yaml"

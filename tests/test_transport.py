@@ -17,9 +17,11 @@ LAUNCH, HOP, HOST, REACH = 5_000_000, 600_000, 1_250_000, 0.5
 GB = 10**9
 
 
-def call(system: str, nbytes: int, ranks: int, host: int = HOST, reach: float = REACH, **more: Any) -> Prediction:
+def call(
+    system: str, nbytes: int, ranks: int, host: int = HOST, reach: float = REACH, hop: int = HOP, **more: Any
+) -> Prediction:
     """An all_gather by ring, by a profile in which little else takes time."""
-    block = {"hop": f"{HOP} ps", "host": f"{host} ps", "host_reach": reach}
+    block = {"hop": f"{hop} ps", "host": f"{host} ps", "host_reach": reach}
     kernels = {"LL": {**block, "rate": "6 GB/s"}, "Simple": block, "P2P": {"host_reach": reach}}
     law = config.dump({"name": "law", "launch": f"{LAUNCH} ps", "kernels": kernels})
     asked = {"collective": "all_gather", "algorithm": "ring", "protocol": "LL", "size": f"{nbytes} B", "ranks": ranks}
@@ -77,6 +79,16 @@ def test_ll_through_the_host(reach: float) -> None:
     small, large = (call("a100-pcie", size, 8, reach=reach).time_ps for size in (2**23, 2**24))
     rate = min(2 * 4096 * PS_PER_S / HOST, 24 * GB * reach / 2)
     assert large - small == pytest.approx(2**23 * 7 / 8 * PS_PER_S / rate, rel=0.02)
+
+
+def test_ll_hands_lines_on() -> None:
+    """A step of LL over PCIe lasts as long as its bytes or as the hop, whichever is longer: a hop that is shorter than
+    its bytes costs a ring nothing more."""
+    size, hop = 2**18, 2_000_000
+    (found, quicker) = (call("l40s-pcie", size, 2, hop=one).time_ps for one in (hop, 1))
+    assert found - quicker <= hop
+    eight, quick = (call("l40s-pcie", 4 * size, 8, hop=one, host=1, p2p_level="SYS").time_ps for one in (hop, 1))
+    assert eight - quick <= 2 * hop
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_to_all", "direct")])

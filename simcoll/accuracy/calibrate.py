@@ -238,7 +238,7 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     if profile.kernels is None:
         return {}
     found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
-    for name in ("grid", *parameters.BLOCKS):
+    for name in (*parameters.OF_CALLS, *parameters.BLOCKS):
         what, _, key = name.partition(".")
         if name not in texts and key and getattr(getattr(profile.kernels, what), key) is None:
             continue

@@ -18,6 +18,7 @@ from simcoll.nccl import selection, tuner
 from simcoll.nccl.call import OURS
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.constants import COLLECTIVES, PROTOCOLS, Protocol
+from simcoll.nccl.transport import staged
 from simcoll.profile import LinkScale, load_profile
 from simcoll.scenario import Scenario
 from simcoll.systems import Override, TopologySpec, build, load_system, shipped_systems
@@ -76,7 +77,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         single += _network(system)
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
-    if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and system.nccl.p2p_level != "LOC":
+    if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
         text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
     return [*([one] for one in single), *several]
@@ -198,6 +199,14 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
         return scenario.model_copy(update={**update, "topology": spec})
 
     yield Hypothesis("pcie", f"PCIe in place of NVLink, as on {like.name}", scenario=swapped)
+
+
+def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
+    """Whether some GPUs talk directly: those behind one PCIe switch, or all of a small call."""
+    asked = {(scenario.topology.nodes or 1, scenario.ranks) for scenario in scenarios}
+    found = [communicator(system, *them) for them in asked]
+    by_switch = "pcie_switch" in system.devices
+    return any(not staged(comm) or (by_switch and comm.p2p_level not in ("LOC", "NVL")) for comm in found)
 
 
 def _without_p2p(scenario: Scenario) -> Scenario:

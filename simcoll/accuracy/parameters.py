@@ -27,20 +27,24 @@ LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
+OF_CALLS: Final = ("grid", "spread")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "host", "host_reach"),
-    "Simple": ("start", "hop", "slice", "own", "net", "net_tree", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "host", "host_reach"),
     "NVLS": ("start", "hop", "reach", "net"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {
     "grid": "launch",
+    "spread": "own",
     "hop": "launch",
     "net": "launch",
     "net_tree": "launch",
     "slice": "launch",
     "start": "launch",
+    "load": "own",
+    "store": "own",
     "each": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
@@ -50,7 +54,6 @@ _AS: Final = {
     "host_reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
-USUAL_REACH: Final = 0.8  # where a fit of a share begins that the profile leaves to NCCL's figures
 MOST_OWN: Final = 4.0  # as `Block` has it
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one that ran
 
@@ -102,7 +105,7 @@ class Setting:
 
 def of_kernels(name: str) -> bool:
     """Whether a parameter is one of NCCL's kernels."""
-    return name == "grid" or name.partition(".")[0] in OF_BLOCKS
+    return name in OF_CALLS or name.partition(".")[0] in OF_BLOCKS
 
 
 def _family(name: str) -> str:
@@ -129,8 +132,6 @@ def _of_kernels(name: str, kernels: Kernels) -> float:
     value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
     if value is None and key == "net_tree":
         return _of_kernels(f"{what}.net", kernels)
-    if value is None:
-        return 1 / USUAL_REACH
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
     return above / value if above and value else float(value)
 
@@ -162,21 +163,15 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     if kernels:
         through = "pcie" in kinds  # then some may go through the host's memory
         blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_reach")]
-        return [*(f"efficiency.{kind}" for kind in kinds), "launch", "grid", *blocks]
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *blocks]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 
 
 def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """The parameters that a user names; `efficiency` and `latency` alone are of every kind. Raises InputError."""
-    known = [
-        *DURATIONS,
-        *PER_BYTE,
-        *LAUNCHES,
-        "grid",
-        *BLOCKS,
-        *(f"{what}.{kind}" for what in OF_LINKS for kind in kinds),
-    ]
+    of_links = (f"{what}.{kind}" for what in OF_LINKS for kind in kinds)
+    known = [*DURATIONS, *PER_BYTE, *LAUNCHES, *OF_CALLS, *BLOCKS, *of_links]
     found: list[str] = []
     for name in names:
         these = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]

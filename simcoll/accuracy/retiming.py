@@ -89,7 +89,7 @@ class _Run:
     def __init__(self, prediction: Prediction, launch: Launch):
         self.prediction, self.graph = prediction, launch.graph
         topology, scenario = prediction.topology, prediction.scenario
-        nodes = [topology.node_of(place) for place in placed(scenario, topology)]
+        nodes = [topology.node_of(place) for place in placed(scenario, topology)] if launch.paced else []
         self.processes = processes(launch, scenario.collective, nodes, scenario.root)
         kinds = [link.kind for *_, link in topology.graph.edges.data("link")]
         carried = np.flatnonzero(prediction.totals.carried).tolist()

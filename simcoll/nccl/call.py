@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Final, Literal
 
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S
 from simcoll.nccl import kernels, messages, tuner
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, NcclConstants, Protocol, RcclConstants
+from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, Protocol
 from simcoll.nccl.costs import Block, Kernels, Kind
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.selection import Selection
@@ -39,8 +40,8 @@ OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
     ("p2p", "send_recv"): "ring",
 }
 SLICE: Final = 32 << 10  # bytes, the least in Simple
-LL_SLICE: Final = 256  # bytes of a warp, which hands on by itself what it reads from the memory of a host
-LL_SLICES: Final = 8
+LL_SLICE: Final = 64  # bytes, below which lines are not told apart: eight of them
+LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
@@ -48,6 +49,10 @@ MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where i
 NVLS_CHUNK: Final = 128 << 10
 HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
 NVLS_TREE_LOOPS: Final = 2  # on their way at once, each part of a loop on a channel of its own
+# What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
+# reduces; sends, reduces, copies and sends, receives.
+_ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
+SPREAD: Final = 1 << 20  # bytes of which `Kernels.spread` tells
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
@@ -66,7 +71,6 @@ class Call:
     itemsize: int
     channels: int
     threads: int
-    usual_reach: float = 1.0
     nics: float = 1.0
     in_place: bool = False
     parts: messages.Parts | None = None
@@ -122,7 +126,7 @@ class Call:
     @property
     def slices(self) -> int:
         """Parts of a ring's chunk that are told to the next rank one by one."""
-        if self.schedule == "ring" and self.kind == "LL" and self.staged:
+        if self.schedule == "ring" and self._lines:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
@@ -156,6 +160,11 @@ class Call:
             return self.chunk
         parts = 2 if self.schedule == "chain_tree" else 1
         return min(self.chunk, max(self._moved, self.share // (parts * MOST_PIECES)))
+
+    @property
+    def _lines(self) -> bool:
+        """Whether it is LL over PCIe, whose links are slow enough to limit it: there lines are handed on one by one."""
+        return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
     def _moved(self) -> int:
@@ -199,10 +208,32 @@ class Call:
             out = _service(self.parts.last, block.first)
             return launch + wide + block.each * (self.parts.blocks - 1) + block.start + out
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
+        return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
+
+    def _own(self, block: Block) -> float:
+        """What a rank does by itself, in steps."""
+        if self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce"):
+            return 0.0
+        own = block.own
+        if self.kind == "Simple":
+            loads, stores, sent = _ENDS[self.collective]
+            own = loads * block.load + stores * block.store - sent
         saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
-        none = self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce")
-        own = 0.0 if none else max(0.0, block.own - saved)
-        return launch + wide + block.start + round(own * step)
+        return max(0.0, own - saved)
+
+    def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
+        """How much later the last block ends than blocks do on average, on links of which each has so many B/s.
+
+        What one moves takes now more, now less, where it waits for whole slices or chunks; what adds up grows with the
+        root of what was moved. The expected largest of several normal deviates is Blom's (Statistical Estimates and
+        Transformed Beta-Variables, 1958).
+        """
+        if self.kind not in ("Simple", "NVLS") or self.channels < 2:
+            return 0
+        steps = self.communicator.ring_steps(self.collective) / self.communicator.ranks  # type: ignore[arg-type]
+        moved = self.share * (steps if self.schedule == "ring" else 1.0)
+        last = NormalDist().inv_cdf((self.channels - 0.375) / (self.channels + 0.25))
+        return round(costs.spread * last * math.sqrt(moved * SPREAD) * PS_PER_S / bandwidth)
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
         """What a channel has of links within a node, of those to the `host` where data are staged there, or of those to
@@ -210,8 +241,7 @@ class Call:
 
         Where links are what limits it, what all channels reach is shared.
         """
-        reach = self.block(costs).reach
-        found = self.usual_reach if reach is None else reach
+        found = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
             return self.block(costs).host_reach * wire / (1 if self.kind == "P2P" else self.channels)
@@ -221,14 +251,20 @@ class Call:
             return wire * min(1.0, self.nics / self.channels)
         if self.collective == "send_recv":
             return 1.0
-        if self.schedule == "nvls" and self.collective == "all_reduce":  # each head's result goes there and back again
+        if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             found *= self.communicator.gpus / (self.communicator.gpus + 1)
-        return found if self.kind in ("LL", "P2P") else found * wire / self.channels
+        whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
+        return found if whole else found * wire / self.channels
 
-    def most(self, costs: Kernels) -> float:
-        """B/s of one channel through the host's memory: in LL threads read a line and wait until it is there."""
-        block, threads = self.block(costs), figures().protocols[self.protocol].moved_a_thread * self.threads
-        return threads * PS_PER_S / block.host if self.kind == "LL" and block.host else math.inf
+    def most(self, costs: Kernels, host: bool) -> float:
+        """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
+        wait until it is there."""
+        block = self.block(costs)
+        if not self._lines:
+            return math.inf
+        if host and block.host:
+            return self._moved * PS_PER_S / block.host
+        return block.rate or math.inf
 
     @property
     def rails(self) -> float:
@@ -263,7 +299,7 @@ class Call:
 
     def _handled(self, block: Block, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
-        if self.kind != "LL" or self.staged:
+        if self.kind != "LL" or self._lines:
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
         first = min(nbytes, at_once)
@@ -307,11 +343,4 @@ def call(
     if choice is None:
         raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here, or it is not modelled")
     found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
-    reach = _usual_reach(comm, table.constants) if choice.algorithm == "nvls" else 1.0
-    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads, reach)
-
-
-def _usual_reach(comm: Communicator, constants: NcclConstants | RcclConstants) -> float:
-    """The share of its links' bandwidth that NCCL's tuner gives NVLS, of which it does not count what results take."""
-    known = constants.nvls_efficiency if isinstance(constants, NcclConstants) else None
-    return (known.get(comm.generation) or 1.0 if known else 1.0) * (comm.gpus + 1) / comm.gpus
+    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)

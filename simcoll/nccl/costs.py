@@ -23,10 +23,10 @@ class Block(Model):
     how much longer that is between nodes; `net_tree`: for trees, where it differs. `slice`: what its sender is at each
     slice, beside moving it, in Simple. `first`: B/s at which its threads move their first line each; `rate`: B/s of all
     that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
-    hop; a block does one thing at a time. `saved`: so much less that is for all_gather in place, where it lies where it
-    belongs. `reach`: the share of its links' bandwidth that it reaches; by default what NCCL's tuner reckons with for
-    NVLS, and all of it else. `host`: how much longer a hop is through the host's memory; in LL every line of a thread
-    takes that long. `host_reach`: the share of the links' bandwidth that is reached there.
+    hop; a block does one thing at a time. In Simple that is told from what the block takes to `load` and to `store` its
+    data once, as shares of a step. `saved`: so much less that is for all_gather in place, where it lies where it
+    belongs. `reach`: the share of its links' bandwidth that it reaches. `host`: how much longer a hop is through
+    the host's memory; in LL every line of a thread takes that long. `host_reach`: the share that is reached there.
 
     Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
     receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
@@ -43,19 +43,23 @@ class Block(Model):
     both: Cap = 0
     each: Duration = 0
     own: Annotated[Share, Field(le=4)] = 0.0
+    load: Annotated[Share, Field(le=4)] = 0.0
+    store: Annotated[Share, Field(le=4)] = 0.0
     saved: Annotated[Share, Field(le=4)] = 0.0
-    reach: Annotated[Share, Field(gt=0)] | None = None
+    reach: Annotated[Share, Field(gt=0)] = 1.0
     host: Duration = 0
     host_reach: Annotated[Share, Field(gt=0)] = 1.0
 
 
 class Kernels(Model):
-    """What calls cost; `grid` is what a launch of very many blocks takes longer than that of one. `version` is the
-    release where a scenario does not say another."""
+    """What calls cost. `grid` is what a launch of very many blocks takes longer than that of one; `spread` the standard
+    deviation of what a block takes for 1 MiB, as a share of it: blocks share links unevenly, and a call ends with the
+    last of them. `version` is the release where a scenario does not say another."""
 
     library: Literal["nccl", "rccl"] = "nccl"
     version: str | None = None
     grid: Duration = 0
+    spread: Annotated[Share, Field(le=4)] = 0.0
     LL: Block = Block()
     LL128: Block = Block()
     Simple: Block = Block()

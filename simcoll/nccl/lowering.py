@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A call on the ranks of a point, on links as rated. `inner` are the kinds of links between ranks of a node, `path`
-    the links of a message, `host` those to hosts whose memory it goes through, `nodes` the ranks of each."""
+    what messages between neighbours go over, on a node where they can, `host` those links to hosts whose memory it goes
+    through, `nodes` the ranks of each."""
 
     call: Call
     scenario: Scenario
@@ -49,7 +51,14 @@ class Lowered:
 
     def launch_ps(self, costs: Kernels, launch: int, links: Mapping[str, LinkScale]) -> int:
         """What the call takes beside what engines run."""
-        return self.call.launch_ps(costs, launch, min(map(self.bandwidths(links, costs).__getitem__, self.path)))
+        return self.call.launch_ps(costs, launch, self._slowest(costs, links))
+
+    def spread_ps(self, costs: Kernels, links: Mapping[str, LinkScale]) -> int:
+        """How much of that is because channels do not end together."""
+        return self.call.spread_ps(costs, self._slowest(costs, links))
+
+    def _slowest(self, costs: Kernels, links: Mapping[str, LinkScale]) -> int:
+        return min(map(self.bandwidths(links, costs).__getitem__, self.path))
 
     def point(self, costs: Kernels) -> Scenario:
         """What engines run: the scenario of one channel."""
@@ -64,8 +73,8 @@ class Lowered:
         for number, (*_, link) in enumerate(self.rated.graph.edges.data("link")):
             served = links.get(link.kind, LinkScale()).efficiency
             share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
-            rate = link.bandwidth * (served * share)
-            found.append(max(1, round(min(rate, self.call.most(costs)) if number in self.host else rate)))
+            most = self.call.most(costs, number in self.host) if link.kind in self.inner else math.inf
+            found.append(max(1, round(min(link.bandwidth * (served * share), most))))
         return found
 
     def latencies(self, costs: Kernels) -> list[int]:
@@ -123,14 +132,14 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     if through:
         rated = _MESHES.get((rated, found.communicator.p2p_level), lambda: by_host(rated, found.communicator))
     host = host_links(rated, found.communicator) if through else frozenset[int]()
-    ways = [rated.route(places[u], places[v]) for u, v in itertools.pairwise(nodes[0])]
-    path = next((way for way in ways if host.intersection(way)), rated.route(places[0], places[1]))
+    beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
+    path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     edges = [link for *_, link in rated.graph.edges.data("link")]
-    inner = {edges[number].kind for way in ways for number in way}
+    inner = {edges[number].kind for number in path} if beside else set[str]()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
     nics = ring.channels * ring.inter / nic if nic else 1.0
     made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place), staged=through)
-    return Lowered(made, scenario, rated, frozenset(inner), path, host, nodes)
+    return Lowered(made, scenario, rated, frozenset(inner), tuple(path), host, nodes)
 
 
 def _between(rated: Topology, places: Sequence[str]) -> int:
