@@ -70,12 +70,14 @@ class Gpu(Model):
 
 
 class Nic(Model):
-    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches."""
+    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` tells what
+    hops of the library's calls cost between nodes, where the profile of the calls does not."""
 
     model: str = ""
     rate: Bandwidth
     latency: Duration
     trunk_latency: Duration
+    profile: str = "infiniband"
 
 
 class Device(Model):

@@ -115,6 +115,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
         return _called(scenario, profile, profile.kernels, topology)
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none")
+    if scenario.p2p_level:
+        raise RefusedError("p2p_level needs a profile with kernels; take one, or leave it out")
     if scenario.algorithm in ("auto", "best"):
         if scenario.striking:  # chosen by who does not know of them
             chosen = _fastest(scenario.model_copy(update={"faults": ()}), topology).algorithm
@@ -156,7 +158,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         return _first([scenario.model_copy(update=pair) for pair in named], topology)
     places = placed(scenario, rated)
     lowered = lower(scenario, costs, rated, places)
-    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.channels
+    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
     totals = dataclasses.replace(
         one.totals,
         carried=one.totals.carried * many,

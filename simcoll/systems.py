@@ -42,7 +42,7 @@ from simcoll.topology import Link, Topology
 
 def shipped_systems() -> dict[str, Path]:
     """Name and file of every shipped system, sorted."""
-    return {path.stem: path for path in sorted(config.shipped("topologies").glob("*.yaml"))}
+    return dict(sorted((path.stem, path) for path in config.shipped("topologies").glob("*.yaml")))
 
 
 # --- what a scenario says ---

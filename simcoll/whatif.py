@@ -158,18 +158,19 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
     """A call of NCCL with kernels that cost less."""
     assert ran.lowered
     profile, kind, lowered = load_profile(ran.scenario.profile), ran.lowered.call.kind, ran.lowered
+    costs = lowered.costs(costs)
     launch = profile.launch_ps(ran.scenario.launch)
 
     def costing(launch: int, its: Kernels) -> int:
         one = predict(lowered.point(its), lowered.topology(profile.links, its))
         return max(one.time_ps + lowered.launch_ps(its, launch, profile.links), ran.host_ps)
 
-    def block(**changed: Any) -> Kernels:
+    def halved() -> Kernels:
         own: Block = getattr(costs, kind)
-        return costs.model_copy(update={kind: own.model_copy(update=changed)})
+        return costs.model_copy(update={"net": (costs.net or 0) // 2, kind: own.model_copy(update=_halved(own))})
 
     yield "launches take no time", lambda: costing(0, costs.model_copy(update={"grid": 0}))
-    yield f"hops of {kind} take half the time", lambda: costing(launch, block(**_halved(getattr(costs, kind))))
+    yield f"hops of {kind} take half the time", lambda: costing(launch, halved())
 
 
 def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
@@ -182,8 +183,8 @@ def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str,
 
 
 def _halved(block: Block) -> dict[str, int]:
-    trees = {} if block.net_tree is None else {"net_tree": block.net_tree // 2}
-    return {"hop": block.hop // 2, "net": block.net // 2, **trees}
+    hops = {name: getattr(block, name) for name in ("hop", "net", "net_tree")}
+    return {name: hop // 2 for name, hop in hops.items() if hop is not None}
 
 
 def _other_algorithms(

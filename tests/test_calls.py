@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from simcoll import config
 from simcoll.accuracy import rivals
+from simcoll.accuracy.calibrate import calibrate
 from simcoll.accuracy.parameters import BLOCKS, OF_CALLS, Setting, cost
 from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.retiming import Question
@@ -32,7 +33,7 @@ from simcoll.nccl.constants import Protocol, read
 from simcoll.nccl.kernels import launch
 from simcoll.nccl.protocols import chunk_bytes
 from simcoll.prediction import Prediction, predict, row
-from simcoll.profile import parse_profile
+from simcoll.profile import load_profile, parse_profile
 from simcoll.scenario import Point, load
 from simcoll.systems import load_system, shipped_systems
 
@@ -45,11 +46,28 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
         "first": 12 * 10**9,
         "rate": 6 * 10**9,
         "own": 0.5,
+        "net_rate": 10**9,
         "host": 1_250_000,
         "host_reach": 0.5,
     },
-    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "host": 1_300_000, "host_reach": 0.4},
-    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "load": 0.2, "store": 0.5},
+    "LL128": {
+        "start": 200_000,
+        "hop": 1_900_000,
+        "net": 2_200_000,
+        "own": 0.25,
+        "net_rate": 20 * 10**9,
+        "host": 1_300_000,
+        "host_reach": 0.4,
+    },
+    "Simple": {
+        "start": 1_800_000,
+        "hop": 3_400_000,
+        "slice": 900_000,
+        "net": 10_600_000,
+        "load": 0.2,
+        "store": 0.5,
+        "net_rate": 30 * 10**9,
+    },
     "NVLS": {"start": 2_000_000, "hop": 6_000_000, "reach": 0.8},
     "P2P": {
         "start": 8_400_000,
@@ -71,7 +89,9 @@ THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
 
 def spelt(key: str, value: float) -> Any:
     """A cost as a profile has it."""
-    return f"{value} B/s" if key in ("first", "rate", "both") else value if key in PLAIN else f"{value} ps"
+    if key in ("first", "rate", "both", "net_rate"):
+        return f"{value} B/s" if value else "none"
+    return value if key in PLAIN else f"{value} ps"
 
 
 def text(
@@ -80,7 +100,7 @@ def text(
     """A profile with these costs."""
     told = {kind: {key: spelt(key, value) for key, value in its.items()} for kind, its in blocks.items()}
     links = {kind: {"efficiency": KEPT} for kind in ("nvlink", "pcie")}
-    kernels = {"library": "nccl", "grid": f"{grid} ps", "spread": spread, **told}
+    kernels = {"library": "nccl", "grid": f"{grid} ps", "spread": spread, "net": "0 ps", **told}
     return config.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
 
 
@@ -349,7 +369,7 @@ def test_hops_between_nodes(
     """Of the steps of a ring one a node and round leaves the node; `net` is added to those, half at each end."""
     how = {"nodes": nodes, "algorithm": "ring", "protocol": protocol}
     with_it, without = (
-        call(system, around[0], nbytes, changed(protocol, net=cost), **how).time_ps for cost in (net, 0)
+        call(system, around[0], nbytes, changed(protocol, net=cost, net_rate=0), **how).time_ps for cost in (net, 0)
     )
     assert with_it - without == nodes * around[1] * 2 * (max(1, net // 2) - 1)
 
@@ -377,7 +397,8 @@ def test_hops_of_a_tree(protocol: Protocol) -> None:
     extra = []
     for nodes in (2, 3, 4, 8):
         how = {"nodes": nodes, "algorithm": "chain_tree", "protocol": protocol}
-        slow, fast = (call("hgx-h100", "all_reduce", 4096, changed(protocol, net=net), **how) for net in (10**8, 0))
+        laws = (changed(protocol, net=net, net_rate=0) for net in (10**8, 0))
+        slow, fast = (call("hgx-h100", "all_reduce", 4096, law, **how) for law in laws)
         extra.append((slow.time_ps - fast.time_ps) / (2 * (10**8 // 2 - 1)))
     assert extra[0] == 2
     assert all(round(a) <= round(b) for a, b in itertools.pairwise(extra))
@@ -390,7 +411,8 @@ def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> Non
     names = {"all_reduce": ("ring", "chain_tree"), "broadcast": ("chain",), "reduce": ("chain",)}
     for algorithm in names.get(collective, ("ring",)):
         how = {"algorithm": algorithm, "protocol": protocol}
-        times = [call("hgx-h100", collective, 8192, nodes=nodes, **how).time_ps for nodes in (1, 2, 3, 4, 6, 8)]
+        law = changed(protocol, net_rate=0)  # of more ranks messages are smaller
+        times = [call("hgx-h100", collective, 8192, law, nodes=nodes, **how).time_ps for nodes in (1, 2, 3, 4, 6, 8)]
         assert times == sorted(times), algorithm
 
 
@@ -527,7 +549,7 @@ def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, a
         said, wanted = getattr(found.totals, name), getattr(plain.totals, name)
         assert wanted <= said <= wanted * rounded * 1.001, name
     assert found.totals.carried.sum() == found.totals.wire_bytes
-    once = plain.totals.messages * its.channels * its.slices
+    once = plain.totals.messages * its.alike * its.slices
     assert found.totals.messages % once == 0
     loops = found.totals.messages // once
     chunks = its.share / (its.handed or its.share) / (plain.source.n_chunks * its.slices)
@@ -782,3 +804,65 @@ def test_tables_of_others_are_validated(folder: Path) -> None:
     for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
         assert title in report
     assert all(name in report for name in rivals.RIVALS)
+
+
+# --- several nodes ---
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol) -> None:
+    """`net` of the kernels is as much longer a hop as `net` of the blocks."""
+    how = {"nodes": 2, "algorithm": algorithm, "protocol": protocol}
+    own = changed(protocol, net=5_000_000)
+    apart = changed(protocol, net=2_000_000).replace("net: 0 ps", "net: 3000000 ps", 1)
+    times = [call("hgx-h100", "all_reduce", 1 << 16, law, **how).time_ps for law in (own, apart)]
+    assert times[0] == times[1]
+
+
+def test_a_message_is_brought_to_the_nic() -> None:
+    """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over `net_rate`
+    longer, all of a channel's share where that is one chunk."""
+    how = {"nodes": 2, "algorithm": "chain_tree", "protocol": "LL"}
+    slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
+    assert fast.lowered is not None and fast.lowered.call.message == 2048
+    assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
+
+
+def test_nics_say_what_the_profile_leaves_open() -> None:
+    """What a profile says of hops between nodes holds; what it leaves open is as the profile of the system's NICs has
+    it, and nothing else of that counts."""
+    its = {kind: {key: cost for key, cost in costs.items() if "net" not in key} for kind, costs in BLOCK.items()}
+    laws = {
+        "open": text(its).replace("  net: 0 ps\n", "", 1),
+        "told": text({**its, "LL": {**its["LL"], "net": 9_000_000}}),
+    }
+    found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
+    network = load_profile("infiniband").kernels
+    assert network is not None
+    for name, law in laws.items():
+        lowered, own = found[name].lowered, parse_profile(law, f"{name}.yaml").kernels
+        assert lowered is not None and own is not None
+        costs = lowered.costs(own)
+        assert (costs.LL.hop, costs.LL.rate) == (own.LL.hop, own.LL.rate)
+        assert costs.Simple.net == network.Simple.net
+        if name == "open":
+            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (network.net, network.LL.net, network.LL.net_tree)
+        else:
+            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (0, 9_000_000, None)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_fit_to_one_node_leaves_nics_open(nodes: int, tmp_path: Path) -> None:
+    """A profile that was fitted to rows of one node says nothing of hops between nodes, one of several nodes all."""
+    rows = ["library,collective,ranks,nodes,dtype,size_bytes,time_us"]
+    for k in range(8, 24, 2):
+        time = call("hgx-h100", "all_gather", 1 << k, nodes=nodes, ranks=8 * nodes).time_ps / 1e6
+        rows.append(f"nccl,all_gather,{8 * nodes},{nodes},float32,{1 << k},{time}")
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows) + "\n")
+    found = calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"])
+    kernels = parse_profile(found.text, "found.yaml").kernels
+    assert kernels is not None
+    said = [kernels.net, *(getattr(kernels, kind).net for kind in BLOCK)]
+    assert all((cost is None) == (nodes == 1) for cost in said)

@@ -593,3 +593,11 @@ def test_a_communicator_counts() -> None:
     comm = Communicator(12, 3, "nccl", 89, "intel", 0, graphs)
     assert comm.gpus == 4 and comm.generation == "ampere"
     assert [comm.ring_steps(c) for c in ("all_reduce", "all_gather", "broadcast")] == [22, 11, 12]
+
+
+def test_ll128_over_c2c_came_with_2_27() -> None:
+    """Before 2.27 the way of a GPU to a NIC over C2C counted as one over the host bridge, too long for LL128; within a
+    node LL128 was there."""
+    for nodes, version, there in ((1, "2.23", True), (2, "2.23", False), (2, "2.26", False), (2, "2.27", True)):
+        entries = tuner.table(communicator(load_system("gh200-4"), nodes, 4 * nodes), version).entries
+        assert (("all_reduce", "ring", "LL128") in entries) == there

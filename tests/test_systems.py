@@ -20,6 +20,8 @@ COUNTS = {
     "dgx1-v100": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
     "dgx-a100": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
     "hgx-a100-4": {"gpu": 4, "pcie_switch": 4, "cpu": 1, "nic": 4},
+    "hgx-a100-4-slingshot": {"gpu": 4, "cpu": 1, "nic": 2},
+    "hgx-h100-efa": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
     "gh200-4": {"gpu": 4, "cpu": 4, "nic": 4},
     "hgx-h100": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
     "hgx-h200": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},

@@ -72,7 +72,8 @@ def calibrate(
     some, more = samples.samples(rows, asking)
     chosen, how = samples.split(some, _listed(fit))
     params, start, file = _begin(asking, some.rows[0])
-    began = Beginning(name, params, start, topology, sources, how, [*where, *ways], file)
+    about = [*where, *ways]
+    began = Beginning(name, params, start, topology, sources, how, about, file, asking.network)
     if of_launches and not (free := some.launches):
         raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
     return fitted(some, chosen, began, free=free, seed=seed, notes=[*notes, *more])
@@ -81,7 +82,7 @@ def calibrate(
 @dataclass(frozen=True)
 class Beginning:
     """What a profile is made of besides what is found: what the fit begins with, and where rows came from. `file` is
-    what the file of the profile says."""
+    what the file of the profile says, `network` what NICs cost where `profile` does not say it."""
 
     name: str
     params: Params
@@ -91,6 +92,16 @@ class Beginning:
     split: str
     where: Sequence[str] = ()
     file: Document = dataclasses.field(default_factory=dict)
+    network: Profile | None = None
+
+    @property
+    def whole(self) -> Profile:
+        """The profile with what NICs cost."""
+        if self.network is None or self.network.kernels is None or self.profile.kernels is None:
+            return self.profile
+        kernels = self.profile.kernels.over(self.network.kernels)
+        links = {**self.network.links, **self.profile.links}
+        return self.profile.model_copy(update={"kernels": kernels, "links": links})
 
     def about(self, seed: int) -> Document:
         """What the profile says of how it was found."""
@@ -119,7 +130,7 @@ def fitted(
     fitting.need_scipy()
     odd = np.array(quality.suspicious(some.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
-    found = estimate(some.of(used), begin.profile, begin.params, free, seed)
+    found = estimate(some.of(used), begin.whole, begin.params, free, seed)
     left = int((chosen & ~used).sum())
     notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
     lone = ["no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit"] * bool(
@@ -194,14 +205,16 @@ def _head(some: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     """All of a profile but how it was found."""
     harness, topology = some.rows[0].harness, begin.topology
     model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
-    links = {kind: scale.model_dump() for kind, scale in begin.profile.links.items()}
+    several = any((row.nodes or 1) > 1 for row in some.rows)  # of one node none tells what NICs cost
+    start = begin.whole if several else begin.profile
+    links = {kind: scale.model_dump() for kind, scale in start.links.items()}
     shares = {kind: {what: f"{100 * value:.6g} %" for what, value in its.items()} for kind, its in links.items()}
-    blocks = _blocks(begin.profile, texts)
+    blocks = _blocks(start, texts)
     for name, text in texts.items():
         what, _, kind = name.partition(".")
         if kind and not (parameters.of_kernels(name) or name in parameters.LAUNCHES):
             shares.setdefault(kind, {})[what] = text
-    launch = texts.get("launch", parameters.text("launch", begin.profile.launch))
+    launch = texts.get("launch", parameters.text("launch", start.launch))
     return {
         "name": begin.name,
         "description": f"fitted to {len(some)} rows of the harness {harness} on {Path(topology).stem}",
@@ -240,7 +253,8 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
     for name in (*parameters.OF_CALLS, *parameters.BLOCKS):
         what, _, key = name.partition(".")
-        if name not in texts and key and getattr(getattr(profile.kernels, what), key) is None:
+        said = getattr(profile.kernels, what)
+        if name not in texts and (getattr(said, key) if key else said) is None:
             continue
         text = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
         if key:

@@ -27,12 +27,12 @@ LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
-OF_CALLS: Final = ("grid", "spread")  # of kernels, whatever their blocks
+OF_CALLS: Final = ("grid", "spread", "net")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
-    "LL128": ("hop", "reach", "net", "net_tree", "host", "host_reach"),
-    "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "host", "host_reach"),
-    "NVLS": ("start", "hop", "reach", "net"),
+    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "NVLS": ("start", "hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {
@@ -48,6 +48,7 @@ _AS: Final = {
     "each": "launch",
     "first": "channel_bandwidth",
     "rate": "channel_bandwidth",
+    "net_rate": "channel_bandwidth",
     "both": "channel_bandwidth",
     "reach": "efficiency",
     "host": "launch",
@@ -132,6 +133,8 @@ def _of_kernels(name: str, kernels: Kernels) -> float:
     value = getattr(getattr(kernels, what), key) if key else getattr(kernels, what)
     if value is None and key == "net_tree":
         return _of_kernels(f"{what}.net", kernels)
+    if value is None:  # what hops between nodes take, where nothing says it
+        return 0.0
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
     return above / value if above and value else float(value)
 

@@ -15,6 +15,7 @@ from simcoll.formats.measured import WORKLOAD, Row
 from simcoll.launches import Launch
 from simcoll.nccl.call import OURS
 from simcoll.nccl.constants import Protocol, nearest
+from simcoll.nccl.lowering import network_of
 from simcoll.profile import load_profile
 from simcoll.promises import OPERATORS
 from simcoll.scenario import Point
@@ -69,6 +70,7 @@ class Asking:
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
         self.profile = _profile(spec)
+        self.network = network_of(spec.system) if spec.system else None
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
 
     def points(self, row: Row) -> list[Point]:

@@ -26,6 +26,7 @@ from simcoll.accuracy.studies import Study, Used
 from simcoll.errors import InputError
 from simcoll.executors.dist.support import Backend
 from simcoll.formats.measured import Row, find_measured, parse_measured
+from simcoll.nccl.lowering import network_of
 from simcoll.profile import Source, load_profile
 from simcoll.real import lab, measure, namespaces, probes
 from simcoll.real.launch import Launcher
@@ -274,6 +275,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in told)),
         sources=[m.source for m, _ in told],
         split="; ".join(f"{m.used.name}: {_said(m.used)}" for m, _ in told),
+        network=network_of(told[0][0].used.system),
     )
     chosen = np.concatenate([chosen for _, chosen in told])
     return calibrate.fitted(some, chosen, begin, free=study.free, notes=notes)

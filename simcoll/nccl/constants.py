@@ -105,6 +105,7 @@ class NcclConstants(Constants):
     library: Literal["nccl"]
     ceilings_GBps: Ceilings  # noqa: N815
     shares: Shares
+    knows_p2c: bool
     nvls_efficiency: Mapping[Generation, float]
     nvls_share: Share | None
     correction: Mapping[Protocol, tuple[float, ...]]

@@ -6,7 +6,7 @@ time of the block. In LL128 and Simple the block keeps the link busy, and the li
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -15,12 +15,16 @@ from simcoll.quantities import Cap, Duration, Share
 
 Kind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 
+BETWEEN_NODES: Final = ("net", "net_tree", "net_rate")
+
 
 class Block(Model):
     """A thread block of a protocol.
 
     `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on; `net`:
-    how much longer that is between nodes; `net_tree`: for trees, where it differs. `slice`: what its sender is at each
+    how much longer that is between nodes; `net_tree`: for trees, where it differs; `net_rate`: B/s at which a message
+    is brought to the NIC, which sends it when all of it is there (`none`: at once); what is not said of these is as
+    the NICs have it. `slice`: what its sender is at each
     slice, beside moving it, in Simple. `first`: B/s at which its threads move their first line each; `rate`: B/s of all
     that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
     hop; a block does one thing at a time. In Simple that is told from what the block takes to `load` and to `store` its
@@ -35,8 +39,9 @@ class Block(Model):
 
     start: Duration = 0
     hop: Duration = 0
-    net: Duration = 0
+    net: Duration | None = None
     net_tree: Duration | None = None
+    net_rate: Cap | None = None
     slice: Duration = 0
     first: Cap = 0
     rate: Cap = 0
@@ -54,14 +59,30 @@ class Block(Model):
 class Kernels(Model):
     """What calls cost. `grid` is what a launch of very many blocks takes longer than that of one; `spread` the standard
     deviation of what a block takes for 1 MiB, as a share of it: blocks share links unevenly, and a call ends with the
-    last of them. `version` is the release where a scenario does not say another."""
+    last of them; `net` how much longer a hop between nodes is with these NICs, whatever the protocol, besides the `net`
+    of its blocks. `version` is the release where a scenario does not say another."""
 
     library: Literal["nccl", "rccl"] = "nccl"
     version: str | None = None
     grid: Duration = 0
+    net: Duration | None = None
     spread: Annotated[Share, Field(le=4)] = 0.0
     LL: Block = Block()
     LL128: Block = Block()
     Simple: Block = Block()
     NVLS: Block = Block()
     P2P: Block = Block()
+
+    def over(self, network: Kernels) -> Kernels:
+        """With what `network` says of hops between nodes, where these do not."""
+        blocks: dict[str, Any] = {"net": network.net if self.net is None else self.net}
+        for kind in KINDS:
+            own, its = getattr(self, kind), getattr(network, kind)
+            said = {name: getattr(its, name) for name in BETWEEN_NODES if getattr(own, name) is None}
+            if own.net is not None:  # trees' hops are those of rings, unless they say so
+                said.pop("net_tree", None)
+            blocks[kind] = own.model_copy(update=said)
+        return self.model_copy(update=blocks)
+
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

@@ -20,7 +20,7 @@ from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.mesh import gathered
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
-from simcoll.profile import LinkScale, ModelSpec
+from simcoll.profile import LinkScale, ModelSpec, Profile, load_profile
 from simcoll.recent import Recent
 from simcoll.scenario import Scenario
 from simcoll.systems import load_system
@@ -28,6 +28,7 @@ from simcoll.topology import Link, Topology
 
 _MESHES: Final[Recent[Topology]] = Recent(2_000_000, lambda found: len(found.kinds) + len(found.links))
 _COMMUNICATORS: Final[Recent[Communicator]] = Recent(64, lambda found: 1)
+CABLE: Final = "cable"  # the kind of links to NICs
 PLAIN: Final = "ideal"  # the profile under which what is lowered runs
 
 
@@ -44,6 +45,11 @@ class Lowered:
     path: tuple[int, ...]
     host: frozenset[int]
     nodes: tuple[tuple[int, ...], ...]
+    network: Profile
+
+    def costs(self, costs: Kernels) -> Kernels:
+        """With what NICs cost where the profile does not say it."""
+        return costs.over(self.network.kernels) if self.network.kernels else costs
 
     def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines."""
@@ -64,14 +70,14 @@ class Lowered:
         """What engines run: the scenario of one channel."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         changed = {"algorithm": self.call.schedule + self.call.options, "protocol": "none", "size": self.call.share}
-        plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
+        plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "p2p_level": None, "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
     def bandwidths(self, links: Mapping[str, LinkScale], costs: Kernels) -> list[int]:
         """What a channel has of each link, in B/s."""
         found = []
         for number, (*_, link) in enumerate(self.rated.graph.edges.data("link")):
-            served = links.get(link.kind, LinkScale()).efficiency
+            served = links.get(link.kind, self.network.links.get(link.kind, LinkScale())).efficiency
             share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
             most = self.call.most(costs, number in self.host) if link.kind in self.inner else math.inf
             found.append(max(1, round(min(link.bandwidth * (served * share), most))))
@@ -81,7 +87,7 @@ class Lowered:
         """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
         longer there, one to a host what a hop takes longer through its memory. Other links take nothing: a hop is time
         of the block that takes part in it."""
-        kinds, net = self.rated.kinds, self.call.net_ps(costs)
+        kinds, net = self.rated.kinds, self.call.net_ps(self.costs(costs))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.block(costs).hop
         first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
         found = [
@@ -137,9 +143,19 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     edges = [link for *_, link in rated.graph.edges.data("link")]
     inner = {edges[number].kind for number in path} if beside else set[str]()
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
-    nics = ring.channels * ring.inter / nic if nic else 1.0
+    nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
     made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place), staged=through)
-    return Lowered(made, scenario, rated, frozenset(inner), tuple(path), host, nodes)
+    return Lowered(made, scenario, rated, frozenset(inner), tuple(path), host, nodes, network_of(_system(scenario)))
+
+
+def network_of(system: str | None) -> Profile:
+    """What the profile of a system's NICs says of hops between nodes and of cables; nothing for one without NICs."""
+    nic = load_system(system).nic if system else None
+    if nic is None:
+        return Profile(name="none")
+    found = load_profile(nic.profile)
+    links = {kind: scale for kind, scale in found.links.items() if kind == CABLE}
+    return found.model_copy(update={"links": links})
 
 
 def _between(rated: Topology, places: Sequence[str]) -> int:
@@ -175,13 +191,17 @@ def _theirs(scenario: Scenario) -> Any:
     return names[scenario.algorithm]
 
 
+def _system(scenario: Scenario) -> str | None:
+    return scenario.topology.system or scenario.topology.file
+
+
 def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     nodes = Counter(rated.node_of(place) for place in places)
     if len(set(nodes.values())) > 1:
         raise RefusedError(
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known"
         )
-    name = scenario.topology.system or scenario.topology.file
+    name = _system(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     comm = _COMMUNICATORS.get(

@@ -76,7 +76,7 @@ def table(communicator: Communicator, version: str | None = None, selection: Sel
     """
     constants = read(communicator.library, version)
     entries: dict[tuple[Collective, Algorithm, Protocol], Entry] = {}
-    for collective, algorithm, protocol in _pairs(communicator, selection):
+    for collective, algorithm, protocol in _pairs(communicator, constants, selection):
         graph = communicator.graph(algorithm)
         if graph is None or algorithm not in constants.base_us:
             continue
@@ -121,7 +121,9 @@ def choose(table: Table, collective: Collective, nbytes: int) -> Choice | None:
 # --- what can be used ---
 
 
-def _pairs(comm: Communicator, selection: Selection) -> Iterator[tuple[Collective, Algorithm, Protocol]]:
+def _pairs(
+    comm: Communicator, constants: NcclConstants | RcclConstants, selection: Selection
+) -> Iterator[tuple[Collective, Algorithm, Protocol]]:
     """Everything that this communicator may use, in NCCL's order, whether there is a graph for it or not."""
     for collective in COLLECTIVES:
         for algorithm in ALGORITHMS:
@@ -129,7 +131,7 @@ def _pairs(comm: Communicator, selection: Selection) -> Iterator[tuple[Collectiv
                 for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
                     insisted = selection.insists(collective, protocol)
                     if selection.allows(collective, algorithm, protocol) and (
-                        protocol != "LL128" or insisted or _near_enough(comm, algorithm)
+                        protocol != "LL128" or insisted or _near_enough(comm, constants, algorithm)
                     ):
                         yield collective, algorithm, protocol
 
@@ -142,14 +144,16 @@ def _possible(comm: Communicator, collective: Collective, algorithm: Algorithm) 
     return algorithm != "pat" or comm.gpus == 1
 
 
-def _near_enough(comm: Communicator, algorithm: Algorithm) -> bool:
+def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, algorithm: Algorithm) -> bool:
     """LL128 relies on stores that arrive whole, and so on short paths."""
     graph = comm.graph(algorithm)
     farthest = PATHS.index("PXN" if comm.capability >= 90 else "PXB")
-    return graph is not None and (
-        comm.capability >= 70
-        and PATHS.index(graph.type_inter) <= farthest
-        and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
+    if graph is None:
+        return False
+    told = isinstance(constants, RcclConstants) or constants.knows_p2c
+    inter = "PHB" if graph.type_inter == "P2C" and not told else graph.type_inter
+    return (
+        comm.capability >= 70 and PATHS.index(inter) <= farthest and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
     )
 
 
