@@ -115,6 +115,8 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
         return _called(scenario, profile, profile.kernels, topology)
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none")
+    if scenario.p2p_level:
+        raise RefusedError("p2p_level needs a profile with kernels; take one, or leave it out")
     if scenario.algorithm in ("auto", "best"):
         if scenario.striking:  # chosen by who does not know of them
             chosen = _fastest(scenario.model_copy(update={"faults": ()}), topology).algorithm

@@ -19,7 +19,7 @@ from simcoll.accuracy.retiming import Question
 from simcoll.formats.measured import parse_measured
 from simcoll.launches import Launch, Process, processes
 from simcoll.prediction import Prediction, predict
-from simcoll.profile import parse_profile
+from simcoll.profile import load_profile, parse_profile
 from simcoll.results import read
 from simcoll.scenario import Point, load
 
@@ -407,3 +407,17 @@ def test_diagnose_knows_ways_of_launching(tmp_path: Path, way: list[str], family
     got = simcoll("diagnose", str(path), "--topology", "dgx-a100", "--set", f"profile={profile}", "--json")
     assert got.status == 1
     assert json.loads(got.out)["verdict"] == family
+
+
+@pytest.mark.parametrize(("name", "ways"), [("nccl-ampere", ["host"]), ("nccl-hopper", ["host", "graph"])])
+def test_shipped_profiles_know_ways_and_where_that_is_from(name: str, ways: list[str]) -> None:
+    """As the README says; each with its rows and errors, none of them by hand."""
+    profile = load_profile(name)
+    assert profile.knows(Launch(gpus_per_process="all")) is ("host" in ways)
+    assert profile.knows(Launch(graph=True)) is ("graph" in ways)
+    for way in ways:
+        known = getattr(profile, way).calibration
+        assert known is not None
+        assert any(text.startswith("launch.") for text in known.where)
+        assert all(source.rows for source in known.files)
+        assert set(known.errors) == {"fitted", "held_out"}

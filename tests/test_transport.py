@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from simcoll import config
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S, service_ps
-from simcoll.prediction import Prediction, predict
+from simcoll.nccl.transport import HALF
+from simcoll.prediction import Prediction, predict, row
 from simcoll.scenario import load
 
 LAUNCH, HOP, HOST, REACH = 5_000_000, 600_000, 1_250_000, 0.5
@@ -106,9 +109,58 @@ def test_without_p2p_a_switch_is_no_short_cut() -> None:
     assert found.lowered is not None
     topology = found.lowered.rated
     kinds = [topology.kinds[topology.links[link][1]] for link in topology.route(*topology.ranks[:2])]
-    assert kinds == ["pcie_switch", "cpu", "pcie_switch", "gpu"]
+    assert kinds == [HALF, "cpu", HALF, "gpu"]
     assert found.totals.wire_bytes == 2 * direct.totals.wire_bytes
     assert found.time_ps / direct.time_ps == pytest.approx(2, rel=0.02)
+
+
+NESTED = """
+name: nested
+gpu: {model: some, generation: ada, compute_capability: 89}
+cpu: {vendor: intel}
+devices: {gpu: 4, pcie_switch: 3, cpu: 1}
+links:
+  - bandwidth: 24 GB/s
+    latency: 0.25 us
+    kind: pcie
+    pairs: [[gpu0, pcie_switch0], [gpu1, pcie_switch0], [gpu2, pcie_switch1], [gpu3, pcie_switch1],
+            [pcie_switch0, pcie_switch2], [pcie_switch1, pcie_switch2], [pcie_switch2, cpu0]]
+nccl:
+  source: none
+  graphs: [{graph: ring, nodes: one, gpus: [2, 4], channels: 1, intra: 5, pattern: ring, type_intra: PXB},
+           {graph: tree, nodes: one, gpus: [2, 4], channels: 1, intra: 5, pattern: balanced_tree, type_intra: PXB}]
+"""
+
+
+def test_switches_behind_switches(tmp_path: Path) -> None:
+    """All ways lead to the host and back, through as many switches as there are between."""
+    path = tmp_path / "nested.yaml"
+    path.write_text(NESTED, encoding="utf-8")
+    found = call("l40s-pcie", 4096, 4, topology={"file": str(path)}, p2p_level="LOC").lowered
+    assert found is not None and found.call.staged
+    for src, dst in itertools.permutations(found.rated.ranks, 2):
+        ends = [found.rated.links[link][1] for link in found.rated.route(src, dst)]
+        assert [found.rated.kinds[end] for end in ends] == [HALF, HALF, "cpu", HALF, HALF, "gpu"]
+        assert ["up" in end for end in ends[:2]] == ["down" in end for end in ends[3:5]] == [True, True]
+
+
+def test_what_was_fitted_talked_directly() -> None:
+    """What two L40S of a switch take was measured; without P2P it was not."""
+    asked = {"topology": {"system": "l40s-pcie"}, "collective": "all_reduce", "ranks": 2, "size": "512 KiB",
+             "dtype": "float16", "algorithm": "auto", "profile": "nccl-pcie"}  # fmt: skip
+    found = []
+    for level in (None, "LOC"):
+        (point,) = load(
+            "quickstart", [f"{key}={json.dumps(value)}" for key, value in {**asked, "p2p_level": level}.items()]
+        )
+        found.append(row(predict(point))["confidence"])
+    assert found == ["calibrated", "extrapolated"]
+
+
+def test_p2p_level_needs_kernels() -> None:
+    """A profile that knows no kernels has nothing to say of it."""
+    with pytest.raises(RefusedError, match="needs a profile with kernels"):
+        call("l40s-pcie", 4096, 4, profile="ideal", protocol="none", p2p_level="LOC")
 
 
 def test_nvlink_without_p2p_is_refused() -> None:

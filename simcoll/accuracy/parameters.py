@@ -32,7 +32,7 @@ OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "net_rate", "host", "host_reach"),
-    "NVLS": ("hop", "reach", "net", "net_rate"),
+    "NVLS": ("start", "hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {

@@ -41,7 +41,8 @@ class Question:
     @property
     def topology(self) -> Topology:
         """The topology, its links as rated."""
-        return self.runs[0].prediction.topology
+        run = self.runs[0]
+        return run.lowered.rated if isinstance(run, _Call) else run.prediction.topology
 
     @property
     def kinds(self) -> list[str]:

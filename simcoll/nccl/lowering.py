@@ -70,7 +70,7 @@ class Lowered:
         """What engines run: the scenario of one channel."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         changed = {"algorithm": self.call.schedule + self.call.options, "protocol": "none", "size": self.call.share}
-        plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "launch": Launch()}
+        plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "p2p_level": None, "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
     def bandwidths(self, links: Mapping[str, LinkScale], costs: Kernels) -> list[int]:

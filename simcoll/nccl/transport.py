@@ -14,7 +14,7 @@ from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.graphs import PATHS
 from simcoll.topology import Topology
 
-SWITCH, HOST = "pcie_switch", "cpu"
+SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
 
 
 def staged(comm: Communicator) -> bool:
@@ -38,6 +38,8 @@ def by_host(topology: Topology, comm: Communicator) -> Topology:
         ends = [f"{end}.{half}" if topology.kinds[end] == SWITCH else end for end in (u, v)]
         for end, old in zip(ends, (u, v), strict=True):
             graph.add_node(end, **topology.graph.nodes[old])
+            if end != old:
+                graph.nodes[end]["kind"] = HALF
         graph.add_edge(*ends, link=topology.link(u, v))
     graph.remove_nodes_from(topology.of_kind(SWITCH))
     return Topology(graph, topology.name, topology.routing)
