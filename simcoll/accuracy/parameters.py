@@ -29,10 +29,10 @@ OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # what engines know of; the others are outside of their rules
 OF_CALLS: Final = ("grid", "spread", "net")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
-    "LL": ("hop", "first", "rate", "own", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "net_rate", "host", "host_reach"),
-    "NVLS": ("hop", "reach", "net", "net_rate"),
+    "NVLS": ("start", "hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {
@@ -56,6 +56,7 @@ _AS: Final = {
     "host_reach": "efficiency",
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; the topology is not that wrong
+SLOW: Final = 10**9  # B/s at which small messages may be brought to NICs
 MOST_OWN: Final = 4.0  # as `Block` has it
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # beyond, the schedule is not the one that ran
 
@@ -191,7 +192,8 @@ BLOCKS: Final = tuple(f"{kind}.{key}" for kind, keys in OF_BLOCKS.items() for ke
 
 def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
     """Between what costs lie. No duration is longer than the longest time, no byte slower than that for one byte; a
-    change counts when it is of the order of the shortest time, of the `fastest` link's B/s, or of 1."""
+    change counts when it is of the order of the shortest time, of the `fastest` link's B/s (to NICs: of SLOW), or of
+    1."""
     longest, shortest = float(measured_ps.max()), float(measured_ps.min())
     limits = {
         **dict.fromkeys(DURATIONS, (0.0, longest, shortest)),
@@ -199,7 +201,9 @@ def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
         **{what: (LEAST_COSTLY.get(what, 0.0), MOST_COSTLY[what], 1.0) for what in OF_LINKS},
         "own": (0.0, MOST_OWN, 1.0),
     }
-    return Bounds(*np.array([limits[_family(name)] for name in names]).reshape(-1, 3).T)
+    to_nics = (0.0, longest, PS_PER_S / SLOW)
+    found = [to_nics if name.endswith(".net_rate") else limits[_family(name)] for name in names]
+    return Bounds(*np.array(found).reshape(-1, 3).T)
 
 
 def text(name: str, cost: float) -> str:

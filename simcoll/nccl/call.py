@@ -47,6 +47,7 @@ CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
+HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
 NVLS_TREE_LOOPS: Final = 2  # on their way at once, each part of a loop on a channel of its own
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
@@ -191,7 +192,7 @@ class Call:
         if self.schedule == "nvls_tree":
             return {"channels": 2 * self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
         if self.kind == "NVLS":
-            return {"o_send": block.hop}
+            return {"o_send": block.hop * self.communicator.gpus // HEADS}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
@@ -267,6 +268,8 @@ class Call:
             return wire * min(1.0, self.nics / self.alike)
         if self.collective == "send_recv":
             return 1.0
+        if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
+            found *= self.communicator.gpus / (self.communicator.gpus + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
         return found if whole else found * wire / self.alike
 
