@@ -28,6 +28,7 @@ from simcoll.accuracy.samples import Samples
 from simcoll.errors import InputError
 from simcoll.formats.measured import Row
 from simcoll.model import Params
+from simcoll.nccl.costs import Block
 from simcoll.profile import Profile, Source, find_profile, load_profile, parse_profile, spelt
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
@@ -251,17 +252,18 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     if profile.kernels is None:
         return {}
     found: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
-    kept = [f"{kind}.{key}" for kind in parameters.OF_BLOCKS for key in getattr(profile.kernels, kind).told]
-    for name in dict.fromkeys((*parameters.OF_CALLS, *parameters.BLOCKS, *kept)):
-        what, _, key = name.partition(".")
-        said = getattr(profile.kernels, what)
-        if name not in texts and (getattr(said, key) if key else said) is None:
-            continue
-        text = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
-        if key:
-            found.setdefault(what, {})[key] = text
-        else:
-            found[what] = text
+
+    def written(name: str) -> str:
+        return texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
+
+    for name in parameters.OF_CALLS:
+        if name in texts or getattr(profile.kernels, name) is not None:
+            found[name] = written(name)
+    for kind in parameters.OF_BLOCKS:
+        keys = [
+            key for key in Block.model_fields if f"{kind}.{key}" in texts or key in getattr(profile.kernels, kind).told
+        ]
+        found[kind] = {key: written(f"{kind}.{key}") for key in keys}
     return found
 
 

@@ -23,14 +23,14 @@ class Block(Model):
 
     `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on; `net`:
     how much longer that is between nodes; `net_tree`: for trees, where it differs; `net_rate`: B/s at which a message
-    is brought to the NIC, which sends it when all of it is there (`none`: at once); what is not said of these is as
-    the NICs have it. `slice`: what its sender is at each
-    slice, beside moving it, in Simple. `first`: B/s at which its threads move their first line each; `rate`: B/s of all
-    that comes after. `own`: what a rank's own block takes, which is copied locally, as a share of a step without its
-    hop; a block does one thing at a time. In Simple that is told from what the block takes to `load` and to `store` its
-    data once, as shares of a step. `saved`: so much less that is for all_gather in place, where it lies where it
-    belongs. `reach`: the share of its links' bandwidth that it reaches. `host`: how much longer a hop is through
-    the host's memory; in LL every line of a thread takes that long. `host_reach`: the share that is reached there.
+    is brought to the NIC, which sends it when all of it is there (`none`: at once); what is not said of these is as the
+    NICs have it. `slice`: what its sender is at each slice, beside moving it, in Simple. `first`: B/s at which its
+    threads move their first line each; `rate`: B/s of all that comes after. `own`: what a rank's own block takes, which
+    is copied locally, as a share of a step without its hop; a block does one thing at a time. In Simple that is told
+    from what the block takes to `load` and to `store` its data once, as shares of a step. `saved`: so much less that is
+    for all_gather in place, where it lies where it belongs. `reach`: the share of its links' bandwidth that it reaches.
+    `host`: how much longer a hop is through the host's memory; in LL every line of a thread takes that long.
+    `host_reach`: the share that is reached there.
 
     Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
     receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
