@@ -64,8 +64,8 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
         "hop": 3_400_000,
         "slice": 900_000,
         "net": 10_600_000,
-        "load": 0.2,
-        "store": 0.5,
+        "turn": 0.7,
+        "load": 0.25,
         "net_rate": 30 * 10**9,
     },
     "NVLS": {"start": 2_000_000, "hop": 6_000_000, "reach": 0.8},
@@ -80,7 +80,7 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     },
 }
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
-PLAIN = ("own", "load", "store", "reach", "saved", "host_reach")  # shares
+PLAIN = ("own", "turn", "load", "reach", "saved", "host_reach")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
@@ -187,7 +187,7 @@ class Law:
         if not self.blocks or "own" in self.block:
             return float(self.block["own"]) if self.blocks else 0.0
         loads, stores, sent = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1)}.get(self.collective, (4, 4, 2))
-        return max(0.0, loads * self.block["load"] + stores * self.block["store"] - sent)
+        return max(0.0, self.block["turn"] * (loads * self.block["load"] + stores * (1 - self.block["load"])) - sent)
 
     @property
     def spread(self) -> int:
@@ -603,7 +603,7 @@ def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> N
 
 # --- what costs do ---
 
-OFTEN = ("hop", "net", "start", "own", "load", "store")
+OFTEN = ("hop", "net", "start", "own", "turn")
 DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
 EVERYWHERE = [
     ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),

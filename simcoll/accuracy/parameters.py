@@ -31,7 +31,7 @@ OF_CALLS: Final = ("grid", "spread", "net")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: which are told apart, earlier ones first
     "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
-    "Simple": ("start", "hop", "slice", "load", "store", "net", "net_tree", "net_rate", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "turn", "load", "net", "net_tree", "net_rate", "host", "host_reach"),
     "NVLS": ("start", "hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
@@ -43,8 +43,7 @@ _AS: Final = {
     "net_tree": "launch",
     "slice": "launch",
     "start": "launch",
-    "load": "own",
-    "store": "own",
+    "turn": "own",
     "saved": "own",
     "each": "launch",
     "first": "channel_bandwidth",
@@ -123,7 +122,7 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
     """Kernels with another cost of a parameter."""
     found = kernels or Kernels()
     family, (what, _, key) = _family(name), name.partition(".")
-    values = {"own": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
+    values = {"own": cost, "load": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
     value = values.get(family, _rate(cost))
     changed = {key: value} if key else {}
     update = {what: getattr(found, what).model_copy(update=changed)} if key else {name: value}
@@ -200,6 +199,7 @@ def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
         **dict.fromkeys(PER_BYTE, (0.0, longest, PS_PER_S / fastest)),
         **{what: (LEAST_COSTLY.get(what, 0.0), MOST_COSTLY[what], 1.0) for what in OF_LINKS},
         "own": (0.0, MOST_OWN, 1.0),
+        "load": (0.0, 1.0, 1.0),
     }
     to_nics = (0.0, longest, PS_PER_S / SLOW)
     found = [to_nics if name.endswith(".net_rate") else limits[_family(name)] for name in names]
@@ -215,7 +215,7 @@ def text(name: str, cost: float) -> str:
     what = _family(name)
     if what in DURATIONS:
         return f"{cost / 1e6:.6g} us"
-    if what in (*OF_LINKS, "own"):
+    if what in (*OF_LINKS, "own", "load"):
         return f"{100 * (1 / cost if what == 'efficiency' else cost):.6g} %"
     if not _rate(cost):
         return "none"

@@ -234,7 +234,7 @@ class Call:
         own = block.own
         if self.kind == "Simple":
             loads, stores, sent = _ENDS[self.collective]
-            own = loads * block.load + stores * block.store - sent
+            own = block.turn * (loads * block.load + stores * (1 - block.load)) - sent
         saved = block.saved if self.in_place and self.collective == "all_gather" else 0.0
         return max(0.0, own - saved)
 

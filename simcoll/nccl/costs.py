@@ -27,10 +27,10 @@ class Block(Model):
     NICs have it. `slice`: what its sender is at each slice, beside moving it, in Simple. `first`: B/s at which its
     threads move their first line each; `rate`: B/s of all that comes after. `own`: what a rank's own block takes, which
     is copied locally, as a share of a step without its hop; a block does one thing at a time. In Simple that is told
-    from what the block takes to `load` and to `store` its data once, as shares of a step. `saved`: so much less that is
-    for all_gather in place, where it lies where it belongs. `reach`: the share of its links' bandwidth that it reaches.
-    `host`: how much longer a hop is through the host's memory; in LL every line of a thread takes that long.
-    `host_reach`: the share that is reached there.
+    from a `turn`, what the block takes to load and to store its data once, as a share of a step, of which `load` is the
+    loading. `saved`: so much less that is for all_gather in place, where it lies where it belongs. `reach`: the share
+    of its links' bandwidth that it reaches. `host`: how much longer a hop is through the host's memory; in LL every
+    line of a thread takes that long. `host_reach`: the share that is reached there.
 
     Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
     receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
@@ -48,8 +48,8 @@ class Block(Model):
     both: Cap = 0
     each: Duration = 0
     own: Annotated[Share, Field(le=4)] = 0.0
-    load: Annotated[Share, Field(le=4)] = 0.0
-    store: Annotated[Share, Field(le=4)] = 0.0
+    turn: Annotated[Share, Field(le=4)] = 0.0
+    load: Annotated[Share, Field(le=1)] = 0.5
     saved: Annotated[Share, Field(le=4)] = 0.0
     reach: Annotated[Share, Field(gt=0)] = 1.0
     host: Duration = 0
