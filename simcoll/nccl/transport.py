@@ -4,7 +4,8 @@ Which it is NCCL decides by the path between two GPUs: up to `p2p_level` they ta
 into a buffer in the memory of the receiver's host, and the receiver reads it from there over PCIe; where not even GPUs
 behind one PCIe switch may talk directly, what they send each other passes the link between the switch and its host.
 
-Source: NVIDIA/nccl, release 2.30, src/graph/paths.cc, and its documentation of NCCL_P2P_LEVEL, NCCL_P2P_DISABLE.
+Source: NVIDIA/nccl's documentation of NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Which level it takes by default differs by
+release and host; ours is an assumption.
 """
 
 from __future__ import annotations
