@@ -883,3 +883,22 @@ def test_a_fit_keeps_what_it_does_not_know(tmp_path: Path) -> None:
     assert kernels is not None
     assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)
     assert kernels.Simple.saved > 0
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "chain_tree")])
+def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> None:
+    """Channels go by all NICs of a node, and a call ends with the last: whichever of them is slow, it takes as long."""
+
+    def took(nic: int) -> int:
+        slow = {way: {"bandwidth": "10 GB/s"} for way in (f"node0.nic{nic}->*", f"*->node0.nic{nic}")}
+        topology = {"system": "hgx-h100", "nodes": 2, "links": slow}
+        return call("hgx-h100", collective, 64 << 20, ranks=16, algorithm=algorithm, topology=topology).time_ps
+
+    plain = call("hgx-h100", collective, 64 << 20, nodes=2, ranks=16, algorithm=algorithm).time_ps
+    assert took(0) == took(3) == took(7) > plain
+
+
+def test_messages_have_no_LL128() -> None:  # noqa: N802
+    """NCCL sends messages by LL or Simple; another protocol is refused."""
+    with pytest.raises(RefusedError, match="no LL128 for all_to_all"):
+        call("hgx-h100", "all_to_all", 1 << 16, ranks=8, protocol="LL128")

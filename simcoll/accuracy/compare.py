@@ -31,6 +31,7 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
     measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
     selected = join.select(measured, kept)
     if predicted.startswith("system="):
+        join.check_columns(kept, measured)
         points, rows = _on_system(predicted, selected, sets)
     else:
         rows = list(_predictions(predicted, selected, sets))

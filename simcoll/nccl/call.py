@@ -245,7 +245,7 @@ class Call:
         root of what was moved. The expected largest of several normal deviates is Blom's (Statistical Estimates and
         Transformed Beta-Variables, 1958).
         """
-        if self.kind not in ("Simple", "NVLS") or self.channels < 2:
+        if self.kind not in ("Simple", "NVLS") or self.channels < 2 or not bandwidth:
             return 0
         steps = self.communicator.ring_steps(self.collective) / self.communicator.ranks  # type: ignore[arg-type]
         moved = self.share * (steps if self.schedule == "ring" else 1.0)
@@ -344,6 +344,8 @@ def call(
     there is none.
     """
     if ("p2p", collective) in OURS:
+        if protocol == "LL128":
+            raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
         message = nbytes if collective == "send_recv" else nbytes // comm.ranks
         peers = 1 if collective == "send_recv" else comm.ranks
         parts = messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)

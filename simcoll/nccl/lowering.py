@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,7 +80,7 @@ class Lowered:
             served = links.get(link.kind, self.network.links.get(link.kind, LinkScale())).efficiency
             share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
             most = self.call.most(costs, number in self.host) if link.kind in self.inner else math.inf
-            found.append(max(1, round(min(link.bandwidth * (served * share), most))))
+            found.append(max(1, round(min(link.bandwidth * (served * share), most))) if link.bandwidth else 0)
         return found
 
     def latencies(self, costs: Kernels) -> list[int]:
@@ -142,10 +142,30 @@ def lower(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
     path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     edges = [link for *_, link in rated.graph.edges.data("link")]
     inner = {edges[number].kind for number in path} if beside else set[str]()
+    if len(nodes) > 1 and found.algorithm != "p2p":
+        rated = _MESHES.get((rated, "slowest", *sorted(inner)), lambda: _as_the_slowest(rated, inner))
     ring, nic = found.communicator.graphs["ring"], found.communicator.nic_GBps
     nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
     made = dataclasses.replace(found, nics=nics, in_place=bool(scenario.in_place), staged=through)
     return Lowered(made, scenario, rated, frozenset(inner), tuple(path), host, nodes, network_of(_system(scenario)))
+
+
+def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
+    """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
+    is run, and a call ends with the last."""
+    kinds = rated.kinds
+    links = [link for *_, link in rated.graph.edges.data("link")]
+    alike = [
+        (link.kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v))
+        for (u, v), link in zip(rated.links, links, strict=True)
+    ]
+    least: dict[object, int] = {}
+    for its, link in zip(alike, links, strict=True):
+        least[its] = min(link.bandwidth, least.get(its, link.bandwidth))
+    given = [link.bandwidth if link.kind in inner else least[its] for its, link in zip(alike, links, strict=True)]
+    if given == [link.bandwidth for link in links]:
+        return rated
+    return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
 
 
 def network_of(system: str | None) -> Profile:
