@@ -288,3 +288,10 @@ def test_names_of_nccl_are_understood() -> None:
     row = "broadcast,8,float,Ring,Simple,nccl-tests,1048576,80\n"
     found = compared("system=dgx-a100", header + row, "t.csv", [], [])
     assert (found["unmatched"], len(found["points"])) == (0, 1)
+
+
+def test_a_column_that_no_row_has_is_told_of_systems_too():
+    """On a system as well an unknown column is an error: nothing is compared unfiltered."""
+    header = "library,collective,ranks,dtype,size_bytes,time_us\n"
+    with pytest.raises(InputError, match="no column 'dtyp'; did you mean 'dtype'"):
+        compared("system=dgx-a100", header + "nccl,all_reduce,8,float16,1024,10\n", "t.csv", ["dtyp=float16"], [])
