@@ -96,6 +96,7 @@ class Calibration(Model):
     left: dict[str, str] = Field(default_factory=dict)
     intervals: dict[str, tuple[str, str]]
     errors: dict[Literal["fitted", "held_out"], Errors]
+    regions: dict[Literal["latency-bound", "middle", "bandwidth-bound"], Errors] = Field(default_factory=dict)
     covers: tuple[Series, ...]
 
 

@@ -34,6 +34,7 @@ from simcoll.profile import Profile, Source, find_profile, load_profile, parse_p
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph")  # keys of a profile that say what other ways of launching cost
 NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
+MANY: Final = 8  # rows of a region that tell how far predictions are from them
 
 Document = dict[str, Any]
 
@@ -178,6 +179,7 @@ def _written(
         "left": dict(found.left),
         "intervals": {name: [parameters.text(name, end) for end in its] for name, its in ends.items()},
         "errors": errors,
+        "regions": _regions(some, predicted, chosen),
         "covers": _covers(some, chosen, served),
     }
     text = config.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
@@ -285,6 +287,17 @@ def _errors(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.b
         "low": round(float(np.exp(low)), 4),
         "high": round(float(np.exp(high)), 4),
     }
+
+
+def _regions(some: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -> Document:
+    """Errors by region, told by what is predicted, of the rows that were held out; of all if none was. Not of regions
+    with few rows."""
+    which = chosen if chosen.all() else ~chosen
+    keys = [(row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype) for row in some.rows]
+    sizes = [row.size_bytes for row in some.rows]
+    names = np.array(scores.located(list(zip(keys, sizes, predicted.tolist(), strict=True))))
+    each = {name: which & (names == name) for name in scores.REGIONS}
+    return {name: _errors(predicted, some.measured, its) for name, its in each.items() if its.sum() >= MANY}
 
 
 def _covers(some: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:

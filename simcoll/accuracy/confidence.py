@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -63,6 +64,22 @@ def judge(profile: Profile, asked: Asked, given: ModelSpec) -> Judgement:
     widen = 1 if tried else BEYOND
     confidence: Confidence = "calibrated" if exact else "interpolated" if within else "extrapolated"
     return Judgement(confidence, error.low**widen, error.high**widen)
+
+
+def in_region(profile: Profile, region: str, low: float, high: float) -> tuple[float, float]:
+    """The factors to the ends of an interval that `judge` gave, from the errors of a region, where the profile tells
+    them: as much wider than these as the interval is than the errors of all rows."""
+    known = profile.calibration
+    own = None if known is None else next((its for name, its in known.regions.items() if name == region), None)
+    if known is None or own is None:
+        return low, high
+    every = known.errors.get("held_out", known.errors["fitted"])
+    widen = [_power(end, whole) for end, whole in ((low, every.low), (high, every.high))]
+    return own.low ** widen[0], own.high ** widen[1]
+
+
+def _power(end: float, whole: float) -> float:
+    return math.log(end) / math.log(whole) if whole != 1 else 1.0
 
 
 def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from simcoll.accuracy.join import Point
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 REGIONS: Final = ("latency-bound", "middle", "bandwidth-bound")
 APART: Final = 0.05  # measured times that differ by less are not in any order
@@ -44,8 +45,8 @@ def summary(points: Sequence[Point]) -> list[Document]:
     return [*rows, {"collective": "all", "ranks": None, **errors(p.error for p in points)}] if points else []
 
 
-def _grouped(points: Iterable[Point], key: Callable[[Point], Any]) -> dict[Any, list[Point]]:
-    groups: dict[Any, list[Point]] = defaultdict(list)
+def _grouped(points: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    groups: dict[Any, list[T]] = defaultdict(list)
     for point in points:
         groups[key(point)].append(point)
     return dict(groups)
@@ -64,21 +65,25 @@ def regions(*tables: Sequence[Point]) -> list[Document]:
 
 
 def region_of(points: Sequence[Point]) -> Callable[[Point], str]:
-    """Where each point lies, by what was measured of its series (the points that differ in size only).
+    """Where each point lies, by what was measured of its series, the points that differ in size only: see `located`."""
+    some = [(_series(point), point.size_bytes, point.measured_us) for point in points]
+    return dict(zip(points, located(some), strict=True)).__getitem__
+
+
+def located(some: Sequence[tuple[Hashable, int, float]]) -> list[str]:
+    """The region of each of some (series, size, time).
 
     Latency-bound: it took less than twice the shortest time of the series. Bandwidth-bound: it reached at least half
     of the best bandwidth of the series. The middle: neither, or both.
     """
-    series = _grouped(points, _series)
-    shortest = {key: min(point.measured_us for point in its) for key, its in series.items()}
-    best = {key: max(point.size_bytes / point.measured_us for point in its) for key, its in series.items()}
-
-    def region(point: Point) -> str:
-        early = point.measured_us < 2 * shortest[_series(point)]
-        late = 2 * point.size_bytes / point.measured_us >= best[_series(point)]
-        return "middle" if early == late else REGIONS[0] if early else REGIONS[2]
-
-    return region
+    series = _grouped(some, lambda one: one[0])
+    shortest = {key: min(time for _, _, time in its) for key, its in series.items()}
+    best = {key: max(size / time for _, size, time in its) for key, its in series.items()}
+    found = []
+    for key, size, time in some:
+        early, late = time < 2 * shortest[key], 2 * size / time >= best[key]
+        found.append("middle" if early == late else REGIONS[0] if early else REGIONS[2])
+    return found
 
 
 def _series(point: Point) -> Hashable:

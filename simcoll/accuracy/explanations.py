@@ -1,0 +1,191 @@
+"""What explains measured times best: hypotheses, simulated, held against all points and against the regions that are
+off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.accuracy import health, hypotheses
+from simcoll.accuracy.health import Array, Bands, Region
+from simcoll.accuracy.hypotheses import HEALTHY, Hypothesis
+from simcoll.accuracy.parameters import Setting
+from simcoll.accuracy.retiming import Question
+from simcoll.accuracy.samples import SMALL
+from simcoll.errors import InputError, RefusedError
+from simcoll.profile import load_profile
+from simcoll.scenario import Scenario
+
+Sizes = NDArray[np.int64]
+
+ALLOWED: Final = 4.0  # us by which launches differ from one sound way of measuring to another
+PENALTY: Final = 0.015  # of mean error, for each thing that a hypothesis assumes
+FAR: Final = 1.5  # |log| of measured / predicted beyond which a point counts no more
+CLEARLY: Final = 0.5  # the share of the error in regions that are off which an explanation may leave
+CLEAR: Final = 2.0  # standard errors by which the next best is worse, point by point
+LIKELY: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Points (n,) that were measured, in us, their sizes in bytes, bands and what is asked of each; `groups`: the
+    numbers of the points of each region of each series."""
+
+    measured: Array
+    sizes: Sizes
+    bands: Bands
+    scenarios: tuple[Scenario, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    def regions(self, predicted: Array) -> tuple[Region, ...]:
+        """The regions, held against what is predicted, (n,) in us."""
+        ratios = self.measured / predicted
+        distances = self.bands.distances(ratios)
+        return tuple(health.region(group, ratios, distances) for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A hypothesis on a table: predicted us (n,), the launch that was added or the pace that was set, |log| of each
+    error, and what regions are then."""
+
+    hypothesis: Hypothesis
+    predicted: Array
+    launch: float
+    errors: Array
+    regions: tuple[Region, ...]
+
+    @property
+    def error(self) -> float:
+        """The mean."""
+        return float(self.errors.mean())
+
+    @property
+    def score(self) -> float:
+        """What hypotheses are ranked by, the least first."""
+        return self.error + PENALTY * self.hypothesis.assumes
+
+    @property
+    def off(self) -> list[int]:
+        """The numbers of the regions that are off."""
+        return [number for number, region in enumerate(self.regions) if region.off]
+
+    def explains(self, healthy: Fit) -> bool:
+        """Whether it leaves at most CLEARLY of the error of the healthy machine in the regions that are off there, and
+        puts no other one off. It may leave some of them off."""
+        its = [point for number in healthy.off for point in healthy.regions[number].points]
+        better = bool(its) and self.errors[its].mean() <= CLEARLY * healthy.errors[its].mean()
+        return better and set(self.off) <= set(healthy.off)
+
+
+def healthy(table: Table, predicted: Array) -> Fit:
+    """What the machine should give, predicted in us (n,), on the table."""
+    added = shift(table.measured, table.sizes, predicted)
+    return _fit(HEALTHY, predicted + added, added, table)
+
+
+def ranked(table: Table, base: Fit) -> list[Fit]:
+    """The best variant of each family of hypotheses, `base` among them: those first that explain what is off there and
+    leave nothing off, then those that leave something off, then the others; the best first."""
+    times = _Times(table.scenarios)
+    best: dict[str, Fit] = {}
+    for variants in hypotheses.candidates(table.scenarios, times.kinds):
+        worst = np.inf
+        for one in variants:  # in order: behind one that is worse than the one before come worse ones
+            fit = base if one is HEALTHY else _under(one, times, table)
+            if fit is None or fit.score > worst:
+                break
+            worst = fit.score
+            if one.family not in best or fit.score < best[one.family].score:
+                best[one.family] = fit
+
+    def order(fit: Fit) -> tuple[bool, bool, float]:
+        return not fit.explains(base), bool(fit.off), fit.score
+
+    return sorted(best.values(), key=order)  # stable: what comes earlier wins
+
+
+def same(one: Fit, other: Fit) -> bool:
+    """Whether two hypotheses say the same of every point: the table cannot tell them apart."""
+    return bool(np.allclose(one.predicted, other.predicted, rtol=1e-3))
+
+
+def sure(fits: Sequence[Fit]) -> str:
+    """How surely the first is better than the next that says anything else, by the points on which they differ."""
+    others = [fit for fit in fits[1:] if not same(fit, fits[0])]
+    if not others:
+        return "clear"
+    behind = others[0].errors - fits[0].errors
+    spread = float(behind.std(ddof=1)) * len(behind) ** 0.5 if len(behind) > 1 else np.inf
+    total = float(behind.sum())
+    return "clear" if total > CLEAR * spread else "likely" if total > LIKELY * spread else "open"
+
+
+class _Times:
+    """Times of points under hypotheses, in us; each point is bound once."""
+
+    def __init__(self, scenarios: Sequence[Scenario]):
+        self._scenarios = scenarios
+        self._questions: dict[str, Question] = {}
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of links that are used."""
+        return list(dict.fromkeys(kind for one in self._scenarios for kind in self._question(one).kinds))
+
+    def under(self, hypothesis: Hypothesis) -> Array | None:
+        """None for what cannot be simulated."""
+        try:
+            return np.array([self._time(hypothesis.scenario(one), hypothesis) for one in self._scenarios])
+        except (RefusedError, InputError):
+            return None
+
+    def _time(self, scenario: Scenario, hypothesis: Hypothesis) -> float:
+        profile = load_profile(scenario.profile)
+        setting = hypothesis.setting(Setting.of(profile))
+        return self._question(scenario).time_ps(setting) / 1e6
+
+    def _question(self, scenario: Scenario) -> Question:
+        key = scenario.model_dump_json(exclude={"name", "plots", "measured"})
+        if key not in self._questions:
+            self._questions[key] = Question(scenario)
+        return self._questions[key]
+
+
+def _under(one: Hypothesis, times: _Times, table: Table) -> Fit | None:
+    """With the launch that the smallest sizes tell; None for one of the launch where these are as they should be."""
+    predicted = times.under(one)
+    if predicted is None:
+        return None
+    if one.host == "as measured":
+        added = shift(table.measured, table.sizes, predicted)
+        return _fit(one, predicted + added, added, table)
+    longer = _longer(table.measured, table.sizes, predicted)
+    if longer <= ALLOWED:
+        return None
+    if one.host == "adds":
+        return _fit(one, predicted + longer, longer, table)
+    pace = float(np.median(table.measured[table.sizes <= SMALL]))
+    return _fit(one, np.maximum(predicted, pace), pace, table)
+
+
+def shift(measured: Array, sizes: Sizes, predicted: Array) -> float:
+    """What belongs to the way of measuring, in us, as the smallest sizes tell: more than ALLOWED, or than half of the
+    shortest time, does not."""
+    longer = _longer(measured, sizes, predicted)
+    return longer if abs(longer) <= min(ALLOWED, float(predicted.min()) / 2) else 0.0
+
+
+def _longer(measured: Array, sizes: Sizes, predicted: Array) -> float:
+    """How much longer the smallest sizes took, in us; 0 where there are none."""
+    small = sizes <= SMALL
+    return float(np.median((measured - predicted)[small])) if small.any() else 0.0
+
+
+def _fit(one: Hypothesis, predicted: Array, launch: float, table: Table) -> Fit:
+    errors = np.minimum(np.abs(np.log(table.measured / predicted)), FAR)
+    return Fit(one, predicted, launch, errors, table.regions(predicted))

@@ -1,0 +1,79 @@
+"""Whether measured times are as they should be: how far points lie from what is expected, and which regions are off.
+
+What lies how far is told in *bands*: 1 is the end of where the time of a sound machine lies in nine of ten cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+NOISE: Final = 0.05  # |log| by which a sound machine's runs differ from each other, in nine of ten cases: a convention
+UNTRIED: Final = (0.75, 1.33)  # the interval where a profile has none: a convention
+LIMIT: Final = 1.5  # bands beyond which a region is off: errors of predictions go together from size to size
+FEW: Final = 3  # points of a region from which on the worst is left out: one may be anything
+WILD: Final = 3.0  # bands beyond which a single point is told
+
+
+class Bands:
+    """Where times of a sound machine lie around what is expected: the errors of predictions, and what runs differ by.
+
+    `low` and `high` are factors (n,) to the ends.
+    """
+
+    def __init__(self, intervals: Sequence[tuple[float, float] | None]):
+        """`intervals`: factors from each prediction to the ends of its 90 % interval, None where it has none."""
+        ends = np.array([UNTRIED if its is None else its for its in intervals], np.float64)
+        self.low: Array = np.exp(-np.hypot(np.minimum(np.log(ends[:, 0]), 0), NOISE))
+        self.high: Array = np.exp(np.hypot(np.maximum(np.log(ends[:, 1]), 0), NOISE))
+
+    def distances(self, ratios: Array) -> Array:
+        """How far points lie whose times are these (n,) of what is expected, in bands; negative what is faster."""
+        logs = np.log(ratios)
+        found: Array = logs / np.where(logs < 0, -np.log(self.low), np.log(self.high))
+        return found
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region of a series: the numbers of its points, its distance, the median of its ratios, how many of its points
+    are inside, and which of the others lie on the side to which most of it goes, with the median ratio of these.
+
+    `distance`, in bands: the root of the mean square of those of its points, the worst left out where there are FEW.
+    """
+
+    points: tuple[int, ...]
+    distance: float
+    ratio: float
+    inside: int
+    outside: tuple[int, ...]
+    factor: float | None
+
+    @property
+    def off(self) -> bool:
+        """Whether it is more than single points and errors of predictions explain."""
+        return self.distance > LIMIT
+
+
+def region(points: Sequence[int], ratios: Array, distances: Array) -> Region:
+    """What some of the points make of a region, whose ratios and distances these are (n,)."""
+    its = np.array(points)
+    far = distances[its]
+    apart = np.sort(np.abs(far))
+    worst = 1 if len(its) >= FEW else 0
+    side = np.sign(far[np.abs(far) > 1].sum())
+    outside = its[far * side > 1] if side else its[:0]
+    return Region(
+        points=tuple(points),
+        distance=float(np.sqrt((apart[: len(its) - worst] ** 2).mean())),
+        ratio=float(np.median(ratios[its])),
+        inside=int((apart <= 1).sum()),
+        outside=tuple(outside.tolist()),
+        factor=float(np.median(ratios[outside])) if len(outside) else None,
+    )
