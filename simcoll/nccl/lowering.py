@@ -100,8 +100,8 @@ class Lowered:
         return [max(1, latency) for latency in found]
 
     @property
-    def spread(self) -> list[float]:
-        """Over how many such links of a node goes what is counted on each: to the network, over rails."""
+    def stands_for(self) -> list[float]:
+        """How many such links of a node each stands for: what is counted on one to the network goes by all rails."""
         kinds = (link.kind for *_, link in self.rated.graph.edges.data("link"))
         return [1.0 if kind in self.inner else self.call.rails for kind in kinds]
 
