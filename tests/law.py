@@ -72,6 +72,9 @@ def text(
     return config.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
 
 
+LAW = text()
+
+
 def changed(kind: str, **costs: Any) -> str:
     """The law with other costs of a block."""
     return text({**BLOCK, kind: {**BLOCK[kind], **costs}})
@@ -80,13 +83,13 @@ def changed(kind: str, **costs: Any) -> str:
 def asked(system: str, collective: str, nbytes: int, *, nodes: int = 1, **more: Any) -> Point:
     """A point of the law."""
     keys = {"topology": {"system": system, "nodes": nodes}, "collective": collective, "size": f"{nbytes} B"}
-    return point_of(text(), **{**keys, "algorithm": "auto", "protocol": "auto", **more})
+    return point_of(LAW, **{**keys, "algorithm": "auto", "protocol": "auto", **more})
 
 
-def call(system: str, collective: str, nbytes: int, law: str | None = None, **more: Any) -> Prediction:
+def call(system: str, collective: str, nbytes: int, law: str = LAW, **more: Any) -> Prediction:
     """What a call takes by the law, or by another."""
     point = asked(system, collective, nbytes, **more)
-    with under(law or text()):
+    with under(law):
         return predict(point)
 
 

@@ -16,6 +16,7 @@ from law import (
     ITEM,
     KEPT,
     LAUNCH,
+    LAW,
     PROTOCOLS,
     SWITCHED,
     Law,
@@ -307,7 +308,7 @@ def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> N
 
 def said(prediction: Prediction) -> dict[str, object]:
     """The row of a call."""
-    with under(text()):
+    with under(LAW):
         return row(prediction)
 
 
@@ -351,7 +352,7 @@ def test_releases_choose_otherwise() -> None:
         its = (call("hgx-h100", "all_reduce", size, law, ranks=8, **more) for size in sizes)
         return [(one.algorithm, one.protocol) for one in its]
 
-    old, new = text().replace("library: nccl", "library: nccl\n  version: '2.19'"), text()
+    old, new = LAW.replace("library: nccl", "library: nccl\n  version: '2.19'"), LAW
     assert choices(old) == choices(new, library_version="2.19") != choices(new)
     assert choices(old, library_version="2.30") == choices(new)
     with pytest.raises(InputError, match=r"2\.1: the constants of this release are not known"):

@@ -13,7 +13,7 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law import BLOCK, KEPT, asked, call, rated, text, under
+from law import BLOCK, KEPT, LAW, asked, call, rated, text, under
 
 from simcoll.accuracy import rivals
 from simcoll.accuracy.calibrate import calibrate
@@ -48,7 +48,7 @@ def question(which: int) -> tuple[Point, Question]:
     system, nodes, ranks, collective, algorithm, protocol = EVERYWHERE[which]
     how = {"ranks": ranks, "nodes": nodes, "algorithm": algorithm, "protocol": protocol}
     point = asked(system, collective, 1_000_000, **how)
-    with under(text()):
+    with under(LAW):
         return point, Question(point.scenario)
 
 
@@ -58,7 +58,7 @@ def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
     """With another cost of any parameter of kernels a fit compares the time of a run with such a profile, to the
     picosecond."""
     point, asking = question(which)
-    law = parse_profile(text(), "law.yaml")
+    law = parse_profile(LAW, "law.yaml")
     before = Setting({}, law.launch, law.links, law.kernels)
     assert before.kernels is not None
     setting = before.at({name: 1.75 * cost(name, law, Params()) + (0.25 if name.startswith("eff") else 0)})
@@ -82,7 +82,7 @@ def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
 def test_what_takes_longer_is_never_faster(which: int, name: str, times: float) -> None:
     """A longer launch, hop, start, or own share never makes a call faster, and those of other blocks change nothing."""
     _, asking = question(which)
-    law = parse_profile(text(), "law.yaml")
+    law = parse_profile(LAW, "law.yaml")
     before = Setting({}, law.launch, law.links, law.kernels)
     now, then = asking.time_ps(before), asking.time_ps(before.at({name: times * cost(name, law, Params())}))
     assert then >= now
