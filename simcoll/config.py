@@ -6,6 +6,7 @@ The only module that knows YAML. `read` gives a `Node` tree in which every value
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import re
@@ -23,6 +24,7 @@ from simcoll import units
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20
+MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are parsed whenever they are read
 MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
 
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -152,11 +154,25 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
         raise InputError(f"{source}: cannot be read: {error.strerror}", "give the path of a YAML file") from None
     if len(data) > MAX_FILE_BYTES:
         raise InputError(f"{source}: larger than {units.format_size(MAX_FILE_BYTES)}", "split the file")
-    return parse(data.decode("utf-8", errors="replace"), source, errors)
+    making = _kept if len(data) <= MAX_KEPT_BYTES else _parsed
+    return _told(*making(data.decode("utf-8", errors="replace"), source), errors)
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
     """Parse YAML text; `source` names it in errors."""
+    return _told(*_parsed(text, source), errors)
+
+
+def _told(tree: Node, found: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
+    if errors is not None:
+        errors += found
+    elif found:
+        raise InputError(found)
+    return tree
+
+
+def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
+    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
     found: list[Diagnostic] = []
     try:
         loader = _Yaml12(text)
@@ -172,11 +188,10 @@ def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Nod
         raise InputError([Diagnostic(f"not YAML: {what}", "check indentation, colons and quotes", "", place)]) from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply", "flatten the file") from None
-    if errors is not None:
-        errors += found
-    elif found:
-        raise InputError(found)
-    return tree or Node({}, Place(source, 1, 1))
+    return tree or Node({}, Place(source, 1, 1)), tuple(found)
+
+
+_kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep asks for the same files at each point
 
 
 def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic], visits: Iterator[int]) -> Node:

@@ -81,7 +81,7 @@ class Prediction:
     def capacities(self) -> NDArray[Any]:
         """B/s that serve what is counted on each link: of a call, to the network, those of all NICs that it uses."""
         bandwidths = self.topology.bandwidths
-        return bandwidths * np.array(self.lowered.spread) if self.lowered else bandwidths
+        return bandwidths * np.array(self.lowered.stands_for) if self.lowered else bandwidths
 
     @cached_property
     def program(self) -> Program:

@@ -188,6 +188,7 @@ class Profile(Model):
         return topology.with_links(self.links.get(link.kind, LinkScale()).of(link) for link in links)
 
 
+@functools.cache
 def shipped_profiles() -> dict[str, Path]:
     """Name and file of every shipped profile."""
     found = {path.stem: path for path in (Path(__file__).parent / "profiles").glob("*.yaml")}

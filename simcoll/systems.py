@@ -40,6 +40,7 @@ from simcoll.routing import Policy
 from simcoll.topology import Link, Topology
 
 
+@functools.cache
 def shipped_systems() -> dict[str, Path]:
     """Name and file of every shipped system, sorted."""
     return dict(sorted((path.stem, path) for path in config.shipped("topologies").glob("*.yaml")))

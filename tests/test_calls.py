@@ -1,14 +1,8 @@
-"""Calls as NCCL makes them: what they take in integers, what they move, and what fits and rivals make of them."""
+"""Calls as NCCL makes them: what they take in integers, what they move, and what is said of them."""
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,216 +10,33 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law import (
+    BLOCK,
+    GRID,
+    ITEM,
+    KEPT,
+    LAUNCH,
+    LAW,
+    PROTOCOLS,
+    SWITCHED,
+    Law,
+    call,
+    changed,
+    made_of,
+    rated,
+    spread,
+    text,
+    under,
+)
 
-from simcoll import config
-from simcoll.accuracy import rivals
-from simcoll.accuracy.calibrate import calibrate
-from simcoll.accuracy.parameters import BLOCKS, OF_CALLS, Setting, cost
-from simcoll.accuracy.quality import suspicious
-from simcoll.accuracy.retiming import Question
 from simcoll.algorithms import build
 from simcoll.errors import InputError, RefusedError
 from simcoll.executors.proof import prove
-from simcoll.formats.measured import Row
-from simcoll.model import Params, service_ps
-from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.model import service_ps
 from simcoll.nccl.constants import Protocol, read
-from simcoll.nccl.kernels import launch
-from simcoll.nccl.protocols import chunk_bytes
-from simcoll.prediction import Prediction, predict, row
+from simcoll.prediction import Prediction, row
 from simcoll.profile import load_profile, parse_profile
-from simcoll.scenario import Point, load
 from simcoll.systems import load_system, shipped_systems
-
-LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9
-BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
-    "LL": {
-        "start": 300_000,
-        "hop": 600_000,
-        "net": 2_000_000,
-        "first": 12 * 10**9,
-        "rate": 6 * 10**9,
-        "own": 0.5,
-        "net_rate": 10**9,
-        "host": 1_250_000,
-        "host_reach": 0.5,
-    },
-    "LL128": {
-        "start": 200_000,
-        "hop": 1_900_000,
-        "net": 2_200_000,
-        "own": 0.25,
-        "net_rate": 20 * 10**9,
-        "host": 1_300_000,
-        "host_reach": 0.4,
-    },
-    "Simple": {
-        "start": 1_800_000,
-        "hop": 3_400_000,
-        "slice": 900_000,
-        "net": 10_600_000,
-        "turn": 0.7,
-        "load": 0.25,
-        "net_rate": 30 * 10**9,
-    },
-    "NVLS": {"start": 2_000_000, "hop": 6_000_000, "reach": 0.8},
-    "P2P": {
-        "start": 8_400_000,
-        "hop": 1_000_000,
-        "each": 50_000,
-        "rate": 6 * 10**9,
-        "first": 30 * 10**9,
-        "both": 20 * 10**9,
-        "reach": 0.75,
-    },
-}
-SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
-PLAIN = ("own", "turn", "load", "reach", "saved", "host_reach")  # shares
-ITEM = 4  # bytes of a float32
-PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
-DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
-THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
-
-
-def spelt(key: str, value: float) -> Any:
-    """A cost as a profile has it."""
-    if key in ("first", "rate", "both", "net_rate"):
-        return f"{value} B/s" if value else "none"
-    return value if key in PLAIN else f"{value} ps"
-
-
-def text(
-    blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID, spread: float = SPREAD
-) -> str:
-    """A profile with these costs."""
-    told = {kind: {key: spelt(key, value) for key, value in its.items()} for kind, its in blocks.items()}
-    links = {kind: {"efficiency": KEPT} for kind in ("nvlink", "pcie")}
-    kernels = {"library": "nccl", "grid": f"{grid} ps", "spread": spread, "net": "0 ps", **told}
-    return config.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
-
-
-def changed(kind: str, **costs: Any) -> str:
-    """The law with other costs of a block."""
-    return text({**BLOCK, kind: {**BLOCK[kind], **costs}})
-
-
-def asked(system: str, collective: str, nbytes: int, **more: Any) -> Point:
-    """A point of the law; `nodes` of a system."""
-    keys = {
-        "topology": {"system": system, "nodes": more.pop("nodes", 1)},
-        "collective": collective,
-        "algorithm": "auto",
-        "protocol": "auto",
-        "size": f"{nbytes} B",
-        "profile": "law.yaml",
-        **more,
-    }
-    with config.carrying({"law.yaml": text().encode()}):
-        (point,) = load("quickstart", [f"{key}={json.dumps(value)}" for key, value in keys.items()])
-    return point
-
-
-def call(system: str, collective: str, nbytes: int, law: str | None = None, **more: Any) -> Prediction:
-    """What a call takes by the law, or by another."""
-    point = asked(system, collective, nbytes, **more)
-    with config.carrying({"law.yaml": (law or text()).encode()}):
-        return predict(point)
-
-
-def made_of(system: str, nodes: int, ranks: int) -> Communicator:
-    """Ranks of a system."""
-    return communicator(load_system(system), nodes, ranks)
-
-
-def said(prediction: Prediction) -> dict[str, object]:
-    """The row of a call."""
-    with config.carrying({"law.yaml": text().encode()}):
-        return row(prediction)
-
-
-def rated(prediction: Prediction) -> int:
-    """B/s of the links between two ranks of a node, as their maker says."""
-    assert prediction.lowered is not None
-    topology = prediction.lowered.rated
-    return int(topology.bandwidths[list(topology.route(*topology.ranks[:2]))].min())
-
-
-class Law:
-    """A ring or a chain on one node, told once more from the profile's numbers."""
-
-    def __init__(self, system: str, collective: str, n: int, nbytes: int, protocol: Protocol, speed: int):
-        comm = made_of(system, 1, n)
-        self.channels, threads = launch(comm, read("nccl"), "ring", protocol, nbytes)
-        self.block, self.collective, self.n = BLOCK[protocol], collective, n
-        self.own = -(-nbytes // (self.channels * n * ITEM)) * ITEM  # of a channel the block of one rank
-        self.blocks = collective in ("all_reduce", "all_gather", "reduce_scatter")  # of ranks, which copy their own
-        passed = self.own if self.blocks else n * self.own
-        self.chunk = chunk_bytes(collective, "ring", protocol)  # type: ignore[arg-type]
-        self.step, self.loops = min(passed, self.chunk), -(-passed // self.chunk)
-        self.whole = passed <= self.chunk or passed % self.chunk == 0
-        self.steps = {"all_reduce": 2 * (n - 1)}.get(collective, n - 1)
-        self.at_once = threads * THREADS_GET[protocol]
-        self.by_links = protocol != "LL"
-        self.speed = round(speed * (KEPT * (DATA[protocol] / self.channels)) if self.by_links else speed * KEPT)
-
-    def handled(self, nbytes: int) -> int:
-        """How long a block is at so many bytes."""
-        if self.by_links:
-            return 0
-        first = min(nbytes, self.at_once) if "first" in self.block else 0
-        return sum(service_ps(b, self.block[key]) for b, key in ((first, "first"), (nbytes - first, "rate")) if b)
-
-    @property
-    def once(self) -> int:
-        """What comes once: launch, grid, start, and the own share."""
-        own = service_ps(self.own, self.speed) if self.by_links else self.handled(self.own)
-        return LAUNCH + GRID - GRID // self.channels + self.block["start"] + round(self.copied * own) + self.spread
-
-    @property
-    def copied(self) -> float:
-        """What a rank does with its own block, in steps; in Simple what two ranks do beyond sending"""
-        if not self.blocks or "own" in self.block:
-            return float(self.block["own"]) if self.blocks else 0.0
-        loads, stores, sent = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1)}.get(self.collective, (4, 4, 2))
-        return max(0.0, self.block["turn"] * (loads * self.block["load"] + stores * (1 - self.block["load"])) - sent)
-
-    @property
-    def spread(self) -> int:
-        """How much later the last of the channels ends: by the root of the MiB that it moves."""
-        moved = self.own * (self.steps if self.blocks else self.n)
-        return spread(self.channels, moved, self.speed) if self.block is BLOCK["Simple"] else 0
-
-    @property
-    def link(self) -> int:
-        """What the links take for a step; each of the two has a latency of 1 ps."""
-        return service_ps(self.step, self.speed)
-
-    @property
-    def hop(self) -> int:
-        """Latency of a way: a hop on its first link, 1 ps on the second."""
-        return int(self.block["hop"]) + 1
-
-    def ring_ps(self) -> int:
-        """All loops of a ring whose ranks do the same at the same time, slice by slice: each is sent when it has come
-        and the slice before is gone, and the receiver handles one at a time."""
-        slices = 2 if self.block is BLOCK["Simple"] and self.step > 32768 else 1
-        moved, handled = service_ps(self.step // slices, self.speed), self.handled(self.step) // slices
-        free = handling = 0
-        for _ in range(self.loops):
-            there = [0] * slices
-            for _ in range(self.steps):
-                for one in range(slices):
-                    free = max(there[one], free) + int(self.block.get("slice", 0)) + moved
-                    handling = max(free + self.hop, handling) + handled
-                    there[one] = handling
-        return handling
-
-
-def spread(channels: int, moved: int, speed: int) -> int:
-    """How much later the last of so many channels ends, each of which moves so many bytes with so many B/s."""
-    last = NormalDist().inv_cdf((channels - 0.375) / (channels + 0.25)) if channels > 1 else 0.0
-    return round(SPREAD * last * math.sqrt(moved * 2**20) * 10**12 / speed)
-
 
 # --- closed forms ---
 
@@ -436,7 +247,69 @@ def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
     assert {rank for ends in across for rank in ends} <= {its[0] for its in groups}
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol) -> None:
+    """`net` of the kernels is as much longer a hop as `net` of the blocks."""
+    how = {"nodes": 2, "algorithm": algorithm, "protocol": protocol}
+    own = changed(protocol, net=5_000_000)
+    apart = changed(protocol, net=2_000_000).replace("net: 0 ps", "net: 3000000 ps", 1)
+    times = [call("hgx-h100", "all_reduce", 1 << 16, law, **how).time_ps for law in (own, apart)]
+    assert times[0] == times[1]
+
+
+def test_a_message_is_brought_to_the_nic() -> None:
+    """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over `net_rate`
+    longer, all of a channel's share where that is one chunk."""
+    how = {"nodes": 2, "algorithm": "chain_tree", "protocol": "LL"}
+    slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
+    assert fast.lowered is not None and fast.lowered.call.message == 2048
+    assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
+
+
+def test_nics_say_what_the_profile_leaves_open() -> None:
+    """What a profile says of hops between nodes holds; what it leaves open is as the profile of the system's NICs has
+    it, and nothing else of that counts."""
+    its = {kind: {key: cost for key, cost in costs.items() if "net" not in key} for kind, costs in BLOCK.items()}
+    laws = {
+        "open": text(its).replace("  net: 0 ps\n", "", 1),
+        "told": text({**its, "LL": {**its["LL"], "net": 9_000_000}}),
+    }
+    found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
+    network = load_profile("infiniband").kernels
+    assert network is not None
+    for name, law in laws.items():
+        lowered, own = found[name].lowered, parse_profile(law, f"{name}.yaml").kernels
+        assert lowered is not None and own is not None
+        costs = lowered.costs(own)
+        assert (costs.LL.hop, costs.LL.rate) == (own.LL.hop, own.LL.rate)
+        assert costs.Simple.net == network.Simple.net
+        if name == "open":
+            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (network.net, network.LL.net, network.LL.net_tree)
+        else:
+            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (0, 9_000_000, None)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "chain_tree")])
+def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> None:
+    """Channels go by all NICs of a node, and a call ends with the last: whichever of them is slow, it takes as long."""
+
+    def took(nic: int) -> int:
+        slow = {way: {"bandwidth": "10 GB/s"} for way in (f"node0.nic{nic}->*", f"*->node0.nic{nic}")}
+        topology = {"system": "hgx-h100", "nodes": 2, "links": slow}
+        return call("hgx-h100", collective, 64 << 20, ranks=16, algorithm=algorithm, topology=topology).time_ps
+
+    plain = call("hgx-h100", collective, 64 << 20, nodes=2, ranks=16, algorithm=algorithm).time_ps
+    assert took(0) == took(3) == took(7) > plain
+
+
 # --- what is said of a call ---
+
+
+def said(prediction: Prediction) -> dict[str, object]:
+    """The row of a call."""
+    with under(LAW):
+        return row(prediction)
 
 
 @pytest.mark.parametrize("version", ["2.19", "2.27", "2.30"])
@@ -479,7 +352,7 @@ def test_releases_choose_otherwise() -> None:
         its = (call("hgx-h100", "all_reduce", size, law, ranks=8, **more) for size in sizes)
         return [(one.algorithm, one.protocol) for one in its]
 
-    old, new = text().replace("library: nccl", "library: nccl\n  version: '2.19'"), text()
+    old, new = LAW.replace("library: nccl", "library: nccl\n  version: '2.19'"), LAW
     assert choices(old) == choices(new, library_version="2.19") != choices(new)
     assert choices(old, library_version="2.30") == choices(new)
     with pytest.raises(InputError, match=r"2\.1: the constants of this release are not known"):
@@ -508,6 +381,12 @@ def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:
     with pytest.raises(RefusedError, match=why) as told:
         call(how.pop("system"), how.pop("collective"), 2**20, **how)
     assert "\n" not in str(told.value)
+
+
+def test_messages_have_no_LL128() -> None:  # noqa: N802
+    """NCCL sends messages by LL or Simple; another protocol is refused."""
+    with pytest.raises(RefusedError, match="no LL128 for all_to_all"):
+        call("hgx-h100", "all_to_all", 1 << 16, ranks=8, protocol="LL128")
 
 
 # --- what is moved ---
@@ -599,306 +478,3 @@ def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> N
         out = [v for u, v in found.lowered.rated.links if u == gpu and v.endswith("mesh")]
         assert [found.lowered.rated.link(gpu, hub).bandwidth for hub in out] == [wired]
         assert not any((gpu, peer) in found.lowered.rated.links for peer in others)
-
-
-# --- what costs do ---
-
-OFTEN = ("hop", "net", "start", "own", "turn")
-DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
-EVERYWHERE = [
-    ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
-    ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
-    ("hgx-h100", 2, 16, "all_reduce", "chain_tree", "Simple"),
-    ("hgx-h100", 1, 8, "all_reduce", "nvls", "Simple"),
-    ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
-    ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
-    ("l40s-pcie", 1, 2, "broadcast", "chain", "LL"),
-    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
-    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
-]
-
-
-def question(which: int) -> tuple[Point, Question]:
-    """One of these calls, of 1 MB."""
-    system, nodes, ranks, collective, algorithm, protocol = EVERYWHERE[which]
-    how = {"ranks": ranks, "nodes": nodes, "algorithm": algorithm, "protocol": protocol}
-    point = asked(system, collective, 1_000_000, **how)
-    with config.carrying({"law.yaml": text().encode()}):
-        return point, Question(point.scenario)
-
-
-@pytest.mark.parametrize("which", range(len(EVERYWHERE)))
-@pytest.mark.parametrize("name", ["launch", *OF_CALLS, "efficiency.nvlink", "efficiency.pcie", *BLOCKS])
-def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
-    """With another cost of any parameter of kernels a fit compares the time of a run with such a profile, to the
-    picosecond."""
-    point, asking = question(which)
-    law = parse_profile(text(), "law.yaml")
-    before = Setting({}, law.launch, law.links, law.kernels)
-    assert before.kernels is not None
-    setting = before.at({name: 1.75 * cost(name, law, Params()) + (0.25 if name.startswith("eff") else 0)})
-    assert setting.kernels is not None
-    plain = setting.kernels.model_dump()
-    blocks = {
-        kind: {key: value for key, value in plain[kind].items() if value is not None}
-        for kind in BLOCK
-    }  # fmt: skip
-    other = text(blocks, setting.launch, setting.kernels.grid, setting.kernels.spread)
-    for kind, scale in setting.links.items():
-        other = other.replace(f"{kind}:\n    efficiency: {KEPT}", f"{kind}:\n    efficiency: {scale.efficiency!r}")
-    written = parse_profile(other, "other.yaml")
-    assert (written.kernels, written.links) == (setting.kernels.model_copy(update={"version": None}), setting.links)
-    with config.carrying({"law.yaml": other.encode()}):
-        assert asking.time_ps(setting) == predict(point).time_ps
-
-
-@settings(max_examples=60)
-@given(st.integers(0, len(EVERYWHERE) - 1), st.sampled_from(DURATIONS), st.floats(1, 8))
-def test_what_takes_longer_is_never_faster(which: int, name: str, times: float) -> None:
-    """A longer launch, hop, start, or own share never makes a call faster, and those of other blocks change nothing."""
-    _, asking = question(which)
-    law = parse_profile(text(), "law.yaml")
-    before = Setting({}, law.launch, law.links, law.kernels)
-    now, then = asking.time_ps(before), asking.time_ps(before.at({name: times * cost(name, law, Params())}))
-    assert then >= now
-    *_, algorithm, protocol = EVERYWHERE[which]
-    kind = {"nvls": "NVLS", "direct": "P2P"}.get(algorithm, protocol)
-    if "." in name and name.partition(".")[0] != kind:
-        assert then == now
-
-
-# --- tables ---
-
-FITTED = {"launch": 5, "LL.hop": 0.6, "LL.rate": 6, "Simple.start": 1.8, "Simple.hop": 3.4, "efficiency.nvlink": 90}
-COLUMNS = ("system", "library", "library_version", "collective", "ranks", "nodes", "dtype", "size_bytes", "time_us")
-
-
-def made(
-    ranks: Sequence[int], collectives: Sequence[str], noise: float = 0.0, every: int = 1
-) -> Iterator[dict[str, Any]]:
-    """Rows of library calls on H100s by the law, release 2.27, with log-normal noise."""
-    chance = np.random.default_rng(3)
-    for collective, n, exponent in itertools.product(collectives, ranks, range(9, 29, every)):
-        time_us = call("hgx-h100", collective, 2**exponent, ranks=n, library_version="2.27").time_ps / 1e6
-        yield {
-            "system": "h100", "library": "nccl", "library_version": "2.27.3", "collective": collective, "ranks": n,
-            "nodes": 1, "dtype": "float32", "size_bytes": 2**exponent,
-            "time_us": time_us * float(np.exp(chance.normal(0, noise))) if noise else time_us,
-        }  # fmt: skip
-
-
-def write(path: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A measured table."""
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_kernels_are_found_again(folder: Path) -> None:
-    """From times with 3 % noise on 2 and 4 ranks the costs of the kernels behind them come back, from other values, and
-    8 ranks, which no fit has seen, are told within 5 % of the law."""
-    pytest.importorskip("scipy")
-    from simcoll.accuracy.calibrate import calibrate
-
-    rows = list(made((2, 4, 8), ("all_gather", "all_reduce", "broadcast"), noise=0.03))
-    other = {"LL": {"hop": 900_000, "rate": 9 * 10**9}, "Simple": {"start": 900_000, "hop": 5_000_000}}
-    begin = text({kind: {**its, **other.get(kind, {})} for kind, its in BLOCK.items()}, launch=3_000_000)
-    Path("begin.yaml").write_text(begin.replace(f"efficiency: {KEPT}", "efficiency: 1.0"), encoding="utf-8")
-    found = calibrate(
-        [write("t.csv", rows)], "hgx-h100", fit=["ranks=2,4"], free=list(FITTED), sets=["profile=begin.yaml"]
-    )
-    for p in found.document["parameters"]:
-        law = FITTED[p["name"]]
-        assert abs(p["value"] - law) < max(0.05 * law, p["high"] - p["low"]), p
-    unseen = [point for point in found.document["points"] if point["ranks"] == 8]
-    assert not any(point["fitted"] for point in unseen)
-    exact = [one["time_us"] for one in made((8,), ("all_gather", "all_reduce", "broadcast"))]
-    assert [point["predicted_us"] for point in unseen] == pytest.approx(exact, rel=0.05)
-
-
-def a_row(size: int, time_us: float, **more: Any) -> Row:
-    """A measured row."""
-    return Row(**{"collective": "all_reduce", "ranks": 8, "nodes": 1, **more, "size_bytes": size, "time_us": time_us})
-
-
-def test_rows_that_cannot_be_right() -> None:
-    """Suspicious is what took more than 1.1 times as long as some size of twice its own or more, and nothing else: not
-    what just reaches that, not what has no row of that size, nor one of another series only."""
-    assert suspicious([a_row(1, 12.0), a_row(2, 10.0), a_row(4, 30.0)]) == [True, False, False]
-    assert suspicious([a_row(1, 10.0), a_row(2, 10.0)]) == [False, False]
-    assert suspicious([a_row(1, 1.1), a_row(2, 1.0)]) == [False, False]
-    assert suspicious([a_row(1, 100.0), a_row(4, 10.0), a_row(7, 1.0)]) == [True, False, False]
-    assert suspicious([a_row(2, 10.0), a_row(1, 12.0)]) == [False, True]  # in any order
-    for other in ({"ranks": 4}, {"dtype": "float16"}, {"algorithm": "ring"}, {"others": {"op": "max"}}):
-        assert suspicious([a_row(1, 100.0), a_row(2, 10.0, **other)]) == [False, False], other
-    assert suspicious([a_row(1, 12.0), a_row(2, 100.0), a_row(2, 10.0)]) == [True, False, False]  # of repeats the best
-    assert suspicious([]) == []
-
-
-@settings(max_examples=50)
-@given(st.lists(st.floats(1, 1000), min_size=1, max_size=12), st.floats(0.1, 10))
-def test_suspicion_has_no_unit(times: list[float], factor: float) -> None:
-    """It does not depend on the unit of time, and what rises with the size is never suspicious."""
-    rows = [a_row(2**k, time) for k, time in enumerate(times)]
-    scaled = [a_row(2**k, time * factor) for k, time in enumerate(times)]
-    near = any(abs(a / b - 1.1) < 1e-9 for a, b in itertools.pairwise(times))
-    assert near or suspicious(rows) == suspicious(scaled)
-    assert not any(suspicious([a_row(2**k, time) for k, time in enumerate(sorted(times))]))
-
-
-def test_rivals_know_their_own_laws() -> None:
-    """A latency and a bandwidth, a power of the size, and rated links are told without error by the rival that has this
-    law, at sizes between and beyond; and what has too few rows is told by none."""
-    point = asked("hgx-h100", "all_reduce", 2**20, ranks=8)
-    sizes, unseen = [2**k for k in range(10, 24, 2)], [3 * 2**12, 2**9, 2**25]
-
-    def errors(law: Any, fitted: Sequence[int] = sizes) -> dict[str, float | None]:
-        known, new = ([a_row(size, law(size)) for size in its] for its in (fitted, unseen))
-        return rivals.errors(known, [(one, point) for one in new])
-
-    assert errors(lambda size: 7.5 + size / 3e4)["latency-bandwidth fit"] == pytest.approx(0, abs=1e-6)
-    assert errors(lambda size: 0.5 * size**0.7)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
-    speed = rated(call("hgx-h100", "all_reduce", 2**20, ranks=8))
-    assert errors(lambda size: 7 / 4 * size / speed * 1e6)["spec sheet"] == pytest.approx(0, abs=1e-6)
-    few = errors(lambda size: 1.0, fitted=sizes[:1])
-    assert few["latency-bandwidth fit"] is few["log-log interpolation"] is None
-    assert few["spec sheet"] is not None
-    told = simcoll("tune", "hgx-h100", "--version", "2.27", "--json").json["choice"]
-    times = {c["size_bytes"]: c["time_us"] for c in told if c["collective"] == "all_reduce"}
-    asking = [(a_row(size, times[size], library_version="2.27.3"), point) for size in (2**10, 2**20, 2**30)]
-    assert rivals.errors([], asking)["NCCL's tuner"] == pytest.approx(0, abs=1e-6)
-
-
-def test_tables_of_others_are_validated(folder: Path) -> None:
-    """`validate --tables` makes three studies of a table, and the report names each with its rivals; a folder without
-    tables, and a system that nobody knows, are one clear error each, and nothing is written."""
-    pytest.importorskip("scipy")
-    for name in ("tables", "nothing", "strange", "v/studies"):
-        Path(name).mkdir(parents=True)
-    Path("v/studies/own.yaml").write_text(
-        "title: Own\nplace: tables\ncases: [{table: tables/mine.csv, system: hgx-h100}]\n", encoding="utf-8"
-    )
-    rows = list(made((2, 4), ("all_gather", "all_reduce"), every=3))
-    write("tables/mine.csv", rows)
-    write("strange/mine.csv", [{**one, "system": "abacus"} for one in rows])
-    for wrong, why in (
-        ("nothing", "nothing: has no *.csv; give a folder of measured tables with --tables"),
-        ("nowhere", "nowhere: has no *.csv; give a folder of measured tables with --tables"),
-        ("strange", "which system 'abacus' is, is not known; name one of"),
-    ):
-        found = simcoll("validate", "own", "--folder", "v", "--tables", wrong, "-o", "out")
-        assert (found.status, found.out) == (2, "")
-        assert why in found.err
-        assert len(found.err.splitlines()) == 1
-        assert not Path("out").exists()
-    found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
-    assert found.status == 0, found.err
-    report = Path("out/REPORT.md").read_text(encoding="utf-8")
-    for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
-        assert title in report
-    assert all(name in report for name in rivals.RIVALS)
-
-
-# --- several nodes ---
-
-
-@pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol) -> None:
-    """`net` of the kernels is as much longer a hop as `net` of the blocks."""
-    how = {"nodes": 2, "algorithm": algorithm, "protocol": protocol}
-    own = changed(protocol, net=5_000_000)
-    apart = changed(protocol, net=2_000_000).replace("net: 0 ps", "net: 3000000 ps", 1)
-    times = [call("hgx-h100", "all_reduce", 1 << 16, law, **how).time_ps for law in (own, apart)]
-    assert times[0] == times[1]
-
-
-def test_a_message_is_brought_to_the_nic() -> None:
-    """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over `net_rate`
-    longer, all of a channel's share where that is one chunk."""
-    how = {"nodes": 2, "algorithm": "chain_tree", "protocol": "LL"}
-    slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
-    assert fast.lowered is not None and fast.lowered.call.message == 2048
-    assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
-
-
-def test_nics_say_what_the_profile_leaves_open() -> None:
-    """What a profile says of hops between nodes holds; what it leaves open is as the profile of the system's NICs has
-    it, and nothing else of that counts."""
-    its = {kind: {key: cost for key, cost in costs.items() if "net" not in key} for kind, costs in BLOCK.items()}
-    laws = {
-        "open": text(its).replace("  net: 0 ps\n", "", 1),
-        "told": text({**its, "LL": {**its["LL"], "net": 9_000_000}}),
-    }
-    found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
-    network = load_profile("infiniband").kernels
-    assert network is not None
-    for name, law in laws.items():
-        lowered, own = found[name].lowered, parse_profile(law, f"{name}.yaml").kernels
-        assert lowered is not None and own is not None
-        costs = lowered.costs(own)
-        assert (costs.LL.hop, costs.LL.rate) == (own.LL.hop, own.LL.rate)
-        assert costs.Simple.net == network.Simple.net
-        if name == "open":
-            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (network.net, network.LL.net, network.LL.net_tree)
-        else:
-            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (0, 9_000_000, None)
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_fit_to_one_node_leaves_nics_open(nodes: int, tmp_path: Path) -> None:
-    """A profile that was fitted to rows of one node says nothing of hops between nodes, one of several nodes all."""
-    rows = ["library,collective,ranks,nodes,dtype,size_bytes,time_us"]
-    for k in range(8, 24, 2):
-        time = call("hgx-h100", "all_gather", 1 << k, nodes=nodes, ranks=8 * nodes).time_ps / 1e6
-        rows.append(f"nccl,all_gather,{8 * nodes},{nodes},float32,{1 << k},{time}")
-    table = tmp_path / "table.csv"
-    table.write_text("\n".join(rows) + "\n")
-    found = calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"])
-    kernels = parse_profile(found.text, "found.yaml").kernels
-    assert kernels is not None
-    said = [kernels.net, *(getattr(kernels, kind).net for kind in BLOCK)]
-    assert all((cost is None) == (nodes == 1) for cost in said)
-
-
-def test_a_fit_keeps_what_it_does_not_know(tmp_path: Path) -> None:
-    """What the profile says of a block and no fit asks for is written as it was: LL128's own block, what is saved."""
-    took = {1 << k: call("hgx-h100", "all_gather", 1 << k, ranks=8).time_ps / 1e6 for k in range(8, 24, 2)}
-    rows = ["library,collective,ranks,dtype,size_bytes,time_us"]
-    rows += [f"nccl,all_gather,8,float32,{size},{time}" for size, time in took.items()]
-    table = tmp_path / "table.csv"
-    table.write_text("\n".join(rows) + "\n")
-    begin = load_profile("nccl").kernels
-    kernels = parse_profile(calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"]).text, "p").kernels
-    assert begin is not None
-    assert kernels is not None
-    assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)
-    assert kernels.Simple.saved > 0
-
-
-@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "chain_tree")])
-def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> None:
-    """Channels go by all NICs of a node, and a call ends with the last: whichever of them is slow, it takes as long."""
-
-    def took(nic: int) -> int:
-        slow = {way: {"bandwidth": "10 GB/s"} for way in (f"node0.nic{nic}->*", f"*->node0.nic{nic}")}
-        topology = {"system": "hgx-h100", "nodes": 2, "links": slow}
-        return call("hgx-h100", collective, 64 << 20, ranks=16, algorithm=algorithm, topology=topology).time_ps
-
-    plain = call("hgx-h100", collective, 64 << 20, nodes=2, ranks=16, algorithm=algorithm).time_ps
-    assert took(0) == took(3) == took(7) > plain
-
-
-def test_messages_have_no_LL128() -> None:  # noqa: N802
-    """NCCL sends messages by LL or Simple; another protocol is refused."""
-    with pytest.raises(RefusedError, match="no LL128 for all_to_all"):
-        call("hgx-h100", "all_to_all", 1 << 16, ranks=8, protocol="LL128")

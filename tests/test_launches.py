@@ -12,8 +12,8 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law import point_of, under
 
-from simcoll import config
 from simcoll.accuracy.parameters import Setting
 from simcoll.accuracy.retiming import Question
 from simcoll.formats.measured import parse_measured
@@ -21,7 +21,7 @@ from simcoll.launches import Launch, Process, processes
 from simcoll.prediction import Prediction, predict
 from simcoll.profile import load_profile, parse_profile
 from simcoll.results import read
-from simcoll.scenario import Point, load
+from simcoll.scenario import Point
 
 HOST, MESSAGE, EAGER, GRAPHED = 4_000_000, 250_000, 5_000_000, 8_000_000  # ps
 LAW = f"""
@@ -44,15 +44,13 @@ SMALL = (64, 256, 4096)  # bytes
 def point(collective: str, size: int, ranks: int, *sets: str, nodes: int = 1) -> Point:
     """One point on A100 with NCCL's kernels, of these keys besides."""
     keys = {"topology": {"system": "dgx-a100", "nodes": nodes}, "collective": collective, "ranks": ranks,
-            "algorithm": "auto", "size": f"{size} B", "profile": "law.yaml"}  # fmt: skip
-    with config.carrying({"law.yaml": (LAW + KNOWN).encode()}):
-        (found,) = load("quickstart", [*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *sets])
-    return found
+            "algorithm": "auto", "size": f"{size} B"}  # fmt: skip
+    return point_of(LAW + KNOWN, *sets, **keys)
 
 
 def predicted(collective: str, size: int, ranks: int, *sets: str, law: str = LAW + KNOWN, nodes: int = 1) -> Prediction:
     """The same, predicted with a law."""
-    with config.carrying({"law.yaml": law.encode()}):
+    with under(law):
         return predict(point(collective, size, ranks, *sets, nodes=nodes))
 
 
@@ -152,13 +150,13 @@ def test_engines_agree(engine: str, way: list[str]) -> None:
 def test_a_fit_asks_what_a_run_answers(law: str, way: list[str], collective: str) -> None:
     """With other costs of a launch a fit compares the time of a run with such a profile, to the picosecond."""
     asked = point(collective, 1 << 12, 8, *way)
-    with config.carrying({"law.yaml": law.encode()}):
+    with under(law):
         question = Question(asked.scenario)
         before = Setting.of(parse_profile(law, "law.yaml"))
         assert question.time_ps(before) == predict(asked).time_ps
     other = law.replace(str(HOST), "7000001").replace(str(MESSAGE), "310001").replace(str(GRAPHED), "9000001")
     changed = before.at({"host.launch": 7_000_001, "host.message": 310_001, "graph.launch": 9_000_001})
-    with config.carrying({"law.yaml": other.encode()}):
+    with under(other):
         assert question.time_ps(changed) == predict(asked).time_ps
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from law import point_of, under
 
 from simcoll import config
 from simcoll.errors import RefusedError
 from simcoll.model import PS_PER_S, service_ps
 from simcoll.nccl.transport import HALF
 from simcoll.prediction import Prediction, predict, row
-from simcoll.scenario import load
 
 LAUNCH, HOP, HOST, REACH = 5_000_000, 600_000, 1_250_000, 0.5
 GB = 10**9
@@ -28,9 +27,8 @@ def call(
     kernels = {"LL": {**block, "rate": "6 GB/s"}, "Simple": block, "P2P": {"host_reach": reach}}
     law = config.dump({"name": "law", "launch": f"{LAUNCH} ps", "kernels": kernels})
     asked = {"collective": "all_gather", "algorithm": "ring", "protocol": "LL", "size": f"{nbytes} B", "ranks": ranks}
-    keys = {"topology": {"system": system, "nodes": 1}, "profile": "law.yaml", **asked, **more}
-    with config.carrying({"law.yaml": law.encode()}):
-        (point,) = load("quickstart", [f"{key}={json.dumps(value)}" for key, value in keys.items()])
+    point = point_of(law, **{"topology": {"system": system, "nodes": 1}, **asked, **more})
+    with under(law):
         return predict(point)
 
 
@@ -148,13 +146,8 @@ def test_what_was_fitted_talked_directly() -> None:
     """What two L40S of a switch take was measured; without P2P it was not."""
     asked = {"topology": {"system": "l40s-pcie"}, "collective": "all_reduce", "ranks": 2, "size": "512 KiB",
              "dtype": "float16", "algorithm": "auto", "profile": "nccl-pcie"}  # fmt: skip
-    found = []
-    for level in (None, "LOC"):
-        (point,) = load(
-            "quickstart", [f"{key}={json.dumps(value)}" for key, value in {**asked, "p2p_level": level}.items()]
-        )
-        found.append(row(predict(point))["confidence"])
-    assert found == ["calibrated", "extrapolated"]
+    points = (point_of("", **{**asked, "p2p_level": level}) for level in (None, "LOC"))
+    assert [row(predict(point))["confidence"] for point in points] == ["calibrated", "extrapolated"]
 
 
 def test_p2p_level_needs_kernels() -> None:

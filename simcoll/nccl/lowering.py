@@ -8,6 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from simcoll.errors import RefusedError
@@ -73,15 +74,22 @@ class Lowered:
         plain = {"groups": self.nodes, "model": spec, "profile": PLAIN, "p2p_level": None, "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
+    @cached_property
+    def _sorts(self) -> list[tuple[int, str, bool]]:
+        """What links have of theirs depends on: bandwidth, kind, and whether it is one to a host."""
+        links = enumerate(self.rated.graph.edges.data("link"))
+        return [(link.bandwidth, link.kind, number in self.host) for number, (*_, link) in links]
+
     def bandwidths(self, links: Mapping[str, LinkScale], costs: Kernels) -> list[int]:
         """What a channel has of each link, in B/s."""
-        found = []
-        for number, (*_, link) in enumerate(self.rated.graph.edges.data("link")):
-            served = links.get(link.kind, self.network.links.get(link.kind, LinkScale())).efficiency
-            share = self.call.share_of_links(costs, link.kind not in self.inner, number in self.host)
-            most = self.call.most(costs, number in self.host) if link.kind in self.inner else math.inf
-            found.append(max(1, round(min(link.bandwidth * (served * share), most))) if link.bandwidth else 0)
-        return found
+        found = {}
+        for sort in dict.fromkeys(self._sorts):  # of which there are few: a fit asks often
+            bandwidth, kind, host = sort
+            served = links.get(kind, self.network.links.get(kind, LinkScale())).efficiency
+            share = self.call.share_of_links(costs, kind not in self.inner, host)
+            most = self.call.most(costs, host) if kind in self.inner else math.inf
+            found[sort] = max(1, round(min(bandwidth * (served * share), most))) if bandwidth else 0
+        return [found[sort] for sort in self._sorts]
 
     def latencies(self, costs: Kernels) -> list[int]:
         """What each link takes, in ps: the first of a way a hop, between a NIC and the network half of what a hop takes
@@ -100,8 +108,8 @@ class Lowered:
         return [max(1, latency) for latency in found]
 
     @property
-    def spread(self) -> list[float]:
-        """Over how many such links of a node goes what is counted on each: to the network, over rails."""
+    def stands_for(self) -> list[float]:
+        """How many such links of a node each stands for: what is counted on one to the network goes by all rails."""
         kinds = (link.kind for *_, link in self.rated.graph.edges.data("link"))
         return [1.0 if kind in self.inner else self.call.rails for kind in kinds]
 
