@@ -119,12 +119,19 @@ def _table(asked: _Rows) -> tuple[Table, list[str]]:
     """The rows, and the region of each: by what is expected, so that a fault does not change where points lie."""
     measured = np.array([row.time_us for row in asked.rows])
     sizes = np.array([row.size_bytes for row in asked.rows], np.int64)
-    expected = asked.predicted + explanations.shift(measured, sizes, asked.predicted)
+    series = _numbered(asked.series)
+    expected = asked.predicted + explanations.shifts(measured, sizes, series, asked.predicted)
     names = scores.located(list(zip(asked.series, sizes.tolist(), expected.tolist(), strict=True)))
-    groups: dict[object, list[int]] = {}
-    for number, key in enumerate(zip(asked.series, names, strict=True)):
-        groups.setdefault(key, []).append(number)
-    return Table(measured, sizes, asked.bands(names), asked.scenarios, tuple(map(tuple, groups.values()))), names
+    groups = _numbered(list(zip(asked.series, names, strict=True)))
+    return Table(measured, sizes, series, groups, asked.bands(names), asked.scenarios), names
+
+
+def _numbered(keys: Sequence[object]) -> tuple[tuple[int, ...], ...]:
+    """The numbers of those that are equal."""
+    found: dict[object, list[int]] = {}
+    for number, key in enumerate(keys):
+        found.setdefault(key, []).append(number)
+    return tuple(map(tuple, found.values()))
 
 
 def _interval(scenario: Scenario, told: Mapping[str, Any], region: str) -> tuple[float, float] | None:

@@ -18,6 +18,7 @@ from simcoll.nccl import selection, tuner
 from simcoll.nccl.call import OURS
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.constants import COLLECTIVES, PROTOCOLS, Protocol
+from simcoll.nccl.lowering import network_of
 from simcoll.nccl.transport import staged
 from simcoll.profile import LinkScale, load_profile
 from simcoll.scenario import Scenario
@@ -66,15 +67,19 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     Variants of a family stand in order of how far they are from healthy.
     """
     names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
-    system = load_system(next(iter(names))) if len(names) == 1 and names != {""} else None
+    name = next(iter(names)) if len(names) == 1 and names != {""} else None
+    system = load_system(name) if name else None
+    of_nics = network_of(name).links
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
     single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
-    several: list[Sequence[Hypothesis]] = [list(its(kind)) for kind in kinds for its in (_slow_links, _slow_link)]
+    several: list[Sequence[Hypothesis]] = [
+        its for kind in kinds for its in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
+    ]
     if all(load_profile(scenario.profile).kernels for scenario in scenarios):
         single += _switched_off(scenarios)
         several.append(list(_slow_gpus()))
     if system and "cable" in kinds:
-        single += _network(system)
+        single += _network(system, of_nics.get("cable"))
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
     if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
@@ -102,11 +107,11 @@ def _launched(scenario: Scenario, launch: Launch) -> Scenario:
 # --- hardware ---
 
 
-def _scaled(kind: str, share: float, latency: float = 1.0) -> Callable[[Setting], Setting]:
-    """Links of a kind at a share of what they have."""
+def _scaled(kind: str, share: float, served: LinkScale | None, latency: float = 1.0) -> Callable[[Setting], Setting]:
+    """Links of a kind at a share of what they have, which NICs say (`served`) where the profile does not."""
 
     def changed(setting: Setting) -> Setting:
-        link = setting.links.get(kind, LinkScale())
+        link = setting.links.get(kind, served or LinkScale())
         slower = LinkScale(efficiency=link.efficiency * share, latency=link.latency * latency)
         return replace(setting, links={**setting.links, kind: slower})
 
@@ -116,9 +121,10 @@ def _scaled(kind: str, share: float, latency: float = 1.0) -> Callable[[Setting]
 _SLOW: Final = "links of the kind {} slower than they should be"
 
 
-def _slow_links(kind: str) -> Iterator[Hypothesis]:
+def _slow_links(kind: str, served: LinkScale | None) -> Iterator[Hypothesis]:
     for share in SHARES:
-        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, setting=_scaled(kind, share))
+        slower = _scaled(kind, share, served)
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, setting=slower)
 
 
 def _slow_link(kind: str) -> Iterator[Hypothesis]:
@@ -167,15 +173,16 @@ def _slow_gpus() -> Iterator[Hypothesis]:
         yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, setting=at(share))
 
 
-def _network(system: SystemFile) -> Iterator[Hypothesis]:
+def _network(system: SystemFile, served: LinkScale | None) -> Iterator[Hypothesis]:
     nics = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used"
-        yield Hypothesis("nic missing", text, setting=_scaled("cable", (nics - 1) / nics))
+        yield Hypothesis("nic missing", text, setting=_scaled("cable", (nics - 1) / nics, served))
     rate = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
     if rate > ETHERNET:
         text = "Ethernet of 100 Gb/s by sockets in place of the NICs' own transport"
-        yield Hypothesis("ethernet", text, setting=_scaled("cable", ETHERNET / rate, ETHERNET_LATENCY))
+        slower = _scaled("cable", ETHERNET / rate, served, ETHERNET_LATENCY)
+        yield Hypothesis("ethernet", text, setting=slower)
 
 
 def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
