@@ -207,14 +207,16 @@ def bounds(names: Sequence[str], measured_ps: Array, fastest: int) -> Bounds:
 
 
 def text(name: str, cost: float) -> str:
-    """A cost as a profile says it.
+    """A cost as a profile says it; durations are whole ps.
 
     >>> text("o_send", 1.5e6), text("efficiency.cable", 1.25), text("gamma", 1.3), text("channel_bandwidth", 0)
     ('1.5 us', '80 %', '1.3 ps/B', 'none')
+    >>> text("o_send", 1e-4)
+    '0 us'
     """
     what = _family(name)
     if what in DURATIONS:
-        return f"{cost / 1e6:.6g} us"
+        return f"{round(cost) / 1e6:.6g} us"
     if what in (*OF_LINKS, "own", "load"):
         return f"{100 * (1 / cost if what == 'efficiency' else cost):.6g} %"
     if not _rate(cost):
