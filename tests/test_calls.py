@@ -119,6 +119,17 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
 
 
+@pytest.mark.parametrize(("collective", "more"), [("all_gather", 0), ("reduce_scatter", 1)])
+@pytest.mark.parametrize(("system", "n"), [("hgx-h100", 4), ("hgx-b200", 8), ("gb200-nvl72", 16), ("gb200-nvl72", 32)])
+def test_nvls_block_by_block(system: str, n: int, collective: str, more: int) -> None:
+    """NVLS all-gather and reduce-scatter of small blocks take an eighth of a hop for each block that a rank brings and
+    gets: its own and those of the others, or n and the sum of one. They grow with the ranks, not with their square."""
+    found = call(system, collective, n * 64, ranks=n, algorithm="nvls", library_version="2.27")
+    once = LAUNCH + GRID - GRID // found.lowered.call.channels + BLOCK["NVLS"]["start"]  # type: ignore[union-attr]
+    turns = (found.time_ps - once) / (BLOCK["NVLS"]["hop"] / 8)
+    assert turns == pytest.approx(n + more, abs=0.25)
+
+
 @settings(max_examples=60)
 @given(st.sampled_from(SWITCHED), st.sampled_from([2, 4, 8]), SIZES)
 def test_all_to_all(system: str, n: int, nbytes: int) -> None:

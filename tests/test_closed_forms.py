@@ -7,6 +7,7 @@ of a message on one link, λ the latency of a link, α that of a route.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -50,13 +51,19 @@ def price(collective: str, name: str, **of: int) -> int:
     return int(eval(ALGORITHMS[collective][name].cost, {"log2": lambda x: x.bit_length() - 1}, of))
 
 
+@cache
+def mesh(n: int, alpha: int) -> Topology:
+    """A full mesh, whose ways are searched for once."""
+    return full_mesh(n, Link(50 * GB_PER_S, alpha))
+
+
 @both_sharings
 @pytest.mark.parametrize(("collective", "name"), PRICED)
 def test_registered_cost(collective: str, name: str, sharing: str) -> None:
     """On a full mesh every algorithm takes what its closed form says, wherever that is claimed to hold."""
     sizes = filter(ALGORITHMS[collective][name].cost_for, [*range(1, 18), 32])
     for n, (alpha, each) in product(sizes, MIXES):
-        found = makespan(f"{collective}/{name}", full_mesh(n, Link(50 * GB_PER_S, alpha)), n * each, sharing=sharing)
+        found = makespan(f"{collective}/{name}", mesh(n, alpha), n * each, sharing=sharing)
         assert found == (price(collective, name, n=n, alpha=alpha, beta=BETA, m=n * each) if n > 1 else 0), (n, alpha)
 
 

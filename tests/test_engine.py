@@ -182,9 +182,9 @@ def check_faults(seed: int) -> None:
             assert (found and found.makespan_ps) == (whole and whole.makespan_ps), (seed, compiled)
 
 
-@pytest.mark.parametrize("batch", range(12))
+@pytest.mark.parametrize("batch", range(6))
 def test_links_that_change_are_the_rules(batch: int) -> None:
-    """Of 600 random programs whose links become slower, die, come back and are gone around, all engines say what the
+    """Of 300 random programs whose links become slower, die, come back and are gone around, all engines say what the
     oracle says, the routes included, or all say that it does not finish."""
     for seed in range(batch * 50, batch * 50 + 50):
         check_faults(seed)
@@ -194,7 +194,7 @@ def test_links_that_change_are_the_rules(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(50))
 def test_links_that_change_are_the_rules_at_length(batch: int) -> None:
     """The same for 5,000 more."""
-    for seed in range(10_000 + batch * 100, 10_100 + batch * 100):
+    for seed in range(300 + batch * 100, 400 + batch * 100):
         check_faults(seed)
 
 
@@ -213,9 +213,9 @@ def check(seed: int) -> None:
             assert found.makespan_ps == whole.makespan_ps, (seed, engine)
 
 
-@pytest.mark.parametrize("batch", range(40))
+@pytest.mark.parametrize("batch", range(20))
 def test_the_engines_are_the_rules(batch: int) -> None:
-    """Start, sent, arrive, end and complete of every transfer of 2,000 random cases are the oracle's in the event
+    """Start, sent, arrive, end and complete of every transfer of 1,000 random cases are the oracle's in the event
     engine, and all times, those of hops too, the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
         check(seed)
@@ -225,7 +225,7 @@ def test_the_engines_are_the_rules(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(200))
 def test_the_engines_are_the_rules_at_length(batch: int) -> None:
     """The same for 20,000 more cases."""
-    for seed in range(10_000 + batch * 100, 10_100 + batch * 100):
+    for seed in range(1_000 + batch * 100, 1_100 + batch * 100):
         check(seed)
 
 

@@ -192,7 +192,9 @@ class Call:
         if self.schedule == "nvls_tree":
             return {"channels": 2 * self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
         if self.kind == "NVLS":
-            return {"o_send": block.hop * self.communicator.gpus // HEADS}
+            # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
+            at_once = self.communicator.gpus if self.collective == "all_reduce" else 1
+            return {"o_send": block.hop * at_once // HEADS}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
