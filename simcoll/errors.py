@@ -89,15 +89,23 @@ class BoundError(SimcollError):
 NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer channels"  # what a MemoryError means
 
 
+MOST_TOLD: Final = 60  # choices
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The cure for a misspelt name: the nearest choice, or all of them.
+    """The cure for a misspelt name: the nearest choice, or all of them; of very many how many, and the nearest few.
 
     >>> did_you_mean("rng", ["ring", "tree"])
     "did you mean 'ring'?"
     """
     choices = sorted(choices)
     near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(choices)}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if len(choices) > MOST_TOLD:
+        few = difflib.get_close_matches(word, choices, n=3, cutoff=0)
+        return f"there are {len(choices)}, e.g. {', '.join(few)}"
+    return f"choose from: {', '.join(choices)}"
 
 
 def wrong(key: str, what: str, cure: str) -> InputError:

@@ -19,7 +19,7 @@ from simcoll.analysis import bounds, links
 from simcoll.analysis.staging import staged
 from simcoll.collectives import collective
 from simcoll.engines import event, fast, stream
-from simcoll.errors import BoundError, RefusedError, wrong
+from simcoll.errors import BoundError, RefusedError, StuckError, wrong
 from simcoll.faults import struck
 from simcoll.folding import Folded, fold
 from simcoll.launches import processes
@@ -158,7 +158,15 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         return _first([scenario.model_copy(update=pair) for pair in named], topology)
     places = placed(scenario, rated)
     lowered = lower(scenario, costs, rated, places)
-    one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
+    try:
+        one, many = predict(lowered.point(costs), lowered.topology(profile.links, costs)), lowered.call.alike
+    except StuckError as error:
+        down = [f"{u}->{v}" for (u, v), rate in zip(rated.links, rated.bandwidths, strict=True) if not rate]
+        if not down or any(name in str(error) for name in down):
+            raise
+        # the one channel that is run stands for those by other NICs, and tells of its own
+        told = f"a call goes by all NICs of a node, and these links are down: {', '.join(down[:3])}"
+        raise StuckError(f"the run cannot finish: {told}") from None
     totals = dataclasses.replace(
         one.totals,
         carried=one.totals.carried * many,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from law import (
 )
 
 from simcoll.algorithms import build
-from simcoll.errors import InputError, RefusedError
+from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.executors.proof import prove
 from simcoll.model import service_ps
 from simcoll.nccl.constants import Protocol, read
@@ -325,6 +326,15 @@ def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> N
 
     plain = call("hgx-h100", collective, 64 << 20, nodes=2, ranks=16, algorithm=algorithm).time_ps
     assert took(0) == took(3) == took(7) > plain
+
+
+@pytest.mark.parametrize("link", ["node0.nic3->rail3", "node0.nic0->rail0", "rail5->node1.nic5"])
+def test_a_dead_link_is_called_by_its_name(link: str) -> None:
+    """Whichever it is, and whichever NIC the channel goes by that is run for all: the message names it and no other."""
+    topology = {"system": "hgx-h100", "nodes": 2, "links": {link: {"bandwidth": "0 GB/s"}}}
+    with pytest.raises(StuckError, match="the run cannot finish") as told:
+        call("hgx-h100", "all_gather", 64 << 20, ranks=16, algorithm="ring", topology=topology)
+    assert re.findall(r"[\w.]+->[\w.]+", str(told.value)) == [link]
 
 
 # --- what is said of a call ---

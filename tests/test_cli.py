@@ -289,6 +289,30 @@ def test_nothing_but_refusals_is_no_answer(scenario: Path):
     assert simcoll("run", scenario, "--set", "ranks=[4, 9]").status == 0
 
 
+def test_a_pattern_that_matches_no_link_is_told_once():
+    """However many points a sweep has, on however many topologies; of hundreds of links the nearest few are named."""
+    sets = [
+        "topology={system: hgx-h100, nodes: [2, 3, 4]}",
+        'topology.links={"xx->yy": {bandwidth: 1 GB/s}}',
+        "ranks=8",
+    ]
+    found = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)))
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(
+        r"--set\[1\]:1:10: topology\.links\.xx->yy: matches no link; there are \d{3}, e\.g\. (\S+->\S+,? ?){3}\n",
+        found.err,
+    )
+
+
+def test_a_barrier_has_no_size():
+    """`predict` asks for the size of all else, as a file does."""
+    (row,) = simcoll("predict", "barrier", "--on", "hgx-h100", "--json").json["points"]
+    assert (row["status"], row["size_bytes"]) == ("ok", 0)
+    found = simcoll("predict", "[barrier, all_reduce]", "--on", "hgx-h100")
+    assert (found.status, found.out) == (2, "")
+    assert found.err == "--size:1:1: size: missing key 'size'; add e.g. size: 64 MiB\n"
+
+
 @pytest.mark.parametrize("algorithm", ["auto", "all", "ring"])
 def test_predict_more_ranks_than_places(algorithm: str):
     """However the algorithm is chosen, what cannot be placed is a refusal with its reason."""

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from command import simcoll
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,6 +133,24 @@ def test_where_is_checked():
     assert complaints([measured()], [predicted()], ranks="many") == [
         "--where ranks: 'many' is not a number; write e.g. 8"
     ]
+
+
+def test_where_that_keeps_no_row_is_told():
+    """With the filter that did it and the values that there are before it, whatever reads the table: `compare` with a
+    scenario or a system, `calibrate`, `diagnose`."""
+    table, where = "h100_sxm_nccl-2.27.3.csv", ["--where", "collective=all_reduce", "--where", "ranks=6"]
+    on = ["--topology", "hgx-h100"]
+    for words in (
+        ["compare", "system=hgx-h100", table],
+        ["compare", "quickstart", table],
+        ["calibrate", table, *on, "-o", "never.yaml"],
+        ["diagnose", table, *on],
+    ):
+        found = simcoll(*words, *where)
+        assert (found.status, found.out) == (2, "")
+        assert found.err == f"--where ranks=6 keeps no row of {table}; ranks is 2, 4, 8 there\n"
+    many = simcoll("diagnose", table, *on, "--where", "size_bytes=3").err
+    assert "; size_bytes is 512, 1024, " in many and ", …, 536870912 there" in many and len(many) < 200
 
 
 def test_predictions_are_checked():

@@ -385,6 +385,16 @@ def test_what_a_table_says_of_launches_is_fitted_with_all_else(tmp_path: Path) -
     assert "host.launch: changes none of these rows" in err
 
 
+def test_what_rows_do_not_tell_of_launches(tmp_path: Path) -> None:
+    """One collective on so many ranks does not tell a launch from its messages: both are named, and no option that was
+    not given."""
+    text = table(LAW + KNOWN, [gpus("all")], sizes=(64, 128, 256, 512, 1024, 4096), noise=0)
+    alone = ["--where", "collective=all_to_all", "--where", "ranks=8"]
+    _, err = calibrated(tmp_path, text, "--set", gpus("all"), *alone, status=2)
+    assert "host.message: these rows cannot tell it from host.launch; fit fewer, or add rows" in err
+    assert "--free" not in err
+
+
 def test_a_table_is_predicted_as_it_was_launched(tmp_path: Path, law: Path) -> None:
     """A column tells, where the profile knows what that costs; else rows are predicted as they were before."""
     path = tmp_path / "table.csv"

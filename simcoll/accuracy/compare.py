@@ -29,11 +29,11 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
     """
     kept = dict(map(join.condition, where))
     measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
-    selected = join.select(measured, kept)
     if predicted.startswith("system="):
-        join.check_columns(kept, measured)
+        selected = join.kept(measured, kept, source)
         points, rows = _on_system(predicted, selected, sets)
     else:
+        selected = join.select(measured, kept) or join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))
         rows = _computing_as_measured(rows, join.pairs(measured, rows, kept))
         points = join.join(measured, rows, kept)

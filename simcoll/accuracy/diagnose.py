@@ -81,14 +81,7 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
 def _selected(text: str, source: str, where: Sequence[str]) -> list[Row]:
     kept = dict(map(join.condition, where))
     measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
-    join.check_columns(kept, measured)
-    left = measured
-    for column, value in kept.items():
-        before, left = left, join.select(left, {column: value})
-        if not left:
-            others = ", ".join(sorted({str(getattr(row, column, row.others.get(column))) for row in before}))
-            raise InputError(f"--where {column}={value} keeps no row of {source}", f"rows before it have {others}")
-    return left
+    return join.kept(measured, kept, source)
 
 
 def _asked(selected: Sequence[Row], asking: Asking) -> tuple[_Rows, Counter[str]]:

@@ -141,8 +141,8 @@ class _Estimating:
             alike = " and ".join(self.names[i] for i in untold.alike)
             reasons[self.names[untold.number]] = f"these rows cannot tell it from {alike}" if alike else NO_EFFECT
         if reasons and self.asked:
-            cure = "free less, or add rows of other rank counts, algorithms or sizes"
-            raise InputError(Diagnostic(f"--free: {name}: {why}", cure) for name, why in reasons.items())
+            cure = "fit fewer, or add rows of other rank counts, algorithms or sizes"
+            raise InputError(Diagnostic(why, cure, name) for name, why in reasons.items())
         for name, why in reasons.items():
             line = self._leave(line, name, why)
         if not self.names:

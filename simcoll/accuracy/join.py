@@ -18,6 +18,7 @@ EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has them
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
 
+MOST_TOLD: Final = 12  # values of a column
 _OUTCOMES: Final = frozenset(
     (
         "steps",
@@ -117,6 +118,20 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
 def select(measured: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
     """The rows that say exactly VALUE in column COL; where no row of the table does, those that do not say."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
+
+
+def kept(measured: Sequence[Row], where: Mapping[str, str], source: str) -> list[Row]:
+    """The same; raises InputError for a column that no row has, and for the first condition that keeps no row."""
+    check_columns(where, measured)
+    left = list(measured)
+    for column, text in where.items():
+        before, left = left, select(left, {column: text})
+        if not left:
+            said = {_comparable(column, record.get(column)): record.get(column) for record in map(_record, before)}
+            there = [str(said[value]) for value in sorted(said, key=lambda value: (isinstance(value, str), value))]
+            few = there if len(there) <= MOST_TOLD else [*there[: MOST_TOLD - 1], "…", there[-1]]
+            raise InputError(f"--where {column}={text} keeps no row of {source}", f"{column} is {', '.join(few)} there")
+    return left
 
 
 def among(measured: Sequence[Row], where: Mapping[str, Collection[str]], option: str) -> list[bool]:

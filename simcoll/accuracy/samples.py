@@ -114,17 +114,20 @@ def read(
 
     Only rows of one harness are kept: those of `p2p` where there are others besides.
     """
-    tables = list[tuple[str, bytes, list[Row]]]()
+    tables, all_rows = list[tuple[str, bytes, list[Row]]](), list[Row]()
     for name in files:
         path = find_measured(name)
         data = _bytes(path)
         text = data.decode("utf-8-sig", errors="replace")
         defaults = {column: value for column, value in where.items() if column in COLUMNS}
-        its = join.select(parse_measured(text, str(path), defaults), where)
+        measured = parse_measured(text, str(path), defaults)
+        its = join.select(measured, where)
+        all_rows += measured
         tables.append((str(name), data, [row for row in its if most is None or row.size_bytes <= most]))
     rows = [row for *_, its in tables for row in its]
     join.check_columns(where, rows)
     if not rows:
+        join.kept(all_rows, where, ", ".join(map(str, files)))
         cure = "give tables with rows, or another --where"
         raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)

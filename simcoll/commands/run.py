@@ -89,7 +89,7 @@ def run(
 @click.option("--on", "system", required=True, help="A shipped system, or a topology's YAML file.")
 @click.option("--nodes", type=int, help="Number of nodes.")
 @click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
-@click.option("--size", required=True, help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]' and a range work as in a file.")
+@click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
 @click.option("--algorithm", default="auto", show_default=True, help="A name, a list, auto or all.")
 @SETS
 @JSON
@@ -98,7 +98,7 @@ def predict(
     system: str,
     nodes: int | None,
     ranks: int | None,
-    size: str,
+    size: str | None,
     algorithm: str,
     sets: tuple[str, ...],
     as_json: bool,
@@ -139,7 +139,10 @@ def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[Rows, 
     rows = sweep.ordered(found)
     wrong = [row["status"] for row in rows if row.get("wrong_input")]
     if wrong and len(wrong) == len(rows):
-        raise InputError("\n".join(dict.fromkeys(reason.removeprefix("failed: ") for reason in wrong)))
+        once: dict[str, str] = {}  # what cures a mistake may differ from point to point
+        for line in "\n".join(reason.removeprefix("failed: ") for reason in wrong).splitlines():
+            once.setdefault(line.partition("; ")[0], line)
+        raise InputError("\n".join(once.values()))
     return rows, reused
 
 
