@@ -19,10 +19,18 @@ STAR = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "1 GB/s", "
 KEYS: dict[str, Any] = {"topology": STAR, "collective": "all_reduce", "algorithm": ["ring", "naive"], "size": "4 kB"}
 
 
-@pytest.mark.parametrize("module", ["api", "units", "errors", "registry", "schedule", "model", "tables"])
+PACKAGE = Path(simcoll.__file__).parent
+WITH_EXAMPLES = [
+    ".".join(("simcoll", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples_in_docstrings(module: str):
     """The examples in the docstrings say what the code does."""
-    found = doctest.testmod(importlib.import_module(f"simcoll.{module}"))
+    found = doctest.testmod(importlib.import_module(module))
     assert found.attempted
     assert not found.failed
 

@@ -120,6 +120,19 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
 
 
+def test_older_trees_have_smaller_chunks() -> None:
+    """Until 2.23 trees with Simple pipeline what is not large in more and smaller chunks: as many or more messages,
+    equally many bytes, and those that wait for whole chunks have them sooner."""
+    how = {"nodes": 4, "ranks": 16, "algorithm": "tree", "protocol": "Simple"}
+    for exponent in (20, 23, 30):
+        old, new = (call("gh200-4", "all_reduce", 2**exponent, library_version=v, **how) for v in ("2.22", "2.23"))
+        assert old.totals.wire_bytes == new.totals.wire_bytes
+        if exponent == 30:  # there are chunks enough
+            assert old.totals.messages == new.totals.messages
+        else:
+            assert old.totals.messages > new.totals.messages and old.time_ps < new.time_ps
+
+
 @pytest.mark.parametrize(("collective", "more"), [("all_gather", 0), ("reduce_scatter", 1)])
 @pytest.mark.parametrize(("system", "n"), [("hgx-h100", 4), ("hgx-b200", 8), ("gb200-nvl72", 16), ("gb200-nvl72", 32)])
 def test_nvls_block_by_block(system: str, n: int, collective: str, more: int) -> None:

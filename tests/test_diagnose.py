@@ -41,7 +41,12 @@ def _times(setup: Setup, sizes: tuple[int, ...], keys: tuple[tuple[str, str], ..
     return {row["size_bytes"]: row["time_us"] for row in found.json["points"]}
 
 
-OTHERS = {"l40s-pcie": "nccl-pcie", "rtx-pro-6000": "nccl-pcie", "hgx-a100-4-slingshot": "nccl-ampere"}
+OTHERS = {
+    "l40s-pcie": "nccl-pcie",
+    "a100-pcie": "nccl-pcie",
+    "rtx-pro-6000": "nccl-pcie",
+    "hgx-a100-4-slingshot": "nccl-ampere",
+}
 
 
 def times(setup: Setup, sizes: Sequence[int] = SIZES, **keys: str) -> Times:
@@ -112,7 +117,6 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
 FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
     "no LL128": (A100, lambda folder: left(A100, "--proto", "^LL128")),
-    "no Simple": (A100, lambda folder: left(A100, "--proto", "^Simple")),
     "nvls off": (H100, lambda folder: left(H100, "--algo", "^nvls")),
     "only LL": (H100, lambda folder: left(H100, "--proto", "LL")),
     "launch": (B200, lambda folder: {size: time + 25 for size, time in times(B200).items()}),
@@ -126,30 +130,32 @@ FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
 }
 MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
+    "no Simple": (A100, lambda folder: left(A100, "--proto", "^Simple")),
     "nvls off": (B200, lambda folder: left(B200, "--algo", "^nvls")),
     "no LL128": (A100X2, lambda folder: left(A100X2, "--proto", "^LL128")),
     "only LL": (B200, lambda folder: left(B200, "--proto", "LL")),
     "launch": (A100, lambda folder: {size: time + 15 for size, time in times(A100).items()}),
     "host": (A100X2, lambda folder: {size: max(time, 80.0) for size, time in times(A100X2).items()}),
     "slow nvlink": (A100, lambda folder: slow_links(A100, "node0.gpu3->node0.nvswitch0", "120 GB/s")),
-    "pcie": (A100, lambda folder: times(("l40s-pcie", 1, 8))),
+    "pcie": (A100, lambda folder: times(("a100-pcie", 1, 8))),
 }
 
 
-def _found(folder: Path, setup: Setup, took: Times, fault: str, seed: int, noise: float) -> dict[str, Any]:
-    """The diagnosis of a fault, checked."""
+def _check(folder: Path, setup: Setup, took: Times, fault: str, seed: int, noise: float) -> None:
     found = diagnosed(table(folder, setup, took, seed, noise), setup[0])
     assert fault in (found["verdict"], *found["also"])
     assert found["remains"] == []
-    assert found["hypotheses"][0]["error"] < 0.06
-    return found
+    assert all(abs(np.log(p["explained_us"] / p["measured_us"])) < 5 * noise for p in found["points"])
+    if fault == "launch":
+        assert found["hypotheses"][0]["launch_us"] == pytest.approx(25 if setup is B200 else 15, abs=1.5)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_simulated_fault_is_the_verdict(tmp_path: Path, fault: str):
-    """Of a table made by the simulator with a fault, and noise, that fault is the verdict, and leaves nothing off."""
+    """Of a table made by the simulator with a fault, and noise, that fault is the verdict. It leaves nothing off, and
+    says of each point what was measured."""
     setup, simulated = FAULTS[fault]
-    _found(tmp_path, setup, simulated(tmp_path), fault, seed=0, noise=0.03)
+    _check(tmp_path, setup, simulated(tmp_path), fault, seed=0, noise=0.03)
 
 
 @pytest.mark.long
@@ -158,15 +164,7 @@ def test_a_simulated_fault_is_the_verdict(tmp_path: Path, fault: str):
 def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: int, noise: float):
     """Likewise on other systems, and with noise from 2 to 5 %."""
     for fault, (setup, simulated) in faults.items():
-        _found(tmp_path, setup, simulated(tmp_path), fault, seed, noise)
-
-
-def test_numbers_of_a_fault_come_back(tmp_path: Path):
-    """What a launch takes longer is found, and what an explanation says is what is expected of each point then."""
-    setup, simulated = FAULTS["launch"]
-    found = diagnosed(table(tmp_path, setup, simulated(tmp_path)), setup[0])
-    assert found["hypotheses"][0]["launch_us"] == pytest.approx(25, abs=1.5)
-    assert all(p["explained_us"] == pytest.approx(p["measured_us"], rel=0.15) for p in found["points"])
+        _check(tmp_path, setup, simulated(tmp_path), fault, seed, noise)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +234,6 @@ def test_a_part_of_a_region_puts_it_off(tmp_path: Path, ends: tuple[int, int], f
     assert (its["from_bytes"], its["to_bytes"]) == ends
     bad = [point["size_bytes"] for point in found["points"] if point["bad_row"]]
     assert (bad != []) is (factor == 3)
-    text = simcoll("diagnose", tmp_path / "measured.csv", "--topology", "hgx-h100").out
-    assert f"{its['factor']:.2f} times as long as expected" in text.splitlines()[-1 if not found["verdict"] else -2]
-    assert (f"# {len(bad)} bad rows" in text) is bool(bad)
 
 
 def test_a_single_bad_row_is_told_and_puts_nothing_off(tmp_path: Path):
@@ -277,15 +272,24 @@ def test_what_nothing_explains(tmp_path: Path):
     """Times that no hypothesis makes are said to be that, with status 1; those that are too short with a question."""
     generator = np.random.default_rng(1)
     took = {size: time * 12 ** float(generator.uniform(-1, 1)) for size, time in times(H100).items()}
-    path = table(tmp_path, H100, took)
-    assert diagnosed(path, "hgx-h100")["verdict"] is None
-    assert (
-        "# verdict: off, and nothing that was tried explains it"
-        in simcoll("diagnose", path, "--topology", "hgx-h100").out
-    )
-    found = simcoll("diagnose", table(tmp_path, B200, times(B200)), "--topology", "dgx-a100")
+    found = simcoll("diagnose", table(tmp_path, H100, took), "--topology", "hgx-h100")
     assert found.status == 1
-    assert found.out.splitlines()[-1] == "# faster than this hardware should be: is --topology what was measured?"
+    assert re.match(
+        r"# verdict: off, and nothing that was tried explains it: all_reduce on 8, ", found.out.splitlines()[-1]
+    )
+
+
+def test_a_machine_that_is_another_one(tmp_path: Path):
+    """Where times are too short, the shipped systems are tried; those that cannot be told apart are told together.
+    What is too fast for all of them is that."""
+    found = diagnosed(table(tmp_path, B200, times(B200)), "hgx-h100")
+    assert found["remains"] == []
+    assert {found["verdict"], *found["also"]} >= {"like gb200-nvl72", "like hgx-b200"}
+    assert "like hgx-h200" not in (found["verdict"], *found["also"])
+    took = {size: time / 9 for size, time in times(A100, LARGE).items()}
+    fast = simcoll("diagnose", table(tmp_path, A100, took), "--topology", A100[0])
+    assert fast.status == 1
+    assert fast.out.splitlines()[-1] == "# faster than this hardware should be: is --topology what was measured?"
 
 
 def test_series_are_judged_each_for_itself(tmp_path: Path):

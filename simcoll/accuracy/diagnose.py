@@ -62,7 +62,9 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
 
     Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
     """
-    asked, refused = _asked(_selected(text, source, where), Asking(system, sets))
+    kept = dict(map(join.condition, where))
+    measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
+    asked, refused = _asked(join.kept(measured, kept, source), Asking(system, sets))
     if not asked.rows:
         what = f"{source}: none of {refused.total()} measured rows can be predicted"
         raise InputError(what, next(iter(refused), "give rows of collectives that are known here"))
@@ -76,12 +78,6 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
 
 
 # --- rows as questions ---
-
-
-def _selected(text: str, source: str, where: Sequence[str]) -> list[Row]:
-    kept = dict(map(join.condition, where))
-    measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
-    return join.kept(measured, kept, source)
 
 
 def _asked(selected: Sequence[Row], asking: Asking) -> tuple[_Rows, Counter[str]]:

@@ -61,8 +61,9 @@ LAUNCHES: Final = (
 )  # fmt: skip
 
 
-def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequence[Hypothesis]]:
-    """What may be wrong where these points run, over links of these kinds; the healthy machine comes first.
+def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str], faster: bool) -> list[Sequence[Hypothesis]]:
+    """What may be wrong where these points run, over links of these kinds, or are `faster` than they should be
+    somewhere; the healthy machine comes first.
 
     Variants of a family stand in order of how far they are from healthy.
     """
@@ -85,6 +86,8 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
         text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
+    if system and faster:
+        single += _elsewhere(system)
     return [*([one] for one in single), *several]
 
 
@@ -191,21 +194,29 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
     def rate(file: SystemFile) -> int:
         return max((units.parse(link.bandwidth, "bandwidth") for link in file.links if link.kind == "pcie"), default=0)
 
-    without = [
-        file
-        for file in map(load_system, shipped_systems())
-        if file.profile and not _has(file, "nvlink") and not _has(file, "xgmi")
-    ]
-    if not rate(system) or not without:
-        return
-    like = min(without, key=lambda file: abs(rate(file) - rate(system)))
-    update = {"topology": {"system": like.name, "nodes": 1}, "profile": like.profile}
+    without = [file for file in _others(system) if not _has(file, "nvlink") and not _has(file, "xgmi")]
+    if rate(system) and without:
+        like = min(without, key=lambda file: abs(rate(file) - rate(system)))
+        text = f"PCIe in place of NVLink, as on {like.name}"
+        yield Hypothesis("pcie", text, scenario=functools.partial(_swapped, like=like))
 
-    def swapped(scenario: Scenario) -> Scenario:
-        spec = type(scenario.topology)(**update["topology"])  # type: ignore[arg-type]
-        return scenario.model_copy(update={**update, "topology": spec})
 
-    yield Hypothesis("pcie", f"PCIe in place of NVLink, as on {like.name}", scenario=swapped)
+def _elsewhere(system: SystemFile) -> Iterator[Hypothesis]:
+    """That the machine is another than was said."""
+    for file in _others(system):
+        text = f"it was measured on another machine, one like the shipped {file.name}"
+        yield Hypothesis(f"like {file.name}", text, assumes=2, scenario=functools.partial(_swapped, like=file))
+
+
+def _others(system: SystemFile) -> list[SystemFile]:
+    """The other shipped systems of which it is known what calls cost."""
+    return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
+
+
+def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
+    """The point on as many nodes of another system."""
+    spec = type(scenario.topology)(system=like.name, nodes=scenario.topology.nodes)
+    return scenario.model_copy(update={"topology": spec, "profile": like.profile})
 
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:

@@ -61,7 +61,7 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 @dataclass(frozen=True)
 class Call:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `staged`: some
-    ranks of a node hand on through the host's memory."""
+    ranks of a node hand on through the host's memory; `version`: the release, the newest if None."""
 
     communicator: Communicator
     collective: str
@@ -75,6 +75,7 @@ class Call:
     in_place: bool = False
     parts: messages.Parts | None = None
     staged: bool = False
+    version: str | None = None
 
     @property
     def kind(self) -> Kind:
@@ -116,8 +117,9 @@ class Call:
         """The largest chunk; 0: everything."""
         if self.algorithm == "p2p":
             return 0
-        if self.algorithm == "tree" and self.protocol == "LL128":
-            return tree_chunk_bytes(self.nbytes // self.channels, self.communicator.nodes, self.communicator.gpus)
+        if self.algorithm == "tree":
+            each, comm = self.nbytes // self.channels, self.communicator
+            return tree_chunk_bytes(self.protocol, each, comm.nodes, comm.gpus, self.version)
         if self.algorithm == "pat":
             return pat_chunk_bytes(self.share, self.collective == "all_gather")
         if self.kind != "NVLS":
@@ -365,4 +367,5 @@ def call(
     if choice is None:
         raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here, or it is not modelled")
     found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
-    return Call(comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads)
+    what = comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads
+    return Call(*what, version=version)

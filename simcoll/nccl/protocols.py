@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from simcoll import config
 from simcoll.config import Model
-from simcoll.nccl.constants import FIGURES, Algorithm, Collective, Protocol
+from simcoll.nccl.constants import FIGURES, Algorithm, Collective, Protocol, numbers
 
 
 class Wire(Model):
@@ -86,6 +86,13 @@ class Pat(Model):
     least_bytes: int
 
 
+class Halved(Model):
+    """Chunks of older releases: as `tree_LL128`, for each level of a tree."""
+
+    before: str
+    halved: tuple[tuple[int, int], ...]
+
+
 class Protocols(Model):
     """The file."""
 
@@ -93,6 +100,7 @@ class Protocols(Model):
     protocols: Mapping[Protocol, Wire]
     simple_ring_steps: Mapping[Collective, Steps]
     tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
+    tree_Simple: Halved  # noqa: N815
     pat: Pat
     threads: Threads
     messages: tuple[Messages, ...]
@@ -133,15 +141,21 @@ def chunk_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol
     return _steps(collective, algorithm, protocol).chunk * step_bytes(protocol)
 
 
-def tree_chunk_bytes(share: int, nodes: int, gpus: int) -> int:
-    """The chunk of trees with LL128, for a channel's `share`: the deeper the tree, the smaller.
+def tree_chunk_bytes(protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None) -> int:
+    """The chunk of trees, for a channel's `share`: the deeper the tree, the smaller. `version`: None for the newest.
 
-    >>> tree_chunk_bytes(64 << 20, 2, 8), tree_chunk_bytes(512 << 10, 2, 8)
-    (576000, 36000)
+    >>> tree_chunk_bytes("LL128", 64 << 20, 2, 8), tree_chunk_bytes("LL128", 512 << 10, 2, 8)
+    (576000, 72000)
+    >>> tree_chunk_bytes("Simple", 1 << 20, 4, 4), tree_chunk_bytes("Simple", 1 << 20, 4, 4, "2.22")
+    (524288, 65536)
     """
-    chunk, depth = step_bytes("LL128"), 1 + math.log2(nodes) + 0.1 * gpus
-    for times, least in figures().tree_LL128:
-        while chunk > least and share / chunk < times * depth / gpus:
+    chunk, deep, halved = step_bytes(protocol), 0.0, figures().tree_LL128
+    if protocol == "LL128":
+        deep = (1 + math.log2(nodes) + 0.1 * gpus) / gpus
+    elif protocol == "Simple" and version and numbers(version) < numbers(figures().tree_Simple.before):
+        deep, halved = gpus - 1 + math.floor(math.log2(nodes)), figures().tree_Simple.halved
+    for times, least in halved:
+        while chunk > least and share / chunk < times * deep:
             chunk //= 2
     return chunk
 
