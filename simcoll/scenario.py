@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeGuard
 
 from pydantic import (
     BeforeValidator,
@@ -107,13 +107,13 @@ def _placement(value: object) -> Placement | tuple[str, ...] | None:
 
 def _groups(value: object) -> int | tuple[Any, ...] | None:
     if value is None or _positive(value):
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, list | tuple) and value:
         return tuple(part if isinstance(part, int) and not isinstance(part, bool) else _groups(part) for part in value)
     raise ValueError(f"{value!r} are no groups; write a number of groups, or lists of ranks: [[0, 1], [2, 3]]")
 
 
-def _positive(value: object) -> bool:
+def _positive(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
