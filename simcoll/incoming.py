@@ -36,11 +36,11 @@ class Asked:
 
 class Imported(NamedTuple):
     """What a file became: `kind` is what it was taken for, `text` ours of it (a topology file, a schedule, a measured
-    table), `suffix` how such files are named."""
+    table), `suffixes` how names of such files end."""
 
     kind: str
     text: str
-    suffix: str
+    suffixes: tuple[str, ...]
     notes: Notes
 
 
@@ -121,7 +121,7 @@ def recognise(text: str) -> str | None:
 def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
     def read(text: str, source: str, asked: Asked) -> Imported:
         sketch = reader(text, source, asked.like)
-        return Imported(kind, sketch.document(Path(source).name), ".yaml", sketch.notes)
+        return Imported(kind, sketch.document(Path(source).name), (".yaml", ".yml"), sketch.notes)
 
     return read
 
@@ -129,7 +129,7 @@ def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reade
 def _schedule(reader: Callable[[str, str, str | None, Notes], Schedule]) -> Reader:
     def read(text: str, source: str, asked: Asked) -> Imported:
         notes = Notes()
-        return Imported("schedule", document.dump(reader(text, source, asked.collective, notes)), ".json", notes)
+        return Imported("schedule", document.dump(reader(text, source, asked.collective, notes)), (".json",), notes)
 
     return read
 
@@ -148,7 +148,7 @@ def _table(text: str, source: str, asked: Asked) -> Imported:
     for column in ("nodes", "dtype"):
         if any(getattr(row, column) is None for row in rows):
             notes.warn(f"nothing says {column}; --set {column}=VALUE does")
-    return Imported("measured table", measured.dump(rows), ".csv", notes)
+    return Imported("measured table", measured.dump(rows), (".csv",), notes)
 
 
 def _own(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import fnmatch
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
 from simcoll import config, units
+from simcoll.choices import OneOf
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.fabrics import Plan
@@ -35,21 +36,10 @@ def quantity(kind: units.Kind, least: int = 0) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def one_of(what: str, names: Callable[[], Iterable[str]]) -> BeforeValidator:
-    """Accepts names that are known when they are read."""
-
-    def check(value: object) -> object:
-        if value not in (known := list(names())):
-            raise ValueError(f"{value!r} is no {what}; {did_you_mean(str(value), known)}")
-        return value
-
-    return BeforeValidator(check)
-
-
 Bandwidth = Annotated[str, quantity("bandwidth", least=1)]
 Duration = Annotated[str, quantity("duration")]
 Count = Annotated[StrictInt, Field(ge=1)]
-Routing = Annotated[Policy, one_of("routing policy", lambda: POLICIES)]
+Routing = Annotated[Policy, OneOf("routing policy", lambda: POLICIES)]
 Routes = Mapping[str, tuple[str, ...]]
 
 

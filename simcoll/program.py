@@ -131,7 +131,8 @@ class Program:
     def route(self, i: int) -> list[int]:
         """The links of transfer `i`; empty for a local copy without a memory link."""
         way = self.way[i]
-        return self.routes.links[self.routes.hop[way] : self.routes.hop[way + 1]].tolist()  # type: ignore[no-any-return]
+        found: list[int] = self.routes.links[self.routes.hop[way] : self.routes.hop[way + 1]].tolist()
+        return found
 
     def as_it_went(self, way: Index) -> Program:
         """The same with the way that each transfer took in the end, for those who read a timeline."""

@@ -224,6 +224,7 @@ def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
     found: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
+    found["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
     for definition in [found, *found.get("$defs", {}).values()]:
         for name, value in definition.get("properties", {}).items():
             definition["properties"][name] = _sweepable(name, value)

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeGuard
 
 from pydantic import (
     BeforeValidator,
@@ -26,6 +26,7 @@ from pydantic import (
 
 import simcoll.algorithms  # noqa: F401  (fills the registry)
 from simcoll import config, registry
+from simcoll.choices import OneOf
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -106,13 +107,13 @@ def _placement(value: object) -> Placement | tuple[str, ...] | None:
 
 def _groups(value: object) -> int | tuple[Any, ...] | None:
     if value is None or _positive(value):
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, list | tuple) and value:
         return tuple(part if isinstance(part, int) and not isinstance(part, bool) else _groups(part) for part in value)
     raise ValueError(f"{value!r} are no groups; write a number of groups, or lists of ranks: [[0, 1], [2, 3]]")
 
 
-def _positive(value: object) -> bool:
+def _positive(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -141,14 +142,7 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _named(kind: str, choices: Sequence[str]) -> BeforeValidator:
-    def check(value: object) -> str:
-        text = _DTYPE_ALIASES.get(str(value), str(value)) if kind == "dtype" else str(value)
-        if text not in choices:
-            raise ValueError(f"{value!r} is no {kind}; {did_you_mean(str(value), choices)}")
-        return text
-
-    return BeforeValidator(check)
+_Plot = Annotated[str, OneOf("plot", lambda: PLOTS)]
 
 
 class Scenario(Model):
@@ -159,15 +153,15 @@ class Scenario(Model):
     seed: StrictInt = 0
     topology: TopologySpec
     workload: Workload | None = None
-    collective: Annotated[str, _named("collective", (*COLLECTIVES, WORKLOAD))]
+    collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
     algorithm: str = "auto"
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
     placement: Annotated[Any, _PLACEMENT] = None  # Placement | tuple[str, ...] | None
     groups: Annotated[Any, _GROUPS] = None  # int | nested tuples of ranks | None
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
     root: Annotated[StrictInt, Field(ge=0)] = 0
-    dtype: Annotated[str, _named("dtype", tuple(ITEMSIZE))] = "float32"
-    op: Annotated[str, _named("operator", tuple(OPERATORS))] = "sum"
+    dtype: Annotated[str, OneOf("dtype", lambda: ITEMSIZE, _DTYPE_ALIASES)] = "float32"
+    op: Annotated[str, OneOf("operator", lambda: OPERATORS)] = "sum"
     in_place: StrictBool = False
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
     library_version: str | None = None
@@ -186,7 +180,7 @@ class Scenario(Model):
     replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     measured: str | None = None
     measure: MeasureSpec = MeasureSpec()
-    plots: Annotated[tuple[Annotated[str, _named("plot", PLOTS)], ...], BeforeValidator(_listed)] = ("busbw", "latency")
+    plots: Annotated[tuple[_Plot, ...], BeforeValidator(_listed)] = ("busbw", "latency")
 
     @model_validator(mode="before")
     @classmethod

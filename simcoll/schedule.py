@@ -178,7 +178,7 @@ class Schedule:
         names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
         return plain and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equal by contents, as lists are; typeshed has a method here
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.n} ranks, {self.n_chunks} chunks, {self.n_steps} steps, {len(self)} transfers"

@@ -20,6 +20,7 @@ import networkx as nx
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from simcoll import config, fabrics, units
+from simcoll.choices import OneOf
 from simcoll.config import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.fabrics import FABRICS, Plan, Shape
@@ -31,7 +32,6 @@ from simcoll.machines import (
     Routes,
     Routing,
     SystemFile,
-    one_of,
     quantity,
     read_machine,
     template,
@@ -94,9 +94,9 @@ class Override(Model):
 class TopologySpec(Model):
     """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
 
-    system: Annotated[str, one_of("shipped system", shipped_systems)] | None = None
+    system: Annotated[str, OneOf("shipped system", shipped_systems)] | None = None
     nodes: Count | None = None
-    fabric: Annotated[str, one_of("fabric", lambda: FABRICS)] | None = None
+    fabric: Annotated[str, OneOf("fabric", lambda: FABRICS)] | None = None
     hosts: Count | None = None
     link: Cable | None = None
     links: dict[str, Override] = Field(default_factory=dict)

@@ -45,7 +45,7 @@ class Timeline:
             return NotImplemented
         return all(np.array_equal(getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equal by contents, as lists are; typeshed has a method here
 
 
 @dataclass(frozen=True, eq=False)

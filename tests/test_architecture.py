@@ -164,6 +164,13 @@ def _framework_hook(node: ast.AST) -> bool:
     return bool(decorators & {"overload", "field_validator", "model_validator"})
 
 
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_what_mypy_is_told_to_ignore_has_a_reason(path: Path):
+    """In the same line, behind the kind of complaint."""
+    told = [line for line in path.read_text(encoding="utf-8").splitlines() if "type: ignore" in line]
+    assert not [line for line in told if not re.search(r"# type: ignore\[[\w-]+\]  # \w.+", line)]
+
+
 def test_modules_are_short():
     """No module is over the hard limit; those over the soft one are named."""
     lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in zip(NAMES, MODULES, strict=True)}

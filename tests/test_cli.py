@@ -493,7 +493,12 @@ def test_schema_accepts_what_is_shipped():
 @pytest.mark.parametrize(
     "change",
     [{"algoritm": "ring"}, {"ranks": "eight"}, {"topology": {"sistem": "hgx-h100"}}, {"model": {"sharing": "fare"}},
-     {"size": {"from": "1 KiB"}}],
+     {"size": {"from": "1 KiB"}}, {"collective": "allreduce"}, {"collective": "workload"}, {"dtype": "float31"},
+     {"op": ["sum", "mean"]}, {"plots": ["busbandwidth"]}, {"topology": {"system": "hgx-h10"}},
+     {"topology": {"fabric": "fat_tree"}}, {"topology": {"system": "hgx-h100", "routing": "short"}},
+     {"workload": {"template": "ddp", "model": "gpt3", "gpu": "h100"}},
+     {"workload": {"template": "ddp", "model": "gpt2", "gpu": "h10"}},
+     {"workload": {"operations": [{"name": "a", "collective": "allreduce", "size": "1 B"}]}}],
 )  # fmt: skip
 def test_schema_refuses_what_is_wrong(change: dict[str, Any]):
     """A misspelt key or a value of the wrong kind is marked by an editor that knows the schema."""
@@ -503,6 +508,16 @@ def test_schema_refuses_what_is_wrong(change: dict[str, Any]):
         _validator().validate({**good, **change})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"collective": "all"}, {"dtype": ["float", "int8"]}, {"collective": ["barrier", "reduce"]}, {"op": "max"}],
+)
+def test_schema_knows_what_is_chosen_from(change: dict[str, Any]):
+    """What stands for several names, and other spellings, are no mistakes."""
+    _validator().validate({"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "1 MiB", **change})
+
+
+@functools.cache
 def _validator() -> Any:
     schema = simcoll("schema").json
     cls = jsonschema.validators.validator_for(schema)

@@ -91,9 +91,15 @@ def damaged(name: str, number: int) -> bytes:
     return data
 
 
+def suffix(name: str) -> str:
+    """How what a file becomes is named."""
+    topologies = ("nvidia-smi", "nccl-topology", "nccl-graph", "infragraph")
+    return ".csv" if KINDS[name] == "measured" else ".yaml" if KINDS[name] in topologies else ".json"
+
+
 def check(name: str, numbers: range, folder: Path) -> None:
     """Each case ends with 0 and a file, or with 2, a complaint and none; quickly and in little memory."""
-    source, made = folder / "given", folder / "made"
+    source, made = folder / "given", folder / f"made{suffix(name)}"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in numbers:
         source.write_bytes(damaged(name, number))
@@ -129,7 +135,9 @@ def test_a_thousand_damaged_files(name: str, tmp_path: Path) -> None:
 def test_whole_files_are_read(name: str, tmp_path: Path) -> None:
     """The files that are damaged can be read when they are not."""
     (tmp_path / "given").write_text(FILES[name])
-    assert simcoll("import", tmp_path / "given", *MORE.get(name, []), "-o", tmp_path / "made").status == 0
+    assert (
+        simcoll("import", tmp_path / "given", *MORE.get(name, []), "-o", tmp_path / f"made{suffix(name)}").status == 0
+    )
 
 
 def _msccl(gpus: int, chunks: int, collective: str = "allreduce", inside: str = "") -> str:

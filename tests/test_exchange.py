@@ -29,7 +29,8 @@ from simcoll.topology import Topology
 def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
     """A file after import, and what the command said."""
     (folder / "given").write_text(text)
-    suffix = incoming.convert(text, "given", incoming.Asked(collective="all_reduce", columns={"ranks": "4"})).suffix
+    asked = incoming.Asked(collective="all_reduce", columns={"ranks": "4"})
+    suffix = incoming.convert(text, "given", asked).suffixes[0]
     done = simcoll("import", folder / "given", "-o", folder / f"made{suffix}", *options)
     assert done.status == 0, done.err
     return folder / f"made{suffix}", done
@@ -43,6 +44,18 @@ def topology_of(path: Path) -> Topology:
 def bandwidth(topology: Topology, u: str, v: str) -> float:
     """GB/s from one device of the only node to another."""
     return float(topology.graph.edges[f"node0.{u}", f"node0.{v}"]["link"].bandwidth / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "right"),
+    [(foreign.RING, "r.yaml", ".json"), (foreign.RING, "r", ".json"), (foreign.MATRIX, "m.json", ".yaml")],
+)
+def test_what_could_not_be_used_is_not_written(tmp_path: Path, text: str, wrong: str, right: str):
+    """Schedules and topologies are known by how their names end: another name is refused, with what to use."""
+    (tmp_path / "given").write_text(text)
+    done = simcoll("import", tmp_path / "given", "-o", tmp_path / wrong)
+    assert (done.status, done.out, list(tmp_path.iterdir())) == (2, "", [tmp_path / "given"])
+    assert done.err.startswith(f"{tmp_path / wrong}: no name for a ") and done.err.endswith(f"; end it in {right}\n")
 
 
 # --- topologies ---
@@ -283,7 +296,7 @@ def test_a_missing_wait_is_found():
 def test_goal_of_others_is_read_with_its_collective(tmp_path: Path):
     """Who talks to whom, with whole buffers: proved as the collective that is named; without one it is refused."""
     (tmp_path / "g").write_text(foreign.GOAL)
-    assert "say with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o").err
+    assert "say with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o.json").err
     done = simcoll("import", tmp_path / "g", "--collective", "allreduce", "-o", tmp_path / "o.json")
     assert done.status == 0 and "proved all_reduce: 4 steps, 6 messages" in done.out
     assert "1 computations are left out" in done.out

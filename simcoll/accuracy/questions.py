@@ -128,8 +128,10 @@ def ours(row: Row) -> Row:
     """With NCCL's algorithm by the name that ours has."""
     if row.harness == "p2p" or row.algorithm is None:
         return row
-    named = {theirs: ours for (theirs, collective), ours in OURS.items() if collective == row.collective}
-    return dataclasses.replace(row, algorithm=named.get(row.algorithm, row.algorithm))  # type: ignore[call-overload]
+    named: dict[str, str] = {
+        theirs: ours for (theirs, collective), ours in OURS.items() if collective == row.collective
+    }
+    return dataclasses.replace(row, algorithm=named.get(row.algorithm, row.algorithm))
 
 
 def _profile(spec: systems.TopologySpec) -> str | None:

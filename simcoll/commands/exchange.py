@@ -49,6 +49,8 @@ def import_(
     asked = incoming.Asked(like, collective, incoming.assignments(columns))
     text = incoming.decoded(_stdin()) if str(file) == "-" else incoming.read_bounded(file)
     found = incoming.convert(text, str(file), asked, kind)
+    if output and output.suffix not in found.suffixes:
+        raise InputError(f"{output}: no name for a {found.kind}", f"end it in {found.suffixes[0]}")
     notes = found.notes
     told: dict[str, object] = {"kind": found.kind, "file": str(output) if output else None}
     told |= {"read": notes.read, "assumed": notes.assumed, "warnings": notes.warnings}

@@ -270,7 +270,8 @@ class _Run:
     def route(self, i: int) -> list[int]:
         """The links of the way that transfer `i` took."""
         _, _, hop, links = self.program.routes
-        return links[hop[self.way[i]] : hop[self.way[i] + 1]].tolist()  # type: ignore[no-any-return]
+        found: list[int] = links[hop[self.way[i]] : hop[self.way[i] + 1]].tolist()
+        return found
 
     def link(self, link: int) -> Server:
         return self.links.setdefault(link, Server(self.env))

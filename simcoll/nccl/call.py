@@ -123,7 +123,7 @@ class Call:
         if self.algorithm == "pat":
             return pat_chunk_bytes(self.share, self.collective == "all_gather")
         if self.kind != "NVLS":
-            return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]
+            return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]  # no p2p: above
         heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
         if self.algorithm == "nvls_tree":
             chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
@@ -140,7 +140,7 @@ class Call:
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
         how = self.collective, self.algorithm, self.protocol
-        return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]
+        return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]  # a ring's, so no p2p
 
     @property
     def message(self) -> int:
@@ -251,7 +251,8 @@ class Call:
         """
         if self.kind not in ("Simple", "NVLS") or self.channels < 2 or not bandwidth:
             return 0
-        steps = self.communicator.ring_steps(self.collective) / self.communicator.ranks  # type: ignore[arg-type]
+        comm = self.communicator
+        steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # of p2p there is no spread
         moved = self.share * (steps if self.schedule == "ring" else 1.0)
         last = NormalDist().inv_cdf((self.channels - 0.375) / (self.channels + 0.25))
         return round(costs.spread * last * math.sqrt(moved * SPREAD) * PS_PER_S / bandwidth)

@@ -172,11 +172,13 @@ def _curve(rows: Iterable[Row], x: str, value: Value) -> tuple[list[int], list[f
 
 
 def _time(row: Row) -> float | None:
-    return row["time_us"]  # type: ignore[no-any-return]
+    found: float | None = row["time_us"]
+    return found
 
 
 def _busbw(row: Row) -> float | None:
-    return row["busbw_GBps"]  # type: ignore[no-any-return]
+    found: float | None = row["busbw_GBps"]
+    return found
 
 
 def _if_it_took(row: Row, time_us: float, value: Value) -> float:

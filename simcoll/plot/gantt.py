@@ -109,8 +109,8 @@ def _facts(program: Program, timeline: Timeline) -> str:
 def _chunks(program: Program) -> list[int]:
     """The number of the chunk that each transfer moves; those of later loops go on where the first ends."""
     schedule = program.schedule
-    numbers = program.loop * schedule.n_slots + schedule.src_slot[program.origin]
-    return numbers.tolist()  # type: ignore[no-any-return]
+    numbers: list[int] = (program.loop * schedule.n_slots + schedule.src_slot[program.origin]).tolist()
+    return numbers
 
 
 def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[int]) -> list[Lane]:

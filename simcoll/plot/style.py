@@ -278,7 +278,7 @@ def _room(axes: Axes, inches: float) -> float:
     """As octaves of the axis."""
     place, (low, high) = axes.get_subplotspec(), axes.get_xlim()
     across = place.get_gridspec().ncols if place else 1
-    width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]
+    width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]  # ours are no figures in figures
     return inches * math.log2(high / low) / width
 
 

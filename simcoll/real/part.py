@@ -114,7 +114,8 @@ def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: obje
     for group in schedule.groups:
         if rank in group:
             sizes = contract.sizes(nbytes, len(group), schedule.n_chunks, schedule.root, itemsize, weights)
-            return sizes[group.index(rank)].tolist()  # type: ignore[no-any-return]
+            held: list[int] = sizes[group.index(rank)].tolist()
+            return held
     return [0] * schedule.n_chunks
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, WithJsonSchema, model_validator
 
 from simcoll import units
+from simcoll.choices import OneOf
 from simcoll.collectives import COLLECTIVES
 from simcoll.config import Model
 from simcoll.errors import did_you_mean
@@ -62,15 +62,6 @@ class LayerSpec(Model):
     times: Count = 1
 
 
-def _one_of(kind: str, choices: Callable[[], Sequence[str]]) -> BeforeValidator:
-    def check(value: object) -> str:
-        if str(value) not in choices():
-            raise ValueError(f"{value!r} is no {kind}; {did_you_mean(str(value), choices())}")
-        return str(value)
-
-    return BeforeValidator(check)
-
-
 class Training(Model):
     """What the templates of training steps have in common: `layers` as given, or those of a named `model`, of which
     each rank takes `batch` samples, on a `gpu` that reaches `efficiency` of its peak.
@@ -80,8 +71,8 @@ class Training(Model):
 
     algorithm: str = "auto"
     layers: tuple[LayerSpec, ...] | None = None
-    model: Annotated[str, _one_of("model", models)] | None = None
-    gpu: Annotated[str, _one_of("GPU", gpus)] | None = None
+    model: Annotated[str, OneOf("model", models)] | None = None
+    gpu: Annotated[str, OneOf("GPU", gpus)] | None = None
     efficiency: Annotated[Share, Field(gt=0, le=1)] = 0.4
     batch: Count = 1
     forward: Duration | None = None
@@ -217,7 +208,7 @@ class OperationSpec(Model):
     name: str
     stream: str | None = None
     time: Duration | None = None
-    collective: str | None = None
+    collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES)] | None = None
     size: Bytes | None = None
     algorithm: str | None = None
     root: Annotated[StrictInt, Field(ge=0)] = 0
@@ -229,8 +220,6 @@ class OperationSpec(Model):
     def _one_thing(self) -> OperationSpec:
         if (self.time is None) == (self.collective is None):
             raise ValueError("an operation has either a 'time' or a 'collective'; write one of them")
-        if self.collective is not None and self.collective not in COLLECTIVES:
-            raise ValueError(f"{self.collective!r} is no collective; {did_you_mean(self.collective, COLLECTIVES)}")
         if self.collective not in (None, "barrier") and not self.size:
             raise ValueError("a collective without 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:

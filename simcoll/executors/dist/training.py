@@ -139,7 +139,7 @@ def _caps(first: int, others: int) -> dict[str, Any]:
 # --- layers that sleep ---
 
 
-class _Sleep(torch.autograd.Function):  # type: ignore[misc]
+class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped: see pyproject.toml
     """Passes of which each takes its time. The gradient of the weight is the rank's own `data`."""
 
     @staticmethod
@@ -154,7 +154,7 @@ class _Sleep(torch.autograd.Function):  # type: ignore[misc]
         return grad, ctx.data * grad, None, None
 
 
-class _Sleeping(torch.nn.Module):  # type: ignore[misc]
+class _Sleeping(torch.nn.Module):  # type: ignore[misc]  # likewise
     def __init__(self, times: Passes, dtype: torch.dtype, rank: int):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(times.elements, dtype=dtype))

@@ -1,0 +1,37 @@
+"""Keys of files that hold one of several names: what is none of them is told the nearest, and editors know them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from simcoll.errors import did_you_mean
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Annotates a text that is one of `names`, as they are known when it is read. `also` are other spellings with what
+    they mean; what is `hidden` is accepted and not told of."""
+
+    kind: str
+    names: Callable[[], Iterable[str]]
+    also: Mapping[str, str] = field(default_factory=dict)
+    hidden: Collection[str] = ()
+
+    def __call__(self, value: object) -> str:
+        """The name that is meant; raises ValueError for what is none."""
+        text, names = str(value), list(self.names())
+        meant = self.also.get(text, text)
+        if meant not in names and meant not in self.hidden:
+            raise ValueError(f"{value!r} is no {self.kind}; {did_you_mean(text, names)}")
+        return meant
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": [*self.names(), *self.also]}
