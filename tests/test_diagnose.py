@@ -110,7 +110,8 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     for region in document["regions"]:
         its = [point for point in document["points"] if point["region"] == region["region"]]
         assert region["inside"] <= sum(point["verdict"] == "inside" for point in its)
-        assert (region["factor"] is None) <= (region["inside"] == region["points"] or region["distance"] <= 1.5)
+        assert region["off"] >= (region["distance"] > 1)
+        assert region["off"] or region["low"] < region["ratio"] < region["high"]
     return document
 
 
