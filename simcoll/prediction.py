@@ -27,8 +27,9 @@ from simcoll.nccl.costs import Kernels
 from simcoll.nccl.lowering import PLAIN, Lowered, lower, pairs
 from simcoll.profile import Profile, load_profile
 from simcoll.program import Program, bind
+from simcoll.ranks import Placement
 from simcoll.recent import Recent
-from simcoll.scenario import Placement, Point, Scenario
+from simcoll.scenario import Point, Scenario
 from simcoll.schedule import split
 from simcoll.sources import STREAMED, agents_of, source_of
 from simcoll.stream import Source, Stream

@@ -11,12 +11,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeGuard
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
-    PlainValidator,
     StrictBool,
     StrictInt,
     ValidationInfo,
@@ -40,6 +39,7 @@ from simcoll.profile import ModelSpec, find_profile, load_profile
 from simcoll.promises import BITWISE, OPERATORS
 from simcoll.quantities import Duration, Size
 from simcoll.ranges import differences, variants
+from simcoll.ranks import Grouped, Placed, weighed
 from simcoll.systems import TopologySpec, shipped_systems
 from simcoll.variability import Variability
 from simcoll.workload.spec import Workload
@@ -74,12 +74,6 @@ NATURAL_LISTS: Final = frozenset(
 )
 
 
-class Placement(Model):
-    """How ranks are laid on devices when they are not named one by one."""
-
-    per_node: Annotated[StrictInt, Field(ge=1)]
-
-
 class MeasureSpec(Model):
     """How a point is run for real. `repeats` counts all timed runs, `launches` how many starts of the ranks they are
     spread over; `buckets` and `async_op` are of the library's own collectives, `compute` is of workloads: whether
@@ -95,47 +89,10 @@ class MeasureSpec(Model):
     compute: Literal["sleep", "real"] = "sleep"
 
 
-def _placement(value: object) -> Placement | tuple[str, ...] | None:
-    if value is None or isinstance(value, Placement):
-        return value
-    if isinstance(value, dict) and list(value) == ["per_node"] and _positive(value["per_node"]):
-        return Placement(per_node=value["per_node"])
-    if isinstance(value, list | tuple) and value and all(isinstance(device, str) for device in value):
-        return tuple(value)
-    raise ValueError(f"{value!r} is no placement; write {{per_node: 2}} or a list of devices")
-
-
-def _groups(value: object) -> int | tuple[Any, ...] | None:
-    if value is None or _positive(value):
-        return value
-    if isinstance(value, list | tuple) and value:
-        return tuple(part if isinstance(part, int) and not isinstance(part, bool) else _groups(part) for part in value)
-    raise ValueError(f"{value!r} are no groups; write a number of groups, or lists of ranks: [[0, 1], [2, 3]]")
-
-
-def _positive(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _weights(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Weights of blocks, or for all_to_all a row of them a rank; raises ValueError for anything else."""
-    rows = [row if isinstance(row, list | tuple) else (row,) for row in value]
-    for weight in (weight for row in rows for weight in row):
-        if not isinstance(weight, int) or isinstance(weight, bool) or weight < 0:
-            raise ValueError(f"{weight!r} is no weight; write whole numbers of at least 0, e.g. [1, 2]")
-    if len({(isinstance(row, int), len(its)) for row, its in zip(value, rows, strict=True)}) != 1 or not rows[0]:
-        raise ValueError("the rows differ or are empty; write numbers, or rows of one length")
-    return value
-
-
 @functools.lru_cache(maxsize=16)
 def _parsed(file: Path, changed: int) -> int:
     """How many rows a measured table has; read once a sweep as long as it does not change."""
     return len(read_measured(file))
-
-
-_PLACEMENT: Final = PlainValidator(_placement, json_schema_input_type=Placement | list[str])
-_GROUPS: Final = PlainValidator(_groups, json_schema_input_type=int | list[Any])
 
 
 def _listed(value: object) -> object:
@@ -156,8 +113,8 @@ class Scenario(Model):
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
     algorithm: str = "auto"
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
-    placement: Annotated[Any, _PLACEMENT] = None  # Placement | tuple[str, ...] | None
-    groups: Annotated[Any, _GROUPS] = None  # int | nested tuples of ranks | None
+    placement: Placed = None
+    groups: Grouped = None
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
     root: Annotated[StrictInt, Field(ge=0)] = 0
     dtype: Annotated[str, OneOf("dtype", lambda: ITEMSIZE, _DTYPE_ALIASES)] = "float32"
@@ -286,7 +243,7 @@ class Scenario(Model):
         name = str(info.data.get("collective", "gather"))
         if value is not None and COLLECTIVES[name].blocks(2) == 1:
             raise ValueError(f"{name} has no blocks to weigh; leave weights out")
-        return value if value is None else _weights(value)
+        return value if value is None else weighed(value)
 
     @field_validator("subgroups")
     @classmethod

@@ -108,6 +108,9 @@ def test_a_known_law_is_found_again(lab: Path):
         assert p["low"] < p["value"] < p["high"]
         assert p["high"] - p["low"] < 0.1 * p["value"]
     assert found.document["errors"]["held_out"]["median"] < 4  # of the noise; the law itself is nearer
+    known = parse_profile(found.text, "p").calibration
+    assert known is not None and known.regions["bandwidth-bound"].low < 1 < known.regions["bandwidth-bound"].high
+    assert sum(its.rows for its in known.regions.values()) <= known.errors["held_out"].rows
     Path("found.yaml").write_text(found.text, encoding="utf-8")
     law, fit = (everything("[3, 6, 8]", profile) for profile in ("law.yaml", "found.yaml"))
     assert [row["time_us"] for row in fit] == pytest.approx([row["time_us"] for row in law], rel=0.04)

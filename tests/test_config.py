@@ -1,6 +1,7 @@
 """YAML files: strict, located, all mistakes at once."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,23 @@ def _complaints(text: str) -> list[str]:
     with pytest.raises(InputError) as error:
         config.validate(_Outer, variants(config.parse(text, "f.yaml", errors), frozenset(), errors), errors)
     return [str(d) for d in error.value.diagnostics]
+
+
+def test_a_file_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """However often it was read before: what it says, from where it is, and its mistakes each time."""
+    path = tmp_path / "f.yaml"
+    for text, plain in (("a: 1", {"a": 1}), ("a: 2", {"a": 2}), ("a: 1", {"a": 1})):
+        path.write_text(text)
+        assert config.read(path).plain() == plain
+        tree = config.read(path, "other").value["a"]
+        assert (tree.value, tree.place.source) == (plain["a"], "other")
+    path.write_text("a: 1\na: 2")
+    for _ in range(2):
+        with pytest.raises(InputError, match="stands twice"):
+            config.read(path)
+        found: list[Diagnostic] = []
+        assert config.read(path, errors=found).plain() == {"a": 1}
+        assert len(found) == 1
 
 
 def test_yaml_means_what_it_says() -> None:

@@ -141,7 +141,9 @@ def _document(
 ) -> Document:  # fmt: skip
     best = ranked[0]
     explained = not base.off or best.explains(base)
-    regions, left = ([_region(asked, names, its) for its in fit.regions] for fit in (base, best if explained else base))
+    regions, left = (
+        [_region(asked, table, names, its) for its in fit.regions] for fit in (base, best if explained else base)
+    )
     return {
         "schema": SCHEMA,
         "system": system,
@@ -188,8 +190,9 @@ def _points(asked: _Rows, table: Table, names: Sequence[str], base: Fit, best: F
     ]
 
 
-def _region(asked: _Rows, names: Sequence[str], region: Region) -> Document:
+def _region(asked: _Rows, table: Table, names: Sequence[str], region: Region) -> Document:
     """What is told of a region of a series."""
+    its = list(region.points)
     first = asked.rows[region.points[0]]
     outside = [asked.rows[number].size_bytes for number in region.outside]
     return {
@@ -202,6 +205,8 @@ def _region(asked: _Rows, names: Sequence[str], region: Region) -> Document:
         "inside": region.inside,
         "ratio": region.ratio,
         "distance": region.distance,
+        "low": float(np.median(table.bands.low[its])),
+        "high": float(np.median(table.bands.high[its])),
         "off": region.off,
         "factor": region.factor,
         "from_bytes": min(outside, default=None),

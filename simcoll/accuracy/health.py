@@ -1,6 +1,6 @@
 """Whether measured times are as they should be: how far points lie from what is expected, and which regions are off.
 
-What lies how far is told in *bands*: 1 is the end of where the time of a sound machine lies in nine of ten cases.
+How far is told in *bands*: 1 is the end of where times of a sound machine lie.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ Array = NDArray[np.float64]
 
 NOISE: Final = 0.05  # |log| by which a sound machine's runs differ from each other, in nine of ten cases: a convention
 UNTRIED: Final = (0.75, 1.33)  # the interval where a profile has none: a convention
-LIMIT: Final = 1.5  # bands beyond which a region is off: errors of predictions go together from size to size
+WIDER: Final = 1.5  # times, in logarithms, is a band as wide: errors of predictions go together from size to size
+WIDEST: Final = 1.8  # factor to an end of a band at most: what takes twice as long is off, however little is known
 FEW: Final = 3  # points of a region from which on the worst is left out: one may be anything
-WILD: Final = 3.0  # bands beyond which a single point is told
+WILD: Final = 2.0  # bands beyond which a single point is told
 
 
 class Bands:
-    """Where times of a sound machine lie around what is expected: the errors of predictions, and what runs differ by.
-
-    `low` and `high` are factors (n,) to the ends.
-    """
+    """Where times of a sound machine lie around what is expected: the errors of predictions, and what runs differ by,
+    WIDER, but at most WIDEST. `low` and `high` are factors (n,) to the ends."""
 
     def __init__(self, intervals: Sequence[tuple[float, float] | None]):
         """`intervals`: factors from each prediction to the ends of its 90 % interval, None where it has none."""
         ends = np.array([UNTRIED if its is None else its for its in intervals], np.float64)
-        self.low: Array = np.exp(-np.hypot(np.minimum(np.log(ends[:, 0]), 0), NOISE))
-        self.high: Array = np.exp(np.hypot(np.maximum(np.log(ends[:, 1]), 0), NOISE))
+        wide = WIDER * np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
+        low, high = wide.clip(max=np.log(WIDEST)).T
+        self.low: Array = np.exp(-low)
+        self.high: Array = np.exp(high)
 
     def distances(self, ratios: Array) -> Array:
         """How far points lie whose times are these (n,) of what is expected, in bands; negative what is faster."""
@@ -57,8 +58,9 @@ class Region:
 
     @property
     def off(self) -> bool:
-        """Whether it is more than single points and errors of predictions explain."""
-        return self.distance > LIMIT
+        """Whether it lies beyond its band, or more than half of its points do, and FEW at least."""
+        apart = len(self.points) - self.inside
+        return self.distance > 1 or (apart >= FEW and 2 * apart > len(self.points))
 
 
 def region(points: Sequence[int], ratios: Array, distances: Array) -> Region:

@@ -1,4 +1,5 @@
-"""Lower bounds: what no schedule can beat on a topology, whatever it does.
+"""Lower bounds: what no schedule can beat on a topology, whatever it does. Of a call of NCCL the topology is that of
+one channel, whose links depend on algorithm and protocol: then the bound is of no other.
 
 *Latency*: some rank must wait for the farthest rank whose data it needs, over the path of least latency.
 *Bandwidth*: across every cut around some ranks the bytes that must leave and enter have to pass. Without reduction in

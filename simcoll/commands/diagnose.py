@@ -44,7 +44,7 @@ def _text(document: dict[str, Any]) -> str:
     why = [f"# {count} rows have no prediction: {reason}" for reason, count in document["refused"].items()]
     calm = [f"# {len(regions) - len(shown)} more regions are as they should be"] if len(shown) < len(regions) else []
     launch = f"{document['launch_us']:+.1f} us"
-    of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "distance", "state"]
+    of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
     return "\n".join([
         f"# simcoll {__version__}: diagnose",
         f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
@@ -53,7 +53,7 @@ def _text(document: dict[str, Any]) -> str:
         *why,
         *_bad_rows(document),
         "",
-        *([tables.render(of_region, shown)] if shown else []),
+        *([tables.render([*of_region, "state"], shown)] if shown else []),
         *calm,
         "",
         *_ranked(document),
