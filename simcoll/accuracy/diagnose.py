@@ -192,7 +192,6 @@ def _points(asked: _Rows, table: Table, names: Sequence[str], base: Fit, best: F
 
 def _region(asked: _Rows, table: Table, names: Sequence[str], region: Region) -> Document:
     """What is told of a region of a series."""
-    its = list(region.points)
     first = asked.rows[region.points[0]]
     outside = [asked.rows[number].size_bytes for number in region.outside]
     return {
@@ -205,8 +204,8 @@ def _region(asked: _Rows, table: Table, names: Sequence[str], region: Region) ->
         "inside": region.inside,
         "ratio": region.ratio,
         "distance": region.distance,
-        "low": float(np.median(table.bands.low[its])),
-        "high": float(np.median(table.bands.high[its])),
+        "low": region.low,
+        "high": region.high,
         "off": region.off,
         "factor": region.factor,
         "from_bytes": min(outside, default=None),

@@ -3,8 +3,8 @@ off."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ ALLOWED: Final = 4.0  # us by which launches differ from one sound way of measur
 PENALTY: Final = 0.015  # of mean error, for each thing that a hypothesis assumes
 FAR: Final = 1.5  # |log| of measured / predicted beyond which a point counts no more
 CLEARLY: Final = 0.5  # the share of the error in regions that are off which an explanation may leave
+PROBES: Final = 8  # points on which hypotheses are tried first that take binding points anew
 CLEAR: Final = 2.0  # standard errors by which the next best is worse, point by point
 LIKELY: Final = 1.0
 
@@ -44,9 +45,7 @@ class Table:
 
     def regions(self, predicted: Array) -> tuple[Region, ...]:
         """The regions, held against what is predicted, (n,) in us."""
-        ratios = self.measured / predicted
-        distances = self.bands.distances(ratios)
-        return tuple(health.region(group, ratios, distances) for group in self.groups)
+        return tuple(health.region(group, self.measured / predicted, self.bands) for group in self.groups)
 
 
 @dataclass(frozen=True)
@@ -94,21 +93,42 @@ def ranked(table: Table, base: Fit) -> list[Fit]:
     leave nothing off, then those that leave something off, then the others; the best first."""
     times = _Times(table.scenarios)
     best: dict[str, Fit] = {}
-    faster = any((base.regions[number].factor or 1) < 1 for number in base.off)
-    for variants in hypotheses.candidates(table.scenarios, times.kinds, faster):
+    for variants in hypotheses.candidates(table.scenarios, times.kinds):
         worst = np.inf
-        for one in variants:  # in order: behind one that is worse than the one before come worse ones
+        anew = variants[0].scenario is not HEALTHY.scenario
+        for one in _promising(variants, times, table, base) if anew else variants:
             fit = base if one is HEALTHY else _under(one, times, table)
-            if fit is None or fit.score > worst:
+            if fit is None or fit.score > worst:  # in order: behind one that is worse come worse ones
                 break
             worst = fit.score
-            if one.family not in best or fit.score < best[one.family].score:
+            rival = best.get(one.family)
+            if rival is None or fit.score < rival.score:
                 best[one.family] = fit
+            elif same(fit, rival):
+                best[one.family] = replace(rival, hypothesis=rival.hypothesis.or_one)
 
     def order(fit: Fit) -> tuple[bool, bool, float]:
         return not fit.explains(base), bool(fit.off), fit.score
 
     return sorted(best.values(), key=order)  # stable: what comes earlier wins
+
+
+def _promising(variants: Sequence[Hypothesis], times: _Times, table: Table, base: Fit) -> list[Hypothesis]:
+    """The variant that is nearest on a few points of what is off, if it is nearer there than the healthy machine."""
+    its = np.array(sorted(point for number in base.off for point in base.regions[number].points))
+    its = its[np.unique(np.linspace(0, len(its) - 1, PROBES).round().astype(int))]
+    healthy = times.under(HEALTHY, its)
+    added = 0.0 if healthy is None else base.predicted[its] - healthy
+    found, least = list[Hypothesis](), float(base.errors[its].mean())
+    for one in variants:
+        predicted = times.under(one, its)
+        if predicted is None:
+            break
+        error = float(_errors(table.measured[its], predicted + added).mean())
+        if error >= least:
+            break
+        found, least = [one], error
+    return found
 
 
 def same(one: Fit, other: Fit) -> bool:
@@ -140,10 +160,11 @@ class _Times:
         """The kinds of links that are used."""
         return list(dict.fromkeys(kind for one in self._scenarios for kind in self._question(one, _key(one)).kinds))
 
-    def under(self, hypothesis: Hypothesis) -> Array | None:
-        """None for what cannot be simulated."""
+    def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Array | None:
+        """Of all points, or of those with these numbers. None for what cannot be simulated."""
+        some = self._scenarios if points is None else [self._scenarios[point] for point in points]
         try:
-            return np.array([self._time(hypothesis.scenario(one), hypothesis) for one in self._scenarios])
+            return np.array([self._time(hypothesis.scenario(one), hypothesis) for one in some])
         except (RefusedError, InputError):
             return None
 
@@ -203,5 +224,8 @@ def _longer(measured: Array, sizes: Sizes, predicted: Array) -> float:
 
 
 def _fit(one: Hypothesis, predicted: Array, launch: float, table: Table) -> Fit:
-    errors = np.minimum(np.abs(np.log(table.measured / predicted)), FAR)
-    return Fit(one, predicted, launch, errors, table.regions(predicted))
+    return Fit(one, predicted, launch, _errors(table.measured, predicted), table.regions(predicted))
+
+
+def _errors(measured: Array, predicted: Array) -> Array:
+    return np.minimum(np.abs(np.log(measured / predicted)), FAR)

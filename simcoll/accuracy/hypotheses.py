@@ -52,6 +52,11 @@ class Hypothesis:
     scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
     setting: Callable[[Setting], Setting] = lambda setting: setting
 
+    @property
+    def or_one(self) -> Hypothesis:
+        """The same where one link says the same as all."""
+        return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
+
 
 HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
 LAUNCHES: Final = (
@@ -61,9 +66,9 @@ LAUNCHES: Final = (
 )  # fmt: skip
 
 
-def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str], faster: bool) -> list[Sequence[Hypothesis]]:
-    """What may be wrong where these points run, over links of these kinds, or are `faster` than they should be
-    somewhere; the healthy machine comes first.
+def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequence[Hypothesis]]:
+    """What may be wrong where these points run, over links of these kinds; the healthy machine comes first, and what is
+    told first where two explain the same.
 
     Variants of a family stand in order of how far they are from healthy.
     """
@@ -74,7 +79,9 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str], faster: bool
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
     single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
     several: list[Sequence[Hypothesis]] = [
-        its for kind in kinds for its in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
+        its
+        for kind in sorted(kinds, key=_between_nodes, reverse=True)
+        for its in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
     ]
     if all(load_profile(scenario.profile).kernels for scenario in scenarios):
         single += _switched_off(scenarios)
@@ -86,9 +93,8 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str], faster: bool
     if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
         text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
-    if system and faster:
-        single += _elsewhere(system)
-    return [*([one] for one in single), *several]
+    elsewhere = list(_elsewhere(system)) if system else []
+    return [*([one] for one in single), *several, *([one] for one in elsewhere)]
 
 
 def _launched_otherwise(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
@@ -135,7 +141,10 @@ def _slow_link(kind: str) -> Iterator[Hypothesis]:
 
     def at(share: float) -> Callable[[Scenario], Scenario]:
         def changed(scenario: Scenario) -> Scenario:
-            u, v, link = _first(scenario.topology.model_dump_json(), kind)
+            found = _first(scenario.topology.model_dump_json(), kind)
+            if found is None:  # as between nodes, of one
+                return scenario
+            u, v, link = found
             slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
             links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
             return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
@@ -147,10 +156,15 @@ def _slow_link(kind: str) -> Iterator[Hypothesis]:
 
 
 @functools.lru_cache(maxsize=64)
-def _first(spec: str, kind: str) -> tuple[str, str, Link]:
-    """The first link of a kind, with its ends."""
+def _first(spec: str, kind: str) -> tuple[str, str, Link] | None:
+    """The first link of a kind, with its ends; None where there is none."""
     edges = build(TopologySpec.model_validate_json(spec)).graph.edges.data("link")
-    return next((u, v, link) for u, v, link in edges if link.kind == kind)
+    return next(((u, v, link) for u, v, link in edges if link.kind == kind), None)
+
+
+def _between_nodes(kind: str) -> bool:
+    """Whether links of a kind are those of NICs to switches, and between these."""
+    return kind in ("cable", "trunk")
 
 
 def _slow_gpus() -> Iterator[Hypothesis]:
@@ -202,15 +216,23 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
 
 
 def _elsewhere(system: SystemFile) -> Iterator[Hypothesis]:
-    """That the machine is another than was said."""
-    for file in _others(system):
+    """That the machine is another than was said, those first that differ least."""
+    for file in sorted(_others(system), key=functools.partial(_differences, system)):
         text = f"it was measured on another machine, one like the shipped {file.name}"
-        yield Hypothesis(f"like {file.name}", text, assumes=2, scenario=functools.partial(_swapped, like=file))
+        yield Hypothesis(f"like {file.name}", text, assumes=3, scenario=functools.partial(_swapped, like=file))
 
 
 def _others(system: SystemFile) -> list[SystemFile]:
     """The other shipped systems of which it is known what calls cost."""
     return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
+
+
+def _differences(one: SystemFile, other: SystemFile) -> int:
+    """In how many counts of devices, rates of NICs and makers machines differ."""
+    counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in (one, other)]
+    rates = [file.nic.rate if file.nic else "" for file in (one, other)]
+    makers = [file.gpu.vendor if file.gpu else "" for file in (one, other)]
+    return len(counts[0] ^ counts[1]) + (rates[0] != rates[1]) + (makers[0] != makers[1])
 
 
 def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:

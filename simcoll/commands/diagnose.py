@@ -9,7 +9,8 @@ import click
 
 from simcoll.commands.options import JSON, SETS, measured_text
 
-SHOWN = 6  # explanations, and regions in a line
+SHOWN = 6  # explanations
+WORST = 3  # regions in a line
 MANY = 9  # regions that are all shown
 
 
@@ -117,9 +118,10 @@ def _verdict(document: dict[str, Any]) -> list[str]:
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:
-    """Regions in words, the first few."""
-    told = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in regions[:SHOWN]]
-    return "; ".join(told) + (f"; and {len(regions) - SHOWN} more" if len(regions) > SHOWN else "")
+    """The worst regions in words."""
+    worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
+    told = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
+    return "; ".join(told) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
 
 
 def _faster(regions: list[dict[str, Any]]) -> list[str]:
