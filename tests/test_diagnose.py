@@ -127,7 +127,6 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
 
 
 FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
-    "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
     "no LL128": (A100, lambda folder: left(A100, "--proto", "^LL128")),
     "nvls off": (H100, lambda folder: left(H100, "--algo", "^nvls")),
     "launch": (B200, lambda folder: {size: time + 25 for size, time in times(B200).items()}),
@@ -136,10 +135,14 @@ FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "slow gpu": (H100, slow_kernels),
     "pcie": (B200, lambda folder: times(("rtx-pro-6000", 1, 8))),
     "p2p off": (L40S, lambda folder: times(L40S, p2p_level="LOC")),
-    "nic missing": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
-    "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "slow cable": (A100X2, lambda folder: slow_links(A100X2, "node0.nic3->rail3", "8 GB/s", LARGE)),
+    "only ring": (A100X2, lambda folder: times(A100X2, algorithm="ring")),
 }
 MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
+    "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
+    "nic missing": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "only tree": (H100, lambda folder: times(H100, algorithm="chain_tree")),
     "no Simple": (A100, lambda folder: left(A100, "--proto", "^Simple")),
     "nvls off": (B200, lambda folder: left(B200, "--algo", "^nvls")),
     "no LL128": (A100X2, lambda folder: left(A100X2, "--proto", "^LL128")),
@@ -178,7 +181,9 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
 
 
 @pytest.mark.parametrize(
-    "setup", [A100, H100, B200, L40S, A100X2, SLINGSHOT], ids=lambda setup: f"{setup[0]}x{setup[1]}"
+    "setup",
+    [A100, H100, A100X2, *(pytest.param(setup, marks=pytest.mark.long) for setup in (B200, L40S, SLINGSHOT))],
+    ids=lambda setup: f"{setup[0]}x{setup[1]}",
 )
 def test_what_is_sound_is_healthy(tmp_path: Path, setup: Setup):
     """Tables made by the simulator without a fault, with noise of 2 to 5 %: no false alarm in these, nor with a launch
@@ -210,9 +215,7 @@ def _scaled(folder: Path, setup: Setup, ends: tuple[int, int], factor: float, si
     return table(folder, setup, {size: time * (factor if low <= size <= high else 1) for size, time in took.items()})
 
 
-@pytest.mark.parametrize(
-    "factor", [1.5, 100, pytest.param(3, marks=pytest.mark.long), pytest.param(0.5, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("factor", [1.5, *(pytest.param(factor, marks=pytest.mark.long) for factor in (100, 3, 0.5))])
 @pytest.mark.parametrize("region", ["latency-bound", "middle", "bandwidth-bound"])
 def test_a_scaled_region_is_off_by_that(tmp_path: Path, region: str, factor: float):
     """Whatever the factor: it is told, with the sizes, and the other regions are as they should be. Times that grow
@@ -229,9 +232,9 @@ def test_a_scaled_region_is_off_by_that(tmp_path: Path, region: str, factor: flo
 @pytest.mark.parametrize(
     ("ends", "factor", "region"),
     [
-        ((2**28, 2**30), 100, "bandwidth-bound"),
+        pytest.param((2**28, 2**30), 100, "bandwidth-bound", marks=pytest.mark.long),
         ((2**17, 2**20), 3, "latency-bound"),
-        ((2**24, 2**30), 2, "bandwidth-bound"),
+        pytest.param((2**24, 2**30), 2, "bandwidth-bound", marks=pytest.mark.long),
     ],
 )
 def test_a_part_of_a_region_puts_it_off(tmp_path: Path, ends: tuple[int, int], factor: float, region: str):
@@ -244,6 +247,21 @@ def test_a_part_of_a_region_puts_it_off(tmp_path: Path, ends: tuple[int, int], f
     assert (its["from_bytes"], its["to_bytes"]) == ends
     bad = [point["size_bytes"] for point in found["points"] if point["bad_row"]]
     assert (bad != []) is (factor == 3)
+
+
+def test_points_that_err_together_put_a_region_off(tmp_path: Path):
+    """What many points of a region have in common is known better than each of them: a region may be off of which each
+    point is inside. Fewer points tell no more than each."""
+    sizes = tuple(2**exponent for exponent in range(9, 18))
+    slow = {size: 1.45 * time for size, time in times(A100X2, sizes).items()}
+    many = diagnosed(table(tmp_path, A100X2, slow, noise=0.005), A100X2[0])
+    (region,) = (each for each in many["regions"] if each["region"] == "latency-bound")
+    assert region["points"] == region["inside"] >= 5
+    assert region["off"]
+    assert region["factor"] == pytest.approx(1.45, rel=0.05)
+    few = diagnosed(table(tmp_path, A100X2, dict(list(slow.items())[:4]), noise=0.005), A100X2[0])
+    assert {point["verdict"] for point in few["points"]} == {"inside"}
+    assert few["verdict"] == "healthy"
 
 
 @pytest.mark.parametrize(("setup", "factor"), [(H100, 1.15), (H100, 1.2), (A100, 1.2)])
@@ -300,16 +318,47 @@ def test_what_nothing_explains(tmp_path: Path):
 
 
 def test_a_machine_that_is_another_one(tmp_path: Path):
-    """Where times are too short, the shipped systems are tried; those that cannot be told apart are told together.
-    What is too fast for all of them is that."""
-    found = diagnosed(table(tmp_path, B200, times(B200)), "hgx-h100")
-    assert found["remains"] == []
-    assert {found["verdict"], *found["also"]} >= {"like gb200-nvl72", "like hgx-b200"}
-    assert "like hgx-h200" not in (found["verdict"], *found["also"])
+    """Whether times are too short or too long, the shipped systems are tried; those that cannot be told apart are told
+    together, first the one most like what was named. What is too fast for all of them is that."""
+    for setup, named in ((B200, "hgx-h100"), (A100, "hgx-h100")):
+        found = diagnosed(table(tmp_path, setup, times(setup)), named)
+        assert found["verdict"] == f"like {setup[0]}"
+        assert (found["remains"], found["sure"]) == ([], "clear")
+        assert ("like gb200-nvl72" in found["also"]) is (setup is B200)
+        assert "like hgx-h200" not in found["also"]
     took = {size: time / 9 for size, time in times(A100, LARGE).items()}
     fast = simcoll("diagnose", table(tmp_path, A100, took), "--topology", A100[0])
     assert fast.status == 1
     assert fast.out.splitlines()[-1] == "# faster than this hardware should be: is --topology what was measured?"
+
+
+def test_one_node_and_several_in_one_table(tmp_path: Path):
+    """What is wrong between nodes changes nothing of rows of one node, which have no cables."""
+    slow = slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)
+    lines = table(tmp_path, SLINGSHOT, slow).read_text(encoding="utf-8").splitlines()
+    alone: Setup = (SLINGSHOT[0], 1, 4)
+    lines += table(tmp_path, alone, times(alone, LARGE)).read_text(encoding="utf-8").splitlines()[1:]
+    path = tmp_path / "both.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = diagnosed(path, SLINGSHOT[0])
+    assert "slow cable" in (found["verdict"], *found["also"])
+    assert {region["nodes"] for region in found["regions"] if region["off"]} == {2}
+    assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
+
+
+def test_the_last_line_tells_three_regions(tmp_path: Path):
+    """Of many regions that are off the worst are told, and how many more there are."""
+    lines = ["collective,ranks,nodes,dtype,size_bytes,time_us"]
+    took = times(H100, (2**9, 2**29))
+    for factor, dtype in enumerate(("float16", "float32", "bfloat16", "float64"), start=10):
+        lines += [f"all_reduce,8,1,{dtype},{size},{factor * time:.3f}" for size, time in took.items()]
+    path = tmp_path / "many.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = simcoll("diagnose", path, "--topology", "hgx-h100")
+    last = next(line for line in reversed(found.out.splitlines()) if "times as long" in line)
+    assert last.count("times as long") == 3
+    assert last.endswith("; and 5 more")
+    assert "bandwidth-bound: 13.0" in last
 
 
 def test_series_are_judged_each_for_itself(tmp_path: Path):

@@ -264,6 +264,9 @@ def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     """What leaves NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO would."""
     told = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
     told += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
+    told += [
+        (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
+    ]
     told += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
     points = list(scenarios)
     for family, algo, proto, text in told:
