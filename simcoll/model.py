@@ -28,6 +28,7 @@ from simcoll.schedule import Schedule
 
 Sharing = Literal["fair", "fifo"]
 Blocking = Literal["no", "sends-first", "even-odd"]
+ChannelsBy = Literal["chunk", "loop"]
 Index = NDArray[np.signedinteger[Any]]  # int32 for numbers of transfers, links and steps; int64 for times and bytes
 
 PS_PER_S: Final = 10**12
@@ -40,9 +41,10 @@ class Params:
     """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `ideal`.
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
-    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channel_bandwidth` the
-    cap of one of them (0: none), `slots` the number of messages in flight per connection (0: no limit), `chunk` the
-    largest piece of a slot moved at once (0: whole).
+    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channels_by` what goes to
+    them in turn, chunks over all loops or loops, `channel_bandwidth` the cap of one of them (0: none), `slots` the
+    number of messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0:
+    whole).
     """
 
     sharing: Sharing = "fair"
@@ -51,6 +53,7 @@ class Params:
     g: int = 0
     gamma: int = 0
     channels: int = 1
+    channels_by: ChannelsBy = "chunk"
     slots: int = 0
     chunk: int = 0
     channel_bandwidth: int = 0

@@ -232,7 +232,7 @@ def _streamed(scenario: Scenario, source: Stream, topology: Topology, devices: S
     if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None or scenario.striking:
         return None
     params, arrivals = scenario.params(), _arrivals(scenario, source.n)
-    if not params.channels:  # one for each peer: streams know them by number only
+    if not params.channels or params.channels_by == "loop":  # streams know them by chunk only
         return None
     sizes = stream.loop_sizes(source, scenario.nbytes, scenario.itemsize, params.chunk)
     if source.transfers * len(sizes) <= STREAMED:

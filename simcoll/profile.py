@@ -16,7 +16,7 @@ from simcoll import config, units
 from simcoll.config import Model
 from simcoll.errors import did_you_mean, wrong
 from simcoll.launches import Launch, Process
-from simcoll.model import Params
+from simcoll.model import ChannelsBy, Params
 from simcoll.nccl.costs import Kernels
 from simcoll.quantities import Blocks, Cap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.topology import Link, Topology
@@ -31,6 +31,7 @@ class ModelSpec(Model):
     g: Duration | None = None
     gamma: Gamma | None = None
     channels: Channels | None = None
+    channels_by: ChannelsBy | None = None
     slots: Slots | None = None
     chunk: Chunk | None = None
     channel_bandwidth: Cap | None = None

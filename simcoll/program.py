@@ -219,7 +219,7 @@ def bind(
     waits = dependencies(schedule, compiled)
     sizes, kind = _kinds(schedule, held, waits.reads)
     kind = inherited(waits.reads, kind, compiled)
-    src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params.channels)
+    src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params)
     if loops > 1:
         loop, origin = program_order(schedule, loops)
         sizes, kind = _pieces(sizes, kind[origin], loop, piece)
@@ -347,13 +347,17 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> tuple[Index, 
 # --- channels and routes ---
 
 
-def _channel_numbers(schedule: Schedule, loops: int, channels: int) -> Index:
-    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops; or a peer has one."""
+def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
+    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or loops do; or a peer
+    has one."""
+    channels = params.channels
     if channels == 1:
         return np.zeros(1, np.int32)
     loop, origin = program_order(schedule, loops)
     if not channels:
         return schedule.dst[origin]
+    if params.channels_by == "loop":
+        return loop % np.int32(channels)
     return ((loop * np.int64(schedule.n_chunks) + schedule.src_slot[origin]) % channels).astype(np.int32)
 
 

@@ -54,7 +54,7 @@ def of_collective(prediction: Prediction, transfers: bool = True) -> Trace:
     scenario, lowered = prediction.scenario, prediction.lowered
     if scenario.measure.buckets > 1 and not scenario.measure.async_op:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
-    program, times = prediction.program, lowered.call.channels if lowered else 1
+    program, times = prediction.program, lowered.call.alike if lowered else 1
     if transfers:
         _check(program)
     n, streams = prediction.source.n, [""] * (int(program.channel.max(initial=-1)) + 1)

@@ -502,11 +502,11 @@ def test_nics_carry_alike_in_nvls_tree() -> None:
     its GPU's part of the buffer, where one tree would make it three times; and all channels together have a NIC."""
     found = call("hgx-h100", "all_reduce", 2**26, nodes=8, ranks=64, algorithm="nvls_tree")
     assert found.lowered is not None and found.channel is not None
-    rated, channels = found.lowered.rated, found.lowered.call.channels
+    rated, alike = found.lowered.rated, found.lowered.call.alike
     out = [link for link, (u, v) in enumerate(rated.links) if (rated.kinds[u], rated.kinds[v]) == ("nic", "switch")]
     assert len(out) == 64
     assert found.totals.carried[out].max() == pytest.approx(2 * 2**26 / 8, rel=0.01)
-    together = found.channel.topology.bandwidths[out] * channels / rated.bandwidths[out]
+    together = found.channel.topology.bandwidths[out] * alike / rated.bandwidths[out]
     assert ((together > 0.7) & (together <= 1.001)).all()
 
 

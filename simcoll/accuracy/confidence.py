@@ -34,6 +34,10 @@ class Judgement(NamedTuple):
     high: float | None = None
 
 
+# Parameters that profiles were fitted before: told only where they are not what they were then.
+NEWER: Final = frozenset(["channels_by"])
+
+
 def fingerprint(topology: Topology, params: Params) -> str:
     """Stands for everything but collective, algorithm, ranks and size that decides a time: what kinds of links, as they
     serve, join what kinds of devices, and the parameters. How many of them there are does not count."""
@@ -42,7 +46,10 @@ def fingerprint(topology: Topology, params: Params) -> str:
         (kinds[u], kinds[v], link.kind, link.bandwidth, link.latency)
         for u, v, link in topology.graph.edges.data("link")
     }
-    return hashlib.sha256(repr((sorted(links), params)).encode()).hexdigest()[:12]
+    plain = vars(Params())
+    own = {name: value for name, value in vars(params).items() if name not in NEWER or value != plain[name]}
+    told = ", ".join(f"{name}={value!r}" for name, value in own.items())
+    return hashlib.sha256(f"({sorted(links)!r}, Params({told}))".encode()).hexdigest()[:12]
 
 
 def judge(profile: Profile, asked: Asked, given: ModelSpec) -> Judgement:

@@ -48,7 +48,6 @@ MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
 HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
-NVLS_TREE_LOOPS: Final = 2  # on their way at once, each part of a loop on a channel of its own
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
 _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
@@ -91,7 +90,7 @@ class Call:
     def alike(self) -> int:
         """How many such as are run go side by side: channels, or pairs of them, each of which goes by a tree of its
         own. Blocks of LL take their time themselves: one of them is run, half by each tree."""
-        paired = self.algorithm == "tree" and self.protocol != "LL"
+        paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and self.protocol != "LL")
         return max(1, self.channels // 2) if paired else self.channels
 
     @property
@@ -192,7 +191,8 @@ class Call:
         """Parameters of the engines, where links have the latency of a hop."""
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            return {"channels": 2 * self.communicator.gpus * NVLS_TREE_LOOPS, "sharing": "fifo"}
+            # who brings data for more loops than buffers hold would keep the links from those who hand sums out
+            return {"channels": figures().steps, "channels_by": "loop", "sharing": "fifo"}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self.communicator.gpus if self.collective == "all_reduce" else 1
@@ -211,7 +211,7 @@ class Call:
         """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
         params = self.params(costs)
         if self.schedule == "nvls_tree":
-            return {"channels": params["channels"]}
+            return {"channels": 2 * self.communicator.gpus}
         if self.kind in ("NVLS", "P2P"):
             return params
         params.pop("sharing", None)
@@ -268,7 +268,7 @@ class Call:
         if host:
             return self.block(costs).host_reach * wire / (1 if self.kind == "P2P" else self.alike)
         if outer and self.kind == "NVLS":  # every channel has a head on each GPU
-            return min(1.0, self.nics / self.communicator.gpus) / self.channels
+            return min(1.0, self.nics / self.communicator.gpus) / self.alike
         if outer:
             return wire * min(1.0, self.nics / self.alike)
         if self.collective == "send_recv":
