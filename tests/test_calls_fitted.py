@@ -195,6 +195,9 @@ def test_rivals_know_their_own_laws() -> None:
 
     assert errors(lambda size: 7.5 + size / 3e4)["latency-bandwidth fit"] == pytest.approx(0, abs=1e-6)
     assert errors(lambda size: 0.5 * size**0.7)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
+    known = [a_row(size, size**0.5 * ranks**0.9, ranks=ranks) for size in unseen for ranks in (2, 4)]
+    more = [(a_row(size, size**0.5 * 8**0.9, ranks=8), point) for size in unseen]
+    assert off(known, more)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
     speed = rated(call("hgx-h100", "all_reduce", 2**20, ranks=8))
     assert errors(lambda size: 7 / 4 * size / speed * 1e6)["spec sheet"] == pytest.approx(0, abs=1e-6)
     few = errors(lambda size: 1.0, fitted=sizes[:1])

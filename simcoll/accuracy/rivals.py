@@ -61,12 +61,17 @@ def spec_sheet(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
 
 
 def interpolation(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
-    """Between the fitted sizes of the series, linearly in the logarithms of size and time; beyond, as at the end."""
-    rows = sorted(_series(fitted, asked), key=lambda row: row.size_bytes)
-    if len(rows) < 2:
+    """Between the fitted sizes of the series, linearly in the logarithms of size and time; of a series of which nothing
+    was fitted, between rank counts of the same size. Beyond, as at the end."""
+    rows, column = _series(fitted, asked), "size_bytes"
+    if not rows:
+        keys = ("system", "collective", "nodes", "dtype", "size_bytes")
+        rows, column = [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)], "ranks"
+    told = sorted((float(getattr(row, column)), row.time_us) for row in rows)
+    if len(told) < 2:
         return None
-    x, y = np.log([row.size_bytes for row in rows]), np.log([row.time_us for row in rows])
-    at = float(np.log(asked.size_bytes))
+    x, y = np.log(told).T
+    at = float(np.log(getattr(asked, column)))
     i = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
     return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1])))
 

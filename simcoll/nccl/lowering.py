@@ -227,7 +227,8 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
     nodes = Counter(rated.node_of(place) for place in places)
     if len(set(nodes.values())) > 1:
         raise RefusedError(
-            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known"
+            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            "write placement: {per_node: …}"
         )
     name = _system(scenario)
     if name is None:
