@@ -133,13 +133,15 @@ class Profile(Model):
 
     Outside of the engines' rules stand `launch`, what a call costs before and after all transfers, and `links`, what
     becomes of the rated links of each kind. With `kernels` calls run as NCCL runs them (`nccl.call`). `host` and
-    `graph` say what other ways of launching cost: see `launches`. `fitted` repeats the parameters that a calibration
+    `graph` say what other ways of launching cost: see `launches`. With `of_nics` it holds what hops between nodes cost
+    alone. `fitted` repeats the parameters that a calibration
     found.
     """
 
     name: str
     description: str = ""
     source: str = ""
+    of_nics: StrictBool = False
     harness: str | None = None
     model: ModelSpec = ModelSpec()
     launch: Duration = 0
@@ -207,7 +209,16 @@ def find_profile(name: str) -> Path:
 
 
 def load_profile(name: str) -> Profile:
-    """Read a profile; raises InputError."""
+    """Read a profile of calls; raises InputError, also for one of NICs."""
+    found = load_network(name)
+    if found.of_nics:
+        what = f"{name!r} says what NICs add between nodes, and nothing of GPUs"
+        raise wrong("profile", what, "take a profile of GPUs; that of its NICs a topology file names, as nic.profile")
+    return found
+
+
+def load_network(name: str) -> Profile:
+    """Read a profile of NICs, or one that says what they cost beside all else; raises InputError."""
     path = find_profile(name)
     return parse_profile(config.text_of(path), str(path))
 

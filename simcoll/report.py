@@ -10,7 +10,7 @@ import simcoll
 from simcoll import registry, tables
 from simcoll.collectives import COLLECTIVES
 from simcoll.formats.schedules.document import counts, sent_fraction
-from simcoll.profile import load_profile, shipped_profiles
+from simcoll.profile import load_network, shipped_profiles
 from simcoll.results import Row, swept
 from simcoll.scenario import Scenario, shipped_scenarios
 from simcoll.schedule import Schedule
@@ -121,7 +121,7 @@ def listing(what: str) -> str:
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
         "scenarios": _scenarios,
-        "profiles": lambda: _columns((name, load_profile(name).description) for name in shipped_profiles()),
+        "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
     }
     return tell[what]()
 

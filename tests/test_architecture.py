@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,13 @@ def _entrance(path: Path) -> bool:
     return Path(_place(path)).name in ENTRANCES
 
 
-def _imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def _imports(path: Path) -> list[tuple[int, str]]:
     """Line and dotted name of everything a module imports, also inside functions and under TYPE_CHECKING."""
+    return list(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

@@ -120,6 +120,13 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
 
 
+def test_nvls_has_at_most_32_heads() -> None:
+    """From 32 GPUs on sums of NVLS are put together at as many: small calls take no longer on 72."""
+    times = [call("gb200-nvl72", "all_reduce", 1024, ranks=n, algorithm="nvls").time_ps for n in (16, 32, 64, 72)]
+    assert times[0] < times[1]
+    assert times[2:] == pytest.approx(times[1:3], rel=0.01)
+
+
 def test_older_trees_have_smaller_chunks() -> None:
     """Until 2.23 trees with Simple pipeline what is not large in more and smaller chunks: as many or more messages,
     equally many bytes, and those that wait for whole chunks have them sooner."""

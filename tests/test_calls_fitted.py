@@ -20,7 +20,7 @@ from simcoll.accuracy.calibrate import calibrate
 from simcoll.accuracy.parameters import BLOCKS, OF_CALLS, Setting, cost
 from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.retiming import Question
-from simcoll.formats.measured import Row
+from simcoll.formats.measured import Row, find_measured, read_measured
 from simcoll.model import Params
 from simcoll.prediction import predict
 from simcoll.profile import load_profile, parse_profile
@@ -184,12 +184,20 @@ def test_rivals_know_their_own_laws() -> None:
     point = asked("hgx-h100", "all_reduce", 2**20, ranks=8)
     sizes, unseen = [2**k for k in range(10, 24, 2)], [3 * 2**12, 2**9, 2**25]
 
+    def off(known: Sequence[Any], new: Sequence[Any]) -> dict[str, float | None]:
+        told = [(rivals.predicted(known, *one), one[0].time_us) for one in new]
+        errors = {name: [its[name] and abs(its[name] / us - 1) for its, us in told] for name in rivals.RIVALS}
+        return {name: None if None in its else max(its) for name, its in errors.items()}
+
     def errors(law: Any, fitted: Sequence[int] = sizes) -> dict[str, float | None]:
         known, new = ([a_row(size, law(size)) for size in its] for its in (fitted, unseen))
-        return rivals.errors(known, [(one, point) for one in new])
+        return off(known, [(one, point) for one in new])
 
     assert errors(lambda size: 7.5 + size / 3e4)["latency-bandwidth fit"] == pytest.approx(0, abs=1e-6)
     assert errors(lambda size: 0.5 * size**0.7)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
+    known = [a_row(size, size**0.5 * ranks**0.9, ranks=ranks) for size in unseen for ranks in (2, 4)]
+    more = [(a_row(size, size**0.5 * 8**0.9, ranks=8), point) for size in unseen]
+    assert off(known, more)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
     speed = rated(call("hgx-h100", "all_reduce", 2**20, ranks=8))
     assert errors(lambda size: 7 / 4 * size / speed * 1e6)["spec sheet"] == pytest.approx(0, abs=1e-6)
     few = errors(lambda size: 1.0, fitted=sizes[:1])
@@ -198,7 +206,13 @@ def test_rivals_know_their_own_laws() -> None:
     told = simcoll("tune", "hgx-h100", "--version", "2.27", "--json").json["choice"]
     times = {c["size_bytes"]: c["time_us"] for c in told if c["collective"] == "all_reduce"}
     asking = [(a_row(size, times[size], library_version="2.27.3"), point) for size in (2**10, 2**20, 2**30)]
-    assert rivals.errors([], asking)["NCCL's tuner"] == pytest.approx(0, abs=1e-6)
+    assert off([], asking)["NCCL's tuner"] == pytest.approx(0, abs=1e-6)
+    table = [row for row in read_measured(find_measured("h100_sxm_nccl-2.27.3.csv")) if row.dtype == "float16"]
+    copied = [(row, asked("hgx-h200", row.collective, row.size_bytes, ranks=row.ranks)) for row in table[::9]]
+    assert off([], copied)["nearest system's table"] == pytest.approx(0, abs=1e-9)
+    assert off([], [(row, asked("hgx-h100", "all_reduce", 2**20, ranks=8)) for row in table[:9]])[
+        "nearest system's table"
+    ]
 
 
 def test_tables_of_others_are_validated(folder: Path) -> None:
@@ -229,6 +243,7 @@ def test_tables_of_others_are_validated(folder: Path) -> None:
     for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
         assert title in report
     assert all(name in report for name in rivals.RIVALS)
+    assert "| all_gather | 4 | 1 | latency-bound |" in report
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -116,6 +116,8 @@ def test_where_prefers_what_is_said():
     assert select([open_row, tree], {"algorithm": "auto"}) == [open_row]
     assert select([tree], {"algorithm": "ring"}) == []
     assert select([tree], {"engine": "fast"}) == [tree]
+    assert select([open_row, ring, tree], {"algorithm": "ring, tree"}) == [ring, tree]
+    assert select([open_row, tree], {"algorithm": "ring,naive"}) == [open_row]
 
 
 def test_where_compares_numbers_as_numbers():

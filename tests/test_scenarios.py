@@ -457,6 +457,18 @@ def test_blocking_sends_deadlock():
     assert row(model={"blocking": "even-odd"}, **keys)["status"] == "ok"
 
 
+@pytest.mark.parametrize("name", ["infiniband", "efa", "slingshot"])
+def test_a_profile_of_nics_is_none_of_calls(name: str):
+    """What NICs add tells nothing of a call by itself."""
+    for given in (
+        ("predict", "all_reduce", "--on", "hgx-h100", "--size", "1 KiB", "--set", f"profile={name}"),
+        ("tune", "hgx-h100", "--profile", name),
+    ):
+        found = command(*given)
+        assert found.status == 2 and f"{name!r} says what NICs add between nodes" in found.err
+        assert len(found.err.splitlines()) == 1
+
+
 def test_a_profile_file(tmp_path: Path):
     """A profile file gives the parameters that the scenario does not, and the row names it."""
     path = tmp_path / "mine.yaml"

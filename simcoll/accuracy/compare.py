@@ -11,7 +11,7 @@ from simcoll import results, sweep
 from simcoll.accuracy import join, scores
 from simcoll.accuracy.questions import Asking, as_measured
 from simcoll.errors import Diagnostic, InputError
-from simcoll.formats.measured import COLUMNS, Row, parse_measured
+from simcoll.formats.measured import Row, parse_measured
 from simcoll.profile import load_profile
 from simcoll.scenario import Point, load
 
@@ -28,7 +28,7 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
     is of another harness, and when nothing can be compared.
     """
     kept = dict(map(join.condition, where))
-    measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
+    measured = parse_measured(text, source, join.defaults(kept))
     if predicted.startswith("system="):
         selected = join.kept(measured, kept, source)
         points, rows = _on_system(predicted, selected, sets)

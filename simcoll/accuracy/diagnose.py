@@ -22,7 +22,7 @@ from simcoll.accuracy.quality import suspicious
 from simcoll.accuracy.questions import Asking, ours
 from simcoll.accuracy.retiming import IDEAL
 from simcoll.errors import InputError
-from simcoll.formats.measured import COLUMNS, Row, parse_measured
+from simcoll.formats.measured import Row, parse_measured
 from simcoll.launches import Launch
 from simcoll.profile import load_profile
 from simcoll.scenario import Point, Scenario
@@ -63,7 +63,7 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
     """
     kept = dict(map(join.condition, where))
-    measured = parse_measured(text, source, {column: kept[column] for column in kept if column in COLUMNS})
+    measured = parse_measured(text, source, join.defaults(kept))
     asked, refused = _asked(join.kept(measured, kept, source), Asking(system, sets))
     if not asked.rows:
         what = f"{source}: none of {refused.total()} measured rows can be predicted"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import simcoll
-from simcoll.accuracy import bucket_sizes, join, scores
+from simcoll.accuracy import board, bucket_sizes, join, scores
 from simcoll.accuracy.studies import PLACES, Study
 from simcoll.accuracy.validate import Finding, Scored, machine
 from simcoll.errors import InputError
@@ -167,7 +167,8 @@ def _measured(finding: Finding) -> Iterator[str]:
 
 def _parameters(finding: Finding) -> Iterator[str]:
     if not finding.fits:
-        yield f"Nothing was fitted: the profile is `{finding.study.profile}`.\n"
+        used = dict.fromkeys(m.used.profile or finding.study.profile for m in finding.materials)
+        yield f"Nothing was fitted here: profile {', '.join(f'`{name}`' for name in used)}.\n"
         return
     names = list(dict.fromkeys(p["name"] for _, found in finding.fits for p in found.document["parameters"]))
     rows = []
@@ -215,13 +216,13 @@ def _errors(finding: Finding) -> Iterator[str]:
     held = _held(finding)
     if held:
         rows.append(("**all**", "held out", *_told([one.point for one in held])))
-    if odd := [one.point for one in finding.scored if one.suspicious]:
-        rows.append(("all", "suspicious", *_told(odd)))
+    rows += [
+        (case, "bad", *_told(its)) for case, its in _by([s for s in finding.scored if s.suspicious], lambda s: s.case)
+    ]
     yield "Errors in percent:\n"
     yield from _table(("case", "rows are", *ERRORS), rows)
-    if odd:
-        yield "Suspicious rows took more than 1.1 times what twice their size took; they do not count for the goals.\n"
-    yield from _beside_rivals(finding)
+    if finding.study.place == "tables":
+        yield from (part for table in board.tables(finding.scored) for part in (table.title, *_table(*table.cells)))
     rows = [(name, *_told(its)) for name, its in _by(held, lambda one: one.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)
@@ -229,26 +230,6 @@ def _errors(finding: Finding) -> Iterator[str]:
     if len(regions) > 1:
         rows = [(r["region"], *(_number(r[name]) for name in ERRORS)) for r in regions]
         yield from _table(("held out, by region", *ERRORS), rows)
-
-
-def _beside_rivals(finding: Finding) -> Iterator[str]:
-    """Mean errors of each fit on rows that it has not seen, and those of simple ways on the same rows."""
-    if not finding.rivals:
-        return
-    by_fit = dict(_by([one for one in finding.scored if not one.fitted], lambda one: one.fit))
-    names = list(next(iter(finding.rivals.values())))
-    rows = [
-        (label, len(its), _number(scores.errors(p.error for p in its)["mape"]), *(_or_none(found[n]) for n in names))
-        for label, found in finding.rivals.items()
-        for its in [by_fit.get(label, [])]
-        if its
-    ]
-    yield "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
-    yield from _table(("fit", "rows", "**simcoll**", *names), rows)
-
-
-def _or_none(value: float | None) -> str:
-    return "–" if value is None else _number(value)
 
 
 def _told(points: Sequence[Any]) -> list[str]:

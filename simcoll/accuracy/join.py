@@ -115,8 +115,13 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
     return column.strip(), value.strip()
 
 
+def defaults(where: Mapping[str, str]) -> dict[str, str]:
+    """What rows that do not say a column of `where` are taken to say there: its value, if it is one."""
+    return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}
+
+
 def select(measured: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
-    """The rows that say exactly VALUE in column COL; where no row of the table does, those that do not say."""
+    """The rows that say exactly VALUE, or one of `a,b,…`, in column COL; where no row does, those that do not say."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
 
 
@@ -191,10 +196,10 @@ def _read(column: str, value: Any, collective: object) -> Any:
 
 def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Record]:
     for column, text in where.items():
-        wanted = _comparable(column, text)
+        wanted = {_comparable(column, one.strip()) for one in text.split(",")}
         values = [_comparable(column, record.get(column)) for record in records]
-        keep = wanted if wanted in values else None
-        records = [record for record, value in zip(records, values, strict=True) if value == keep]
+        keep = wanted & set(values) or {None}
+        records = [record for record, value in zip(records, values, strict=True) if value in keep]
     return records
 
 

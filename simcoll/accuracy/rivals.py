@@ -5,15 +5,18 @@ Each is a function from the fitted rows and the row that is asked for to a time 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy import scores
+from simcoll import config
+from simcoll.accuracy.studies import system_of
 from simcoll.collectives import collective
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.measured import Row
+from simcoll.formats.measured import Row, read_measured
 from simcoll.nccl import tuner
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.constants import COLLECTIVES, nearest
@@ -58,14 +61,48 @@ def spec_sheet(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
 
 
 def interpolation(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
-    """Between the fitted sizes of the series, linearly in the logarithms of size and time; beyond, as at the end."""
-    rows = sorted(_series(fitted, asked), key=lambda row: row.size_bytes)
-    if len(rows) < 2:
+    """Between the fitted sizes of the series, linearly in the logarithms of size and time; of a series of which nothing
+    was fitted, between rank counts of the same size. Beyond, as at the end."""
+    rows, column = _series(fitted, asked), "size_bytes"
+    if not rows:
+        keys = ("system", "collective", "nodes", "dtype", "size_bytes")
+        rows, column = [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)], "ranks"
+    told = sorted((float(getattr(row, column)), row.time_us) for row in rows)
+    if len(told) < 2:
         return None
-    x, y = np.log([row.size_bytes for row in rows]), np.log([row.time_us for row in rows])
-    at = float(np.log(asked.size_bytes))
+    x, y = np.log(told).T
+    at = float(np.log(getattr(asked, column)))
     i = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
     return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1])))
+
+
+def nearest_table(fitted: Sequence[Row], asked: Row, point: Point) -> float | None:
+    """What was measured of the nearest system whose table is shipped, by the compute capability of its GPUs, of two the
+    newer one: copied, and interpolated where that table has other sizes."""
+    own = point.scenario.topology.system
+    capability = _capability(own) if own else None
+    others = [(known, rows) for system, known, rows in _known_tables() if system != own]
+    if capability is None or not others:
+        return None
+    rows = min(others, key=lambda one: (abs(one[0] - capability), -one[0]))[1]
+    copied = [dataclasses.replace(row, system=asked.system, dtype=asked.dtype) for row in rows]
+    return interpolation(copied, asked, point)
+
+
+@functools.cache
+def _known_tables() -> list[tuple[str, int, list[Row]]]:
+    """System, compute capability and float16 rows of the shipped tables of GPUs on NVLink."""
+    found = []
+    for path in sorted(config.shipped("measured").glob("*_sxm_*.csv")):
+        rows = [row for row in read_measured(path) if row.dtype == "float16"]
+        system = system_of(rows[0].system or "", path)
+        found.append((system, _capability(system) or 0, rows))
+    return found
+
+
+def _capability(system: str) -> int | None:
+    gpu = load_system(system).gpu
+    return gpu.compute_capability if gpu else None
 
 
 def _series(fitted: Sequence[Row], asked: Row) -> list[Row]:
@@ -78,15 +115,10 @@ RIVALS: Final[Mapping[str, Rival]] = {
     "latency-bandwidth fit": latency_bandwidth,
     "spec sheet": spec_sheet,
     "log-log interpolation": interpolation,
+    "nearest system's table": nearest_table,
 }
 
 
-def errors(fitted: Sequence[Row], asked: Sequence[tuple[Row, Point]]) -> dict[str, float | None]:
-    """The mean absolute error of each in percent, None where it cannot predict all that is asked."""
-    found: dict[str, float | None] = {}
-    for name, rival in RIVALS.items():
-        times = [(rival(fitted, row, point), row.time_us) for row, point in asked]
-        known = [(told, took) for told, took in times if told is not None]
-        whole = known and len(known) == len(times)
-        found[name] = scores.errors(told / took - 1 for told, took in known)["mape"] if whole else None
-    return found
+def predicted(fitted: Sequence[Row], asked: Row, point: Point) -> dict[str, float | None]:
+    """What each makes of a row, in us."""
+    return {name: rival(fitted, asked, point) for name, rival in RIVALS.items()}

@@ -19,7 +19,7 @@ from simcoll.accuracy.parameters import OF_GRAPH, OF_HOST, Setting
 from simcoll.accuracy.questions import Asking
 from simcoll.accuracy.retiming import Question
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.measured import COLUMNS, Row, find_measured, parse_measured
+from simcoll.formats.measured import Row, find_measured, parse_measured
 from simcoll.profile import Source
 from simcoll.scenario import Scenario
 from simcoll.units import format_size
@@ -119,7 +119,7 @@ def read(
         path = find_measured(name)
         data = _bytes(path)
         text = data.decode("utf-8-sig", errors="replace")
-        defaults = {column: value for column, value in where.items() if column in COLUMNS}
+        defaults = join.defaults(where)
         measured = parse_measured(text, str(path), defaults)
         its = join.select(measured, where)
         all_rows += measured

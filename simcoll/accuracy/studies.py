@@ -171,7 +171,7 @@ def of_tables(folder: Path, tell: Callable[[str], None]) -> list[Study]:
 
 def _of_table(table: Path) -> list[Study]:
     rows = read_measured(table)
-    system = _system_of(rows[0].system or "", table)
+    system = system_of(rows[0].system or "", table)
     collectives = sorted({row.collective for row in rows} & set(THREE))
     return [
         Study(
@@ -197,7 +197,7 @@ def _tells(way: str, rows: Sequence[Row]) -> bool:
     return True
 
 
-def _system_of(text: str, table: Path) -> str:
+def system_of(text: str, table: Path) -> str:
     """The shipped system whose GPU a text names: `h100_sxm`, `GB200`; of several the one with the longest name."""
     plain = _letters(text)
     gpus = {name: load_system(name).gpu for name in shipped_systems()}

@@ -66,7 +66,8 @@ class Material:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A row with its prediction by the fitted profile; `swept` are the keys that its scenario swept."""
+    """A row with its prediction by the fitted profile; `swept` are the keys that its scenario swept, `rivals` what
+    simple ways make of it, in us."""
 
     case: str
     point: join.Point
@@ -75,6 +76,7 @@ class Scored:
     fit: str
     suspicious: bool
     swept: Mapping[str, str]
+    rivals: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,6 @@ class Finding:
     materials: tuple[Material, ...] = ()
     fits: tuple[tuple[str, Calibrated], ...] = ()
     scored: tuple[Scored, ...] = ()
-    rivals: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     device: tuple[dict[str, Any], ...] = ()
 
 
@@ -117,7 +118,6 @@ def carry_out(study: Study, way: Way) -> Finding:
     materials = tuple(_kept(_material(study, used, way)) for used in study.cases)
     fits: list[tuple[str, Calibrated]] = []
     scored: list[Scored] = []
-    rivals: dict[str, dict[str, float | None]] = {}
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         for label, its in _groups(study, materials):
             profile, found = _begins(study, its), _fitted(study, its)
@@ -125,12 +125,10 @@ def carry_out(study: Study, way: Way) -> Finding:
                 fits.append((label, found))
                 profile = str(Path(folder) / f"{study.name}-{len(fits)}.yaml")
                 write_atomically(Path(profile), found.text)
-            scored += _scored(its, profile, label)
-            if study.place == "tables":
-                rivals[label] = _rivals(its)
+            scored += _scored(its, profile, label, study.place == "tables")
     if len(fits) == 1:
         write_atomically(way.output / PROFILES / f"{study.name}.yaml", fits[0][1].text)
-    return Finding(study, None, materials, tuple(fits), tuple(scored), rivals)
+    return Finding(study, None, materials, tuple(fits), tuple(scored))
 
 
 def _why_not(study: Study, way: Way) -> str | None:
@@ -286,22 +284,15 @@ def _begins(study: Study, materials: Sequence[Material]) -> str:
     return materials[0].used.profile or study.profile
 
 
-def _rivals(materials: Sequence[Material]) -> dict[str, float | None]:
-    """What others make of the rows that are scored, from those that are fitted."""
-    told = [
-        (row, point, fitted) for m in materials for row, point, fitted in zip(m.rows, m.points, m.chosen(), strict=True)
-    ]
-    known = [row for row, _, fitted in told if fitted]
-    return rivals_of.errors(known, [(row, point) for row, point, fitted in told if not fitted])
-
-
 def _said(used: Used) -> str:
     if isinstance(used.fit, str):
         return used.fit
     return " and ".join(f"{column} {', '.join(values)}" for column, values in used.fit.items())
 
 
-def _scored(materials: Sequence[Material], profile: str, label: str) -> Iterator[Scored]:
+def _scored(materials: Sequence[Material], profile: str, label: str, beside: bool) -> Iterator[Scored]:
+    """Every row; `beside` what rivals make of those that are not fitted, from those that are."""
+    known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
         bad = quality.suspicious(material.table)
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
@@ -314,7 +305,8 @@ def _scored(materials: Sequence[Material], profile: str, label: str) -> Iterator
             spread = row.others.get("spread")
             told = float(spread) if spread else None
             swept = {column: text for column, text in row.others.items() if "." in column}
-            yield Scored(material.used.name, found[0], fitted, told, label, id(row) in odd, swept)
+            rivals = rivals_of.predicted(known, row, point) if beside and not fitted else {}
+            yield Scored(material.used.name, found[0], fitted, told, label, id(row) in odd, swept, rivals)
 
 
 def machine() -> str:

@@ -16,7 +16,7 @@ from simcoll.errors import InputError
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED.csv…")
 @click.option("--topology", required=True, metavar="SYSTEM|FILE.yaml", help="What it was measured on.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile (YAML).")
-@click.option("--where", multiple=True, metavar="COL=VALUE", help="Keep only these rows.")
+@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows.")
 @click.option(
     "--fit", multiple=True, metavar="COL=V,V", help="Fit these rows, score the others.  [default: every second size]"
 )

@@ -15,7 +15,7 @@ from simcoll.errors import InputError
 @click.command()
 @click.argument("predicted", metavar="SCENARIO|RESULTS.csv|system=NAME")
 @click.argument("measured", metavar="MEASURED.csv|-")
-@click.option("--where", multiple=True, metavar="COL=VALUE", help="Keep only these rows of both tables.")
+@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of both tables.")
 @SETS
 @click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for compare.csv and the picture.")

@@ -17,7 +17,7 @@ MANY = 9  # regions that are all shown
 @click.command()
 @click.argument("measured", metavar="MEASURED|-")
 @click.option("--topology", required=True, metavar="T", help="A shipped system, or a topology file.")
-@click.option("--where", multiple=True, metavar="COL=VALUE", help="Keep only these rows of the table.")
+@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of the table.")
 @SETS
 @JSON
 def diagnose(measured: str, topology: str, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:

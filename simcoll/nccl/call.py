@@ -47,6 +47,7 @@ CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
+MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NVLS_ARITY)
 HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
@@ -123,7 +124,7 @@ class Call:
             return pat_chunk_bytes(self.share, self.collective == "all_gather")
         if self.kind != "NVLS":
             return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]  # no p2p: above
-        heads, chunk, less = self.communicator.gpus, NVLS_CHUNK, _NVLS_LESS
+        heads, chunk, less = self._heads, NVLS_CHUNK, _NVLS_LESS
         if self.algorithm == "nvls_tree":
             chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
         for times, most in less:
@@ -184,6 +185,10 @@ class Call:
         return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
+    def _heads(self) -> int:
+        return min(self.communicator.gpus, MOST_HEADS)
+
+    @property
     def _moved(self) -> int:
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
@@ -195,7 +200,7 @@ class Call:
             return {"channels": figures().steps, "channels_by": "loop", "sharing": "fifo"}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
-            at_once = self.communicator.gpus if self.collective == "all_reduce" else 1
+            at_once = self._heads if self.collective == "all_reduce" else 1
             return {"o_send": block.hop * at_once // HEADS}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
@@ -274,7 +279,7 @@ class Call:
         if self.collective == "send_recv":
             return 1.0
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
-            found *= self.communicator.gpus / (self.communicator.gpus + 1)
+            found *= self._heads / (self._heads + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
         return found if whole else found * wire / self.alike
 

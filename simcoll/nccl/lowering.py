@@ -21,7 +21,7 @@ from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.costs import Kernels
 from simcoll.nccl.mesh import gathered
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
-from simcoll.profile import LinkScale, ModelSpec, Profile, load_profile
+from simcoll.profile import LinkScale, ModelSpec, Profile, load_network
 from simcoll.recent import Recent
 from simcoll.scenario import Scenario
 from simcoll.systems import load_system
@@ -181,7 +181,7 @@ def network_of(system: str | None) -> Profile:
     nic = load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
-    found = load_profile(nic.profile)
+    found = load_network(nic.profile)
     links = {kind: scale for kind, scale in found.links.items() if kind == CABLE}
     return found.model_copy(update={"links": links})
 
@@ -227,7 +227,8 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
     nodes = Counter(rated.node_of(place) for place in places)
     if len(set(nodes.values())) > 1:
         raise RefusedError(
-            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known"
+            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            "write placement: {per_node: …}"
         )
     name = _system(scenario)
     if name is None:

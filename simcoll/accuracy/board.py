@@ -1,0 +1,104 @@
+"""The accuracy board: errors on tables by collective, ranks and region, beside those of simple ways on the same rows.
+
+Errors are mean absolute ones in percent, of rows that no fit has seen and that are not bad; `–` where a way cannot tell
+all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from simcoll.accuracy import scores
+from simcoll.accuracy.quality import TOO_LONG
+from simcoll.accuracy.rivals import RIVALS
+from simcoll.accuracy.validate import Scored
+
+MOST_BAD: Final = 20  # rows that are listed of each table
+WAYS: Final = ("**simcoll**", *RIVALS)
+
+
+class Table(NamedTuple):
+    """A table of a report: what it tells, and its columns and rows."""
+
+    title: str
+    cells: tuple[Sequence[str], Sequence[Sequence[object]]]
+
+
+def tables(scored: Sequence[Scored]) -> Iterator[Table]:
+    """Of all rows of each fit, by collective and ranks and by region of these; and rows that cannot be right."""
+    held = [one for one in scored if not one.fitted and not one.suspicious]
+    groups = _by_series(held)
+    yield Table(
+        "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n",
+        (("fit", "rows", *WAYS), [(fit, len(its), *_errors(its)) for fit, its in _grouped(held, lambda one: one.fit)]),
+    )
+    yield Table(
+        "The same by collective and ranks:\n",
+        (
+            ("fit", "collective", "ranks", "nodes", "rows", *WAYS),
+            [(*series, len(its), *_errors(its)) for series, its in groups],
+        ),
+    )
+    yield Table(
+        "The same by region (see `simcoll compare`) of these:\n",
+        (
+            ("fit", "collective", "ranks", "nodes", "region", "rows", *WAYS),
+            [(*series, region, len(its), *_errors(its)) for series, some in groups for region, its in _regions(some)],
+        ),
+    )
+    if odd := [one for one in scored if one.suspicious]:
+        yield _bad(odd)
+
+
+def _bad(odd: Sequence[Scored]) -> Table:
+    shown: list[tuple[object, ...]] = []
+    for _, its in _grouped(odd, lambda one: one.fit):
+        points = sorted((one.point for one in its), key=lambda p: (p.collective, p.ranks, p.nodes or 1, p.size_bytes))
+        shown += [
+            (
+                its[0].fit,
+                p.collective,
+                p.ranks,
+                p.nodes or 1,
+                p.size_bytes,
+                f"{p.measured_us:.1f}",
+                f"{p.predicted_us:.1f}",
+            )
+            for p in points[:MOST_BAD]
+        ]
+        if len(points) > MOST_BAD:
+            shown.append((its[0].fit, f"{len(points) - MOST_BAD} more", *"–––––"))
+    why = (
+        f"Bad rows took more than {TOO_LONG:g} times what twice their size or more took, and count for nothing above:\n"
+    )
+    return Table(why, (("fit", "collective", "ranks", "nodes", "bytes", "measured (us)", "predicted (us)"), shown))
+
+
+def _by_series(held: Sequence[Scored]) -> list[tuple[tuple[Any, ...], list[Scored]]]:
+    found = _grouped(held, lambda one: (one.fit, one.point.collective, one.point.ranks, one.point.nodes or 1))
+    return sorted(found, key=lambda group: (list(dict(found)).index(group[0]), group[0][2:]))
+
+
+def _regions(some: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
+    where = scores.region_of([one.point for one in some])
+    found = dict(_grouped(some, lambda one: where(one.point)))
+    return [(name, found[name]) for name in scores.REGIONS if name in found]
+
+
+def _errors(some: Sequence[Scored]) -> list[str]:
+    """Of simcoll, then of each rival."""
+    found = [_mean([one.point.predicted_us for one in some], some)]
+    return found + [_mean([one.rivals.get(name) for one in some], some) for name in RIVALS]
+
+
+def _mean(told: Sequence[float | None], some: Sequence[Scored]) -> str:
+    known = [us / one.point.measured_us - 1 for us, one in zip(told, some, strict=True) if us is not None]
+    return f"{scores.errors(known)['mape']:.1f}" if len(known) == len(some) else "–"
+
+
+def _grouped(some: Sequence[Scored], key: Any) -> list[tuple[Any, list[Scored]]]:
+    found: dict[Hashable, list[Scored]] = {}
+    for one in some:
+        found.setdefault(key(one), []).append(one)
+    return list(found.items())
