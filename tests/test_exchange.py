@@ -123,6 +123,16 @@ def test_graph_files_become_machines_and_graphs(tmp_path: Path):
     assert told["ranks"] == 4 and told["graphs"]["ring"]["type_intra"] == "PHB"
 
 
+def test_graphs_of_one_node_bring_no_nics(tmp_path: Path):
+    """Where channels reach no network, the file says nothing of NICs nor of several nodes."""
+    inside = re.sub(r'<net dev="\d"/>', "", foreign.GRAPH)
+    path, done = brought(tmp_path, inside)
+    assert not topology_of(path).of_kind("nic") and "no NICs" in done.out
+    assert simcoll("tune", path, "--nodes", 1).status == 0
+    found = simcoll("predict", "all_reduce", "--on", path, "--nodes", 2, "--size", "1 MiB")
+    assert found.status == 2 and "has no NICs" in found.err
+
+
 def test_infragraph_is_expanded(tmp_path: Path):
     """Instances, components, devices in devices and slices; speeds where links have them, others told."""
     path, done = brought(tmp_path, foreign.INFRAGRAPH)

@@ -414,8 +414,8 @@ XML = """\
 def test_graph_files_are_read(tmp_path: Path) -> None:
     """A graph file says channels, speeds, paths and orders; graphs without channels are left out."""
     (tmp_path / "graph.xml").write_text(XML)
-    found, gpus = graph_xml.read(tmp_path / "graph.xml")
-    assert gpus == 4 and set(found) == {"ring", "tree"}
+    found, gpus, across = graph_xml.read(tmp_path / "graph.xml")
+    assert gpus == 4 and across == ("<net" in XML) and set(found) == {"ring", "tree"}
     ring, tree = found["ring"], found["tree"]
     assert (ring.channels, ring.intra, ring.inter, ring.latency_us) == (2, 12, 12.5, 1.5)
     assert ring.orders == ((0, 3, 2, 1), (1, 2, 3, 0)) and not ring.same_channels

@@ -4,7 +4,8 @@
       <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
         <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
 
-Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`, which is not needed here.
+Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`, of which is read that it is
+there.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ PATTERNS: Final[Mapping[str, Pattern]] = {
 
 
 class GraphFile(NamedTuple):
-    """The graphs of a file, and how many GPUs a node its ring goes through."""
+    """The graphs of a file, how many GPUs a node its ring goes through, and whether it goes on to other nodes."""
 
     graphs: Graphs
     gpus: int
+    across: bool
 
 
 def read(path: Path) -> GraphFile:
@@ -76,7 +78,9 @@ def parse(data: bytes | str, source: str) -> GraphFile:
             found[kind] = _graph(element)
     if "ring" not in found:
         root.wrong("has no ring (id 0) with channels", "give the whole file that NCCL wrote")
-    return GraphFile(found, len(found["ring"].orders[0]))
+    channels = (channel for element in root.children for channel in element.children)
+    across = any(end.name == "net" for channel in channels for end in channel.children)
+    return GraphFile(found, len(found["ring"].orders[0]), across)
 
 
 def _graph(element: Element) -> Graph:

@@ -30,18 +30,18 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     for gpu in gpus:
         sketch.join(gpu, switch, pattern.speed(kind, bandwidth))
     notes.assume(f"GPUs hang on one switch by {bandwidth:g} GB/s each: all channels of the ring")
-    if pattern.file.nic:
+    if found.across and pattern.file.nic:
         inter = ring.channels * ring.inter / len(gpus)
         for gpu in gpus:
             nic = sketch.add("nic")
             sketch.join(gpu, nic, pattern.speed("pcie", inter))
         sketch.keys["nic"] = {**pattern.file.nic.model_dump(), "model": "", "rate": f"{inter:.6g} GB/s"}
         notes.assume(f"a NIC of {inter:g} GB/s beside each GPU: what the ring's channels carry between nodes, shared")
-    rows = [
-        _row(kind, graph, found.gpus, nodes) for kind, graph in found.graphs.items() for nodes in ("one", "several")
-    ]
+    where = ("one", "several") if found.across else ("one",)
+    rows = [_row(kind, graph, found.gpus, nodes) for kind, graph in found.graphs.items() for nodes in where]
     sketch.keys["nccl"] = {"source": f"NCCL's graph file {source}", "graphs": rows}
-    notes.assume("one node and several have the same graphs: a file holds those of one run")
+    same = "one node and several have the same graphs: a file holds those of one run"
+    notes.assume(same if found.across else "no NICs: its channels stay on one node, so that it says nothing of several")
     sketch.borrow(pattern)
     return sketch
 
