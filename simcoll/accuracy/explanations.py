@@ -218,11 +218,12 @@ def _under(one: Hypothesis, times: _Times, table: Table) -> Fit | None:
 
 
 def telling(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
-    """Which points tell the launch (n,): the smallest of each series, without its bad rows if there are others."""
+    """Which points tell the launch (n,): the small ones of each series, without bad rows where these are most of them,
+    but not all: the median bears fewer."""
     small = np.array(sizes) <= SMALL
     good = small & ~np.array(bad)
     for its in map(list, series):
-        if good[its].any():
+        if good[its].any() and 2 * good[its].sum() < small[its].sum():
             small[its] = good[its]
     return small
 
