@@ -107,12 +107,13 @@ def _forced(point: Point, row: Row) -> Scenario:
 def _table(asked: _Rows) -> tuple[Table, list[str]]:
     """The rows, and the region of each: by what is expected, so that a fault does not change where points lie."""
     measured = np.array([row.time_us for row in asked.rows])
-    sizes = np.array([row.size_bytes for row in asked.rows], np.int64)
+    sizes = [row.size_bytes for row in asked.rows]
     series = _numbered(asked.series)
-    expected = asked.predicted + explanations.shifts(measured, sizes, series, asked.predicted)
-    names = scores.located(list(zip(asked.series, sizes.tolist(), expected.tolist(), strict=True)))
+    small = explanations.telling(sizes, suspicious(asked.rows), series)
+    expected = asked.predicted + explanations.shifts(measured, small, series, asked.predicted)
+    names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = _numbered(list(zip(asked.series, names, strict=True)))
-    return Table(measured, sizes, series, groups, asked.bands(names), asked.scenarios), names
+    return Table(measured, small, series, groups, asked.bands(names), asked.scenarios), names
 
 
 def _numbered(keys: Sequence[object]) -> tuple[tuple[int, ...], ...]:

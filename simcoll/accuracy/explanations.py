@@ -20,7 +20,8 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.profile import load_profile
 from simcoll.scenario import Scenario
 
-Sizes = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
 
 ALLOWED: Final = 4.0  # us by which launches differ from one sound way of measuring to another
 PENALTY: Final = 0.015  # of mean error, for each thing that a hypothesis assumes
@@ -33,11 +34,11 @@ LIKELY: Final = 1.0
 
 @dataclass(frozen=True)
 class Table:
-    """Points (n,) that were measured, in us, their sizes in bytes, bands and what is asked of each; the numbers of the
-    points of each series, and as `groups` those of each region of each series."""
+    """Points (n,) that were measured, in us, which of them tell the launch, bands and what is asked of each; the
+    numbers of the points of each series, and as `groups` those of each region of each series."""
 
     measured: Array
-    sizes: Sizes
+    small: Flags
     series: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[int, ...], ...]
     bands: Bands
@@ -84,7 +85,7 @@ class Fit:
 
 def healthy(table: Table, predicted: Array) -> Fit:
     """What the machine should give, predicted in us (n,), on the table."""
-    added = shifts(table.measured, table.sizes, table.series, predicted)
+    added = shifts(table.measured, table.small, table.series, predicted)
     return _fit(HEALTHY, predicted + added, float(np.median(added)), table)
 
 
@@ -95,8 +96,12 @@ def ranked(table: Table, base: Fit) -> list[Fit]:
     best: dict[str, Fit] = {}
     for variants in hypotheses.candidates(table.scenarios, times.kinds):
         worst = np.inf
-        anew = variants[0].scenario is not HEALTHY.scenario
-        for one in _promising(variants, times, table, base) if anew else variants:
+        if every := best.get(variants[0].family):  # a share of one link slows no more than the same of every one
+            near = every.error < base.error
+            variants = [one for one in variants if near and one.share <= every.hypothesis.share]
+        if variants and variants[0].scenario is not HEALTHY.scenario:  # each point is bound anew
+            variants = _promising(variants, times, table, base)
+        for one in variants:
             fit = base if one is HEALTHY else _under(one, times, table)
             if fit is None or fit.score > worst:  # in order: behind one that is worse come worse ones
                 break
@@ -121,7 +126,7 @@ def _promising(variants: Sequence[Hypothesis], times: _Times, table: Table, base
     its = off[np.unique(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
     some = its[[0, len(its) // 2, -1]]  # on which most fail
 
-    def error(one: Hypothesis, points: Sizes) -> float:
+    def error(one: Hypothesis, points: Numbers) -> float:
         predicted, plain = times.under(one, points), times.under(HEALTHY, points)
         if predicted is None or plain is None:
             return np.inf
@@ -130,9 +135,10 @@ def _promising(variants: Sequence[Hypothesis], times: _Times, table: Table, base
     found, least = list[Hypothesis](), error(HEALTHY, its)
     for one in variants:
         reached = error(one, its) if error(one, some) <= error(HEALTHY, some) else np.inf
-        if reached >= least:
+        if reached > least:
             break
-        found, least = [one], reached
+        if reached < least:
+            found, least = [one], reached
     return found
 
 
@@ -200,31 +206,40 @@ def _under(one: Hypothesis, times: _Times, table: Table) -> Fit | None:
     if predicted is None:
         return None
     if one.host == "as measured":
-        added = shifts(table.measured, table.sizes, table.series, predicted)
+        added = shifts(table.measured, table.small, table.series, predicted)
         return _fit(one, predicted + added, float(np.median(added)), table)
-    longer = _longer(table.measured, table.sizes, predicted)
+    longer = _longer(table.measured, table.small, predicted)
     if longer <= ALLOWED:
         return None
     if one.host == "adds":
         return _fit(one, predicted + longer, longer, table)
-    pace = float(np.median(table.measured[table.sizes <= SMALL]))
+    pace = float(np.median(table.measured[table.small]))
     return _fit(one, np.maximum(predicted, pace), pace, table)
 
 
-def shifts(measured: Array, sizes: Sizes, series: Sequence[Sequence[int]], predicted: Array) -> Array:
-    """What belongs to the way of measuring (n,), in us, as the smallest sizes of each series tell: more than ALLOWED,
+def telling(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
+    """Which points tell the launch (n,): the smallest of each series, without its bad rows if there are others."""
+    small = np.array(sizes) <= SMALL
+    good = small & ~np.array(bad)
+    for its in map(list, series):
+        if good[its].any():
+            small[its] = good[its]
+    return small
+
+
+def shifts(measured: Array, small: Flags, series: Sequence[Sequence[int]], predicted: Array) -> Array:
+    """What belongs to the way of measuring (n,), in us, as the small ones of each series tell: more than ALLOWED,
     or than half of the shortest time, does not."""
     added = np.zeros_like(predicted)
     for its in map(list, series):
-        longer = _longer(measured[its], sizes[its], predicted[its])
+        longer = _longer(measured[its], small[its], predicted[its])
         if abs(longer) <= min(ALLOWED, float(predicted[its].min()) / 2):
             added[its] = longer
     return added
 
 
-def _longer(measured: Array, sizes: Sizes, predicted: Array) -> float:
-    """How much longer the smallest sizes took, in us; 0 where there are none."""
-    small = sizes <= SMALL
+def _longer(measured: Array, small: Flags, predicted: Array) -> float:
+    """How much longer the small ones took, in us; 0 where there are none."""
     return float(np.median((measured - predicted)[small])) if small.any() else 0.0
 
 

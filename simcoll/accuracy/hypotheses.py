@@ -39,6 +39,7 @@ _NO_NVLS: Final = "^nvls,nvls_tree"
 class Hypothesis:
     """One variant: how a point and what it costs change. `value` tells it from others of its `family`, if there are.
     `assumes`: how many things it takes for granted: a fault or a setting, and each number that it is free to choose.
+    `share`: of what they should have is left to links or GPUs.
 
     `host`: the launch differs by a constant within what ways of measuring differ in (*as measured*), by any (*adds*),
     or the host gives out launches no faster than one in so long, whatever the GPUs do (*paces*).
@@ -48,6 +49,7 @@ class Hypothesis:
     text: str
     value: str = ""
     assumes: int = 1
+    share: float = 1.0
     host: Host = "as measured"
     scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
     setting: Callable[[Setting], Setting] = lambda setting: setting
@@ -133,7 +135,7 @@ _SLOW: Final = "links of the kind {} slower than they should be"
 def _slow_links(kind: str, served: LinkScale | None) -> Iterator[Hypothesis]:
     for share in SHARES:
         slower = _scaled(kind, share, served)
-        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, setting=slower)
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, share, setting=slower)
 
 
 def _slow_link(kind: str) -> Iterator[Hypothesis]:
@@ -152,7 +154,7 @@ def _slow_link(kind: str) -> Iterator[Hypothesis]:
         return changed
 
     for share in SHARES:
-        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, scenario=at(share))
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, share, scenario=at(share))
 
 
 @functools.lru_cache(maxsize=64)
@@ -187,7 +189,7 @@ def _slow_gpus() -> Iterator[Hypothesis]:
 
     text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
     for share in SHARES:
-        yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, setting=at(share))
+        yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=at(share))
 
 
 def _network(system: SystemFile, served: LinkScale | None) -> Iterator[Hypothesis]:
