@@ -36,7 +36,7 @@ from simcoll.executors.proof import prove
 from simcoll.model import service_ps
 from simcoll.nccl.constants import Protocol, read
 from simcoll.prediction import Prediction, row
-from simcoll.profile import load_profile, parse_profile
+from simcoll.profile import load_network, parse_profile
 from simcoll.systems import load_system, shipped_systems
 
 # --- closed forms ---
@@ -308,7 +308,7 @@ def test_nics_say_what_the_profile_leaves_open() -> None:
         "told": text({**its, "LL": {**its["LL"], "net": 9_000_000}}),
     }
     found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
-    network = load_profile("infiniband").kernels
+    network = load_network("infiniband").kernels
     assert network is not None
     for name, law in laws.items():
         lowered, own = found[name].lowered, parse_profile(law, f"{name}.yaml").kernels
