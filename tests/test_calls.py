@@ -19,6 +19,7 @@ from law import (
     LAUNCH,
     LAW,
     PROTOCOLS,
+    SPREAD,
     SWITCHED,
     Law,
     call,
@@ -118,6 +119,29 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     later = (loops - 1) * stage + max(last, stage if loops > 1 else 0) + last
     once = LAUNCH + GRID - GRID // its.channels + block["start"] + spread(its.channels, share, speed)
     assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
+
+
+@pytest.mark.parametrize("algorithm", ["chain_tree", "nvls_tree"])
+def test_pairs_of_channels_end_apart_as_channels_do(algorithm: str) -> None:
+    """Where two channels are run as one, each of which goes by a tree of its own, the last of all channels ends as much
+    later as if they were run by themselves."""
+    how = {"nodes": 2, "ranks": 16, "algorithm": algorithm, "protocol": "Simple"}
+    with_, without = (call("hgx-h100", "all_reduce", 2**26, law=text(spread=one), **how) for one in (SPREAD, 0.0))
+    assert with_.lowered is not None and with_.channel is not None
+    its = with_.lowered.call
+    speed = min(int(with_.channel.topology.bandwidths[link]) for link in with_.lowered.path)
+    assert its.channels == 2 * its.alike
+    later = spread(its.channels, 2**26 // its.channels, speed // 2)
+    assert with_.time_ps - without.time_ps == pytest.approx(later, rel=1e-3)
+
+
+@pytest.mark.parametrize(("nodes", "busy"), [(2, 0.7), (4, 0.85)])
+def test_nvls_tree_brings_and_hands_out_at_once(nodes: int, busy: float) -> None:
+    """While sums of earlier loops are handed out, data of later ones come, and not before: of a large buffer the links
+    that bind are idle for little. Were all brought first, they would be for a third or more."""
+    how = {"nodes": nodes, "ranks": 8 * nodes, "algorithm": "nvls_tree", "profile": "nccl"}
+    told = row(call("hgx-h100", "all_reduce", 2**30, **how))
+    assert busy < told["binding_busy"] <= 1  # type: ignore[operator]  # a row holds columns of any type
 
 
 def test_nvls_has_at_most_32_heads() -> None:

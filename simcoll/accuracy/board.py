@@ -6,8 +6,8 @@ all of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from simcoll.accuracy import scores
 from simcoll.accuracy.quality import TOO_LONG
@@ -28,10 +28,13 @@ class Table(NamedTuple):
 def tables(scored: Sequence[Scored]) -> Iterator[Table]:
     """Of all rows of each fit, by collective and ranks and by region of these; and rows that cannot be right."""
     held = [one for one in scored if not one.fitted and not one.suspicious]
-    groups = _by_series(held)
+    groups = scores.grouped(held, _series).items()
     yield Table(
         "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n",
-        (("fit", "rows", *WAYS), [(fit, len(its), *_errors(its)) for fit, its in _grouped(held, lambda one: one.fit)]),
+        (
+            ("fit", "rows", *WAYS),
+            [(fit, len(its), *_errors(its)) for fit, its in scores.grouped(held, lambda one: one.fit).items()],
+        ),
     )
     yield Table(
         "The same by collective and ranks:\n",
@@ -53,36 +56,27 @@ def tables(scored: Sequence[Scored]) -> Iterator[Table]:
 
 def _bad(odd: Sequence[Scored]) -> Table:
     shown: list[tuple[object, ...]] = []
-    for _, its in _grouped(odd, lambda one: one.fit):
-        points = sorted((one.point for one in its), key=lambda p: (p.collective, p.ranks, p.nodes or 1, p.size_bytes))
+    for its in scores.grouped(odd, lambda one: one.fit).values():
+        rows = sorted(its, key=lambda one: (*_series(one), one.point.size_bytes))
         shown += [
-            (
-                its[0].fit,
-                p.collective,
-                p.ranks,
-                p.nodes or 1,
-                p.size_bytes,
-                f"{p.measured_us:.1f}",
-                f"{p.predicted_us:.1f}",
-            )
-            for p in points[:MOST_BAD]
+            (*_series(one), one.point.size_bytes, f"{one.point.measured_us:.1f}", f"{one.point.predicted_us:.1f}")
+            for one in rows[:MOST_BAD]
         ]
-        if len(points) > MOST_BAD:
-            shown.append((its[0].fit, f"{len(points) - MOST_BAD} more", *"–––––"))
+        if len(rows) > MOST_BAD:
+            shown.append((its[0].fit, f"{len(rows) - MOST_BAD} more", *"–––––"))
     why = (
         f"Bad rows took more than {TOO_LONG:g} times what twice their size or more took, and count for nothing above:\n"
     )
     return Table(why, (("fit", "collective", "ranks", "nodes", "bytes", "measured (us)", "predicted (us)"), shown))
 
 
-def _by_series(held: Sequence[Scored]) -> list[tuple[tuple[Any, ...], list[Scored]]]:
-    found = _grouped(held, lambda one: (one.fit, one.point.collective, one.point.ranks, one.point.nodes or 1))
-    return sorted(found, key=lambda group: (list(dict(found)).index(group[0]), group[0][2:]))
+def _series(one: Scored) -> tuple[str, str, int, int]:
+    return one.fit, one.point.collective, one.point.ranks, one.point.nodes or 1
 
 
 def _regions(some: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
     where = scores.region_of([one.point for one in some])
-    found = dict(_grouped(some, lambda one: where(one.point)))
+    found = scores.grouped(some, lambda one: where(one.point))
     return [(name, found[name]) for name in scores.REGIONS if name in found]
 
 
@@ -95,10 +89,3 @@ def _errors(some: Sequence[Scored]) -> list[str]:
 def _mean(told: Sequence[float | None], some: Sequence[Scored]) -> str:
     known = [us / one.point.measured_us - 1 for us, one in zip(told, some, strict=True) if us is not None]
     return f"{scores.errors(known)['mape']:.1f}" if len(known) == len(some) else "–"
-
-
-def _grouped(some: Sequence[Scored], key: Any) -> list[tuple[Any, list[Scored]]]:
-    found: dict[Hashable, list[Scored]] = {}
-    for one in some:
-        found.setdefault(key(one), []).append(one)
-    return list(found.items())

@@ -37,7 +37,7 @@ def errors(found: Iterable[float]) -> Document:
 
 def summary(points: Sequence[Point]) -> list[Document]:
     """Errors for each collective and number of ranks, and for all points in the last row. Empty without points."""
-    groups = _grouped(points, lambda point: (point.collective, point.ranks))
+    groups = grouped(points, lambda point: (point.collective, point.ranks))
     rows: list[Document] = [
         {"collective": collective, "ranks": ranks, **errors(point.error for point in its)}
         for (collective, ranks), its in groups.items()
@@ -45,7 +45,8 @@ def summary(points: Sequence[Point]) -> list[Document]:
     return [*rows, {"collective": "all", "ranks": None, **errors(p.error for p in points)}] if points else []
 
 
-def _grouped(points: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+def grouped(points: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Those of each key, in order of first appearance."""
     groups: dict[Any, list[T]] = defaultdict(list)
     for point in points:
         groups[key(point)].append(point)
@@ -59,7 +60,7 @@ def regions(*tables: Sequence[Point]) -> list[Document]:
     """Errors by region, each table's by itself; regions that have no point are left out."""
     groups: dict[str, list[Point]] = defaultdict(list)
     for points in tables:
-        for name, its in _grouped(points, region_of(points)).items():
+        for name, its in grouped(points, region_of(points)).items():
             groups[name] += its
     return [{"region": name, **errors(p.error for p in groups[name])} for name in REGIONS if name in groups]
 
@@ -76,7 +77,7 @@ def located(some: Sequence[tuple[Hashable, int, float]]) -> list[str]:
     Latency-bound: it took less than twice the shortest time of the series. Bandwidth-bound: it reached at least half
     of the best bandwidth of the series. The middle: neither, or both.
     """
-    series = _grouped(some, lambda one: one[0])
+    series = grouped(some, lambda one: one[0])
     shortest = {key: min(time for _, _, time in its) for key, its in series.items()}
     best = {key: max(size / time for _, size, time in its) for key, its in series.items()}
     found = []
@@ -119,7 +120,7 @@ def ranking(*tables: Sequence[Point]) -> Document | None:
     rivals = [
         its
         for points in tables
-        for its in _grouped((p for p in points if p.algorithm is not None), _without_algorithm).values()
+        for its in grouped((p for p in points if p.algorithm is not None), _without_algorithm).values()
         if len({p.algorithm for p in its}) > 1
     ]
     if not rivals:

@@ -47,7 +47,7 @@ CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
-MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NVLS_ARITY)
+MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
 HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
@@ -148,7 +148,7 @@ class Call:
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
-            return min(self.share // self.communicator.gpus, self.chunk)
+            return min(self.share // (2 * self.communicator.gpus), self.chunk)
         return self.step // self.slices
 
     @property
@@ -248,7 +248,7 @@ class Call:
         return max(0.0, own - saved)
 
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """How much later the last block ends than blocks do on average, on links of which each has so many B/s.
+        """How much later the last block ends than blocks do on average, on links of which what is run has so many B/s.
 
         What one moves takes now more, now less, where it waits for whole slices or chunks; what adds up grows with the
         root of what was moved. The expected largest of several normal deviates is Blom's (Statistical Estimates and
@@ -258,9 +258,10 @@ class Call:
             return 0
         comm = self.communicator
         steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # of p2p there is no spread
-        moved = self.share * (steps if self.schedule == "ring" else 1.0)
+        blocks = self.channels / self.alike  # of which what is run stands for so many
+        moved = self.share / blocks * (steps if self.schedule == "ring" else 1.0)
         last = NormalDist().inv_cdf((self.channels - 0.375) / (self.channels + 0.25))
-        return round(costs.spread * last * math.sqrt(moved * SPREAD) * PS_PER_S / bandwidth)
+        return round(costs.spread * last * math.sqrt(moved * SPREAD) * PS_PER_S * blocks / bandwidth)
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
         """What a channel has of links within a node, of those to the `host` where data are staged there, or of those to
