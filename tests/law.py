@@ -115,7 +115,7 @@ class Law:
         self.own = -(-nbytes // (self.channels * n * ITEM)) * ITEM  # of a channel the block of one rank
         self.blocks = collective in ("all_reduce", "all_gather", "reduce_scatter")  # of ranks, which copy their own
         passed = self.own if self.blocks else n * self.own
-        self.chunk = chunk_bytes(collective, "ring", protocol)  # type: ignore[arg-type]
+        self.chunk = chunk_bytes(collective, "ring", protocol)  # type: ignore[arg-type]  # tests name those of rings only
         self.step, self.loops = min(passed, self.chunk), -(-passed // self.chunk)
         self.whole = passed <= self.chunk or passed % self.chunk == 0
         self.steps = {"all_reduce": 2 * (n - 1)}.get(collective, n - 1)
