@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from benchmarks import sections
 from benchmarks.cases import FORMS
-from simcoll import tables
-from simcoll.compiled import have_numba
+from simcoll.config import text_table
+from simcoll.config.numba_loader import have_numba
 
 HEAD = """\
 # each run in a process of its own, start-up and proof taken off; medians of {runs}, what takes over 10 s is run once
@@ -37,7 +37,7 @@ def load() -> str:
 def show(table: sections.Table) -> None:
     """Print a table, without the columns that nobody has."""
     columns = [column for column in table.columns if any(row.get(column) is not None for row in table.rows)]
-    print(f"\n# {table.title}; {load()}\n{tables.render(columns, table.rows)}", flush=True)
+    print(f"\n# {table.title}; {load()}\n{text_table.render(columns, table.rows)}", flush=True)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from simcoll.model import service_ps
+from simcoll.engine.timing_model import service_ps
 
 
 def ring(nbytes: int, up: Sequence[int], down: Sequence[int], latency: int) -> int:

@@ -17,21 +17,21 @@ from typing import Any
 from benchmarks import cases
 from benchmarks import naive as naive_simpy
 from benchmarks.cases import Keys
-from simcoll import algorithms, api, systems
-from simcoll.analysis import bounds, links
-from simcoll.engines import fast, stream
+from simcoll import api
+from simcoll.engine import bounds, fast, link_usage, streamed
+from simcoll.engine.kernels.stream_parts import RoutedParts
+from simcoll.engine.program import bind
+from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
-from simcoll.executors import proof
-from simcoll.model import dependencies
-from simcoll.prediction import predict, row
-from simcoll.program import bind
-from simcoll.scenario import Scenario
-from simcoll.sources import FULL_PROOF
-from simcoll.stream_parts import Parts
-from simcoll.systems import TopologySpec
-from simcoll.topology import Topology
-from simcoll.workload.simulate import row as simulate_row
-from simcoll.workload.simulate import simulate
+from simcoll.prediction.predict import predict, row
+from simcoll.prediction.schedule_source import FULL_PROOF
+from simcoll.prediction.workload_run import row as simulate_row
+from simcoll.prediction.workload_run import simulate
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import algorithms, proof
+from simcoll.topology import systems
+from simcoll.topology.graph import Topology
+from simcoll.topology.systems import TopologySpec
 
 Found = dict[str, Any]
 
@@ -69,10 +69,10 @@ def warm_up(sharing: str = "fifo") -> None:
     topology, params = build(keys), load(cases.point(keys, sharing)).params()
     made = algorithms.stream("all_reduce", "ring", 4)
     program = bind(made.schedule(), topology, topology.ranks, params, 1024, compiled=True)
-    sizes = stream.loop_sizes(made, 1024, 4, 0)
+    sizes = streamed.loop_sizes(made, 1024, 4, 0)
     for way in (True, False):
         fast.totals(program, shortcuts=way, compiled=True)
-        stream.run(made, topology, topology.ranks, params, sizes, compiled=True, whole=way)
+        streamed.run(made, topology, topology.ranks, params, sizes, compiled=True, whole=way)
 
 
 def point(keys: Keys, proved: bool = False) -> Found:
@@ -147,7 +147,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize, compiled=True))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again
     totals = phase.run("kernel, bytes summed", lambda: fast.totals(program, shortcuts=False, compiled=True))
-    phase.run("busiest link", lambda: links.binding(totals, topology.bandwidths, totals.makespan_ps))
+    phase.run("busiest link", lambda: link_usage.binding(totals, topology.bandwidths, totals.makespan_ps))
     return phase.rows
 
 
@@ -158,11 +158,11 @@ def _stream_phases(keys: Keys) -> list[Found]:
     phase.run("steps made", lambda: list(made.parts()))
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
     phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
-    phase.run("bound", lambda: list(Parts(made, topology, topology.ranks, asked.params()).bound()))
-    sizes = stream.loop_sizes(made, asked.nbytes, asked.itemsize, 0)
-    totals = phase.run("kernel", lambda: stream.run(made, topology, topology.ranks, asked.params(), sizes))
+    phase.run("bound", lambda: list(RoutedParts(made, topology, topology.ranks, asked.params()).bound()))
+    sizes = streamed.loop_sizes(made, asked.nbytes, asked.itemsize, 0)
+    totals = phase.run("kernel", lambda: streamed.run(made, topology, topology.ranks, asked.params(), sizes))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # the engine binds for itself
-    phase.run("busiest link", lambda: links.binding(totals, topology.bandwidths, totals.makespan_ps))
+    phase.run("busiest link", lambda: link_usage.binding(totals, topology.bandwidths, totals.makespan_ps))
     return phase.rows
 
 

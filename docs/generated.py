@@ -19,11 +19,12 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from simcoll import registry, results
 from simcoll.cli import main
-from simcoll.collectives import COLLECTIVES
-from simcoll.formats.measured.rows import REQUIRED, Row
-from simcoll.scenario import Scenario
+from simcoll.formats.measured._rows import REQUIRED, MeasuredRow
+from simcoll.prediction import result_rows
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
+from simcoll.schedule.collectives import COLLECTIVES
 
 _HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
 
@@ -91,13 +92,13 @@ def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], places:
 
 def columns() -> str:
     """The columns of results.csv, in their order, and what each holds."""
-    rows = [(f"`{column}`", _HOLDS[kind]) for column, kind in results.kinds([]).items()]
+    rows = [(f"`{column}`", _HOLDS[kind]) for column, kind in result_rows.kinds([]).items()]
     return _table(("column", "holds"), rows)
 
 
 def measured_columns() -> str:
     """The columns of a measured table that have a meaning, and which of them a table must have."""
-    columns = [f for f in dataclasses.fields(Row) if f.name not in ("others", "place")]
+    columns = [f for f in dataclasses.fields(MeasuredRow) if f.name not in ("others", "place")]
     return _table(
         ("column", "holds", "needed"),
         [(f"`{f.name}`", _plain(str(f.type)), "yes" if f.name in REQUIRED else "") for f in columns],

@@ -13,18 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simcoll import config, results, scenario, sweep
-from simcoll.algorithms import build
+from simcoll.config import yaml_tree
 from simcoll.errors import Place, SimcollError
-from simcoll.executors import benchmark
-from simcoll.executors.proof import prove
-from simcoll.formats.outputs import arrow
-from simcoll.prediction import Prediction, predict
-from simcoll.registry import Request, register
-from simcoll.scenario import Point, Scenario
-from simcoll.schedule import Schedule, Transfer
-from simcoll.steps import Step, send
-from simcoll.topology import Link, Topology
+from simcoll.prediction import result_rows, sweep
+from simcoll.prediction.predict import Prediction, predict
+from simcoll.report import torch_benchmark
+from simcoll.report.exports import arrow
+from simcoll.scenario import scenario
+from simcoll.scenario.scenario import Point, Scenario
+from simcoll.schedule.algorithms import build
+from simcoll.schedule.ir import Schedule, Transfer
+from simcoll.schedule.proof import prove
+from simcoll.schedule.registry import Request, register
+from simcoll.schedule.steps import Step, send
+from simcoll.topology.graph import Link, Topology
 
 __all__ = [
     "Link",
@@ -55,24 +57,24 @@ class Results(list[dict[str, Any]]):
         """A pandas DataFrame; pandas is yours to install."""
         import pandas
 
-        return pandas.DataFrame(self, columns=[*results.COLUMNS, *results.swept(self)])
+        return pandas.DataFrame(self, columns=[*result_rows.COLUMNS, *result_rows.swept(self)])
 
     def to_parquet(self, path: str | Path) -> None:
         """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
-        results.write_atomically(Path(path), arrow.parquet(self, results.kinds(self)))
+        result_rows.write_atomically(Path(path), arrow.parquet(self, result_rows.kinds(self)))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
         `parquet`."""
-        return arrow.table(self, results.kinds(self)).__arrow_c_stream__(requested_schema)
+        return arrow.table(self, result_rows.kinds(self)).__arrow_c_stream__(requested_schema)
 
     def to_torch(self) -> list[Any]:
         """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
-        return benchmark.measurements(self)
+        return torch_benchmark.measurements(self)
 
     def to_csv(self, path: str | Path) -> None:
         """Write a results.csv."""
-        results.write_atomically(Path(path), results.to_csv(self))
+        result_rows.write_atomically(Path(path), result_rows.to_csv(self))
 
 
 def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
@@ -81,7 +83,7 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
     `assignments` are `--set`-like "path=value". Raises InputError with every mistake.
     """
     if isinstance(source, dict):
-        return scenario.points(config.located(source, Place("scenario", 1, 1)), assignments)
+        return scenario.points(yaml_tree.located(source, Place("scenario", 1, 1)), assignments)
     return scenario.load(str(source), assignments)
 
 
@@ -91,4 +93,4 @@ def run(points: Sequence[Point], jobs: int = 1, cluster: str | None = None) -> R
     `jobs` processes share the work (-1: one a core), or the workers of the Dask scheduler at the address `cluster`.
     """
     found = {index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)}
-    return Results(results.public(row) | {"time_ps": row.get("time_ps")} for row in sweep.ordered(found))
+    return Results(result_rows.public(row) | {"time_ps": row.get("time_ps")} for row in sweep.ordered(found))

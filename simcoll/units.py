@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import Final, Literal
 
-Kind = Literal["size", "bandwidth", "duration", "share", "byte_time"]
+Unit = Literal["size", "bandwidth", "duration", "share", "byte_time"]
 
 PS_PER_S: Final = 10**12
 
@@ -34,7 +34,7 @@ _TIMES: Final = {
     "min": 60 * 10**12,
 }
 
-_UNITS: Final[dict[Kind, dict[str, Fraction]]] = {
+_UNITS: Final[dict[Unit, dict[str, Fraction]]] = {
     "size": {**_BYTES, **_BITS},
     "bandwidth": {
         **{f"{unit}/s": f for unit, f in {**_BYTES, **_BITS}.items()},
@@ -44,21 +44,21 @@ _UNITS: Final[dict[Kind, dict[str, Fraction]]] = {
     "share": {"%": Fraction(1, 100)},
     "byte_time": {f"{unit}/B": Fraction(f) for unit, f in _TIMES.items()},
 }
-_EXAMPLE: Final[dict[Kind, str]] = {
+_EXAMPLE: Final[dict[Unit, str]] = {
     "size": "'64 MiB'",
     "bandwidth": "'50 GB/s' or '400 Gb/s' (one direction)",
     "duration": "'1.5 us'",
     "share": "'20 %'",
     "byte_time": "'1.3 ps/B'",
 }
-_UNIT_LIST: Final[dict[Kind, str]] = {
+_UNIT_LIST: Final[dict[Unit, str]] = {
     "size": "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB",
     "bandwidth": "B/s, MB/s, GB/s, GiB/s, Mb/s, Gb/s, Gbps, …",
     "duration": "ps, ns, us, ms, s",
     "share": "%",
     "byte_time": "ps/B, ns/B",
 }
-_NAME: Final[dict[Kind, str]] = {
+_NAME: Final[dict[Unit, str]] = {
     "size": "size",
     "bandwidth": "bandwidth",
     "duration": "duration",
@@ -68,7 +68,7 @@ _NAME: Final[dict[Kind, str]] = {
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
 
 
-def parse(text: object, kind: Kind) -> int:
+def parse(text: object, kind: Unit) -> int:
     """The integer (bytes, B/s or ps) that `text` means; half a unit is rounded up.
 
     Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
@@ -79,7 +79,7 @@ def parse(text: object, kind: Kind) -> int:
     return int(parse_exact(text, kind) + Fraction(1, 2))
 
 
-def parse_exact(text: object, kind: Kind) -> Fraction:
+def parse_exact(text: object, kind: Unit) -> Fraction:
     """Like `parse`, unrounded: for shares and times per byte."""
     name, example = _NAME[kind], _EXAMPLE[kind]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
@@ -99,7 +99,7 @@ def parse_exact(text: object, kind: Kind) -> Fraction:
     return number * _UNITS[kind][unit]
 
 
-def kind_of(text: str) -> Kind | None:
+def kind_of(text: str) -> Unit | None:
     """Which kind of quantity a string is, by its unit; None if it is none."""
     match = _QUANTITY.fullmatch(text)
     unit = match[2] if match else None

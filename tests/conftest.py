@@ -1,4 +1,4 @@
-"""House rules of the tests: helpers beside the tests can be imported, hypothesis is the same everywhere."""
+"""House rules of the tests: tests/helpers can be imported, hypothesis is the same everywhere."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 settings.register_profile("simcoll", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("simcoll")

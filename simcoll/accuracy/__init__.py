@@ -1,1 +1,4 @@
-"""Predictions against measured times: joined, scored, and parameters fitted to them."""
+"""Predictions against measured times: joined, scored, fitted, diagnosed.
+
+Takes measured tables and points. Gives errors, profiles, verdicts and the accuracy board.
+"""

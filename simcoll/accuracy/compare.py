@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll import results, sweep
-from simcoll.accuracy import join, scores
-from simcoll.accuracy.questions import Asking, as_measured
+from simcoll.accuracy import scores, table_join
+from simcoll.accuracy.measured_points import Asking, as_measured
+from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
-from simcoll.formats.measured import Row, parse_measured
-from simcoll.profile import load_profile
-from simcoll.scenario import Point, load
-
-Document = dict[str, Any]
+from simcoll.formats.measured import MeasuredRow, parse_measured
+from simcoll.prediction import result_rows, sweep
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Point, load
 
 SCHEMA: Final = "simcoll.accuracy.compare/1"
 
@@ -27,16 +26,16 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
     on the topology of a file. Raises InputError when a file is wrong, when a row has several partners, when a profile
     is of another harness, and when nothing can be compared.
     """
-    kept = dict(map(join.condition, where))
-    measured = parse_measured(text, source, join.defaults(kept))
+    kept = dict(map(table_join.condition, where))
+    measured = parse_measured(text, source, table_join.defaults(kept))
     if predicted.startswith("system="):
-        selected = join.kept(measured, kept, source)
+        selected = table_join.kept(measured, kept, source)
         points, rows = _on_system(predicted, selected, sets)
     else:
-        selected = join.select(measured, kept) or join.kept(measured, kept, source)
+        selected = table_join.select(measured, kept) or table_join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))
-        rows = _computing_as_measured(rows, join.pairs(measured, rows, kept))
-        points = join.join(measured, rows, kept)
+        rows = _computing_as_measured(rows, table_join.pairs(measured, rows, kept))
+        points = table_join.join(measured, rows, kept)
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
         what = f"{source}: none of {len(selected)} measured rows has a prediction"
@@ -45,7 +44,7 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
     return document(points, unmatched=len(selected) - len(points))
 
 
-def document(points: Sequence[join.Point], unmatched: int = 0) -> Document:
+def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Document:
     """What `compare --json` prints; `unmatched` measured rows had no prediction."""
     region = scores.region_of(points)
     return {
@@ -59,18 +58,18 @@ def document(points: Sequence[join.Point], unmatched: int = 0) -> Document:
     }
 
 
-def _predictions(predicted: str, measured: Sequence[Row], sets: Sequence[str]) -> Iterable[dict[str, Any]]:
+def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]) -> Iterable[dict[str, Any]]:
     if predicted.endswith(".csv"):
         if sets:
             raise InputError("--set changes a scenario, not a results.csv", "compare the scenario instead")
-        return results.read(Path(predicted))
+        return result_rows.read(Path(predicted))
     points = load(predicted, sets)
     _check_harness(points, measured)
     return [{**sweep.run_point(point), "point": point} for point in points]
 
 
 def _computing_as_measured(
-    rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[join.Record, join.Record]]
+    rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[table_join.Record, table_join.Record]]
 ) -> list[dict[str, Any]]:
     """Predictions of workloads made anew with the computations that their measured rows tell of."""
     told = {
@@ -87,18 +86,18 @@ def _computing_as_measured(
 
 
 def _on_system(
-    predicted: str, measured: Sequence[Row], sets: Sequence[str]
-) -> tuple[list[join.Point], list[dict[str, Any]]]:
+    predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]
+) -> tuple[list[table_join.JoinedPoint], list[dict[str, Any]]]:
     """Each row with what is predicted for it, and all predictions; each distinct question is asked once."""
     asking = Asking(predicted.removeprefix("system="), sets)
     asked = [asking.points(row) for row in measured]
     points = {sweep.key(point): point for some in asked for point in some}
     _check_harness(points.values(), measured)
     rows = {key: sweep.run_point(point) for key, point in points.items()}
-    return join.answered(measured, [[rows[sweep.key(p)] for p in some] for some in asked]), list(rows.values())
+    return table_join.answered(measured, [[rows[sweep.key(p)] for p in some] for some in asked]), list(rows.values())
 
 
-def _check_harness(points: Iterable[Point], measured: Iterable[Row]) -> None:
+def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> None:
     """A profile that was fitted to one way of running collectives says nothing of another."""
     found = {row.harness for row in measured}
     for name in dict.fromkeys(point.scenario.profile for point in points):

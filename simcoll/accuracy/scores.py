@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from simcoll.accuracy.join import Point
+from simcoll.accuracy.table_join import JoinedPoint
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def errors(found: Iterable[float]) -> Document:
     }
 
 
-def summary(points: Sequence[Point]) -> list[Document]:
+def summary(points: Sequence[JoinedPoint]) -> list[Document]:
     """Errors for each collective and number of ranks, and for all points in the last row. Empty without points."""
     groups = grouped(points, lambda point: (point.collective, point.ranks))
     rows: list[Document] = [
@@ -56,16 +56,16 @@ def grouped(points: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 # --- regions ---
 
 
-def regions(*tables: Sequence[Point]) -> list[Document]:
+def regions(*tables: Sequence[JoinedPoint]) -> list[Document]:
     """Errors by region, each table's by itself; regions that have no point are left out."""
-    groups: dict[str, list[Point]] = defaultdict(list)
+    groups: dict[str, list[JoinedPoint]] = defaultdict(list)
     for points in tables:
         for name, its in grouped(points, region_of(points)).items():
             groups[name] += its
     return [{"region": name, **errors(p.error for p in groups[name])} for name in REGIONS if name in groups]
 
 
-def region_of(points: Sequence[Point]) -> Callable[[Point], str]:
+def region_of(points: Sequence[JoinedPoint]) -> Callable[[JoinedPoint], str]:
     """Where each point lies, by what was measured of its series, the points that differ in size only: see `located`."""
     some = [(_series(point), point.size_bytes, point.measured_us) for point in points]
     return dict(zip(points, located(some), strict=True)).__getitem__
@@ -87,14 +87,14 @@ def located(some: Sequence[tuple[Hashable, int, float]]) -> list[str]:
     return found
 
 
-def _series(point: Point) -> Hashable:
+def _series(point: JoinedPoint) -> Hashable:
     return point.collective, point.algorithm, point.protocol, point.ranks, point.nodes, point.dtype
 
 
 # --- intervals ---
 
 
-def intervals(points: Sequence[Point]) -> Document | None:
+def intervals(points: Sequence[JoinedPoint]) -> Document | None:
     """Of the points with an interval, the share in percent whose measured time lies in it, and its mean width as a
     percentage of the prediction. None if there is none."""
     ranges = [(p.low_us, p.high_us, p) for p in points if p.low_us is not None and p.high_us is not None]
@@ -110,7 +110,7 @@ def intervals(points: Sequence[Point]) -> Document | None:
 # --- ranking ---
 
 
-def ranking(*tables: Sequence[Point]) -> Document | None:
+def ranking(*tables: Sequence[JoinedPoint]) -> Document | None:
     """Whether algorithms come in the order that was measured; None where no two were measured at a point of a table.
 
     `tau`: Kendall's, the mean over points of (pairs in order − pairs in reverse) / pairs. `pairs`, `in_order`: pairs
@@ -142,15 +142,15 @@ def ranking(*tables: Sequence[Point]) -> Document | None:
     }
 
 
-def _without_algorithm(point: Point) -> Hashable:
+def _without_algorithm(point: JoinedPoint) -> Hashable:
     return point.collective, point.ranks, point.nodes, point.dtype, point.size_bytes
 
 
-def _order(a: Point, b: Point) -> int:
+def _order(a: JoinedPoint, b: JoinedPoint) -> int:
     """1 if both times order two points alike, −1 if they reverse them, 0 if one of them ties."""
     return int(np.sign(a.measured_us - b.measured_us) * np.sign(a.predicted_us - b.predicted_us))
 
 
-def _measured_apart(a: Point, b: Point) -> bool:
+def _measured_apart(a: JoinedPoint, b: JoinedPoint) -> bool:
     low, high = sorted((a.measured_us, b.measured_us))
     return high > (1 + APART) * low

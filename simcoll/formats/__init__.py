@@ -1,1 +1,5 @@
-"""Other people's files, in and out; members of the family never import each other."""
+"""Files of other programs: schedules, topologies, measured tables and logs.
+
+Takes their text. Gives schedules, topology files and rows of ours, or one located complaint. Formats never import each
+other.
+"""

@@ -1,4 +1,5 @@
-"""NCCL and RCCL: what their tuners reckon with and choose, what graph search finds, how protocols move data.
+"""NCCL and RCCL: which algorithm, protocol and channels their tuners choose, and how protocols move data.
 
-The figures are YAML files beside the modules, each opening with its source.
+Takes a communicator (ranks on nodes of a system) and a collective of some bytes. Gives the call as NCCL would run it.
+The constants are YAML files beside the modules, each opening with its source.
 """

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
+from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
-from simcoll.model import PS_PER_S
-from simcoll.nccl import kernels, messages, tuner
+from simcoll.nccl import _launch_shape, _p2p_messages, tuner
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.constants import ALGORITHMS, COLLECTIVES, Algorithm, Protocol
-from simcoll.nccl.costs import Block, Kernels, Kind
+from simcoll.nccl.env_filter import Selection
+from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
-from simcoll.nccl.selection import Selection
+from simcoll.nccl.tuner_constants import ALGORITHMS, COLLECTIVES, NcclAlgorithm, Protocol
 
 # Algorithms of NCCL by the names that ours have.
-OURS: Final[dict[tuple[Algorithm | Literal["p2p"], str], str]] = {
+OURS: Final[dict[tuple[NcclAlgorithm | Literal["p2p"], str], str]] = {
     ("ring", "all_reduce"): "ring",
     ("ring", "all_gather"): "ring",
     ("ring", "reduce_scatter"): "ring",
@@ -59,13 +59,13 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 
 
 @dataclass(frozen=True)
-class Call:
+class NcclCall:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `staged`: some
     ranks of a node hand on through the host's memory; `version`: the release, the newest if None."""
 
     communicator: Communicator
     collective: str
-    algorithm: Algorithm | Literal["p2p"]
+    algorithm: NcclAlgorithm | Literal["p2p"]
     protocol: Protocol
     nbytes: int
     itemsize: int
@@ -73,12 +73,12 @@ class Call:
     threads: int
     nics: float = 1.0
     in_place: bool = False
-    parts: messages.Parts | None = None
+    parts: _p2p_messages.MessageParts | None = None
     staged: bool = False
     version: str | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CostKind:
         """Whose costs are its."""
         return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
 
@@ -236,7 +236,7 @@ class Call:
         step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 
-    def _own(self, block: Block) -> float:
+    def _own(self, block: BlockCosts) -> float:
         """What a rank does by itself, in steps."""
         if self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce"):
             return 0.0
@@ -305,12 +305,12 @@ class Call:
         hop = block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
         return (costs.net or 0) + (hop or 0) + _service(self.message, block.net_rate or 0)
 
-    def block(self, costs: Kernels) -> Block:
+    def block(self, costs: Kernels) -> BlockCosts:
         """What its blocks cost."""
-        found: Block = getattr(costs, self.kind)
+        found: BlockCosts = getattr(costs, self.kind)
         return found
 
-    def _message_rate(self, block: Block) -> int:
+    def _message_rate(self, block: BlockCosts) -> int:
         """B/s of a message by its blocks alone; 0: no limit."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
@@ -326,7 +326,7 @@ class Call:
         1 / 0.3, broadcast downwards; here both are turns of one receiver, with half of that each."""
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
-    def _handled(self, block: Block, nbytes: int) -> int:
+    def _handled(self, block: BlockCosts, nbytes: int) -> int:
         """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
         if self.kind != "LL" or self._lines:
             return 0
@@ -346,10 +346,10 @@ def call(
     itemsize: int,
     version: str | None = None,
     *,
-    algorithm: Algorithm | Literal["auto", "p2p"] = "auto",
+    algorithm: NcclAlgorithm | Literal["auto", "p2p"] = "auto",
     protocol: Protocol | Literal["auto"] = "auto",
     between: int = 0,
-) -> Call:
+) -> NcclCall:
     """What NCCL does with a call, or would with that algorithm and protocol; of algorithms that are modelled: the next
     choice where NCCL would take another. `between`: B/s from GPU to GPU of a node. Raises RefusedError if
     there is none.
@@ -359,8 +359,8 @@ def call(
             raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
         message = nbytes if collective == "send_recv" else nbytes // comm.ranks
         peers = 1 if collective == "send_recv" else comm.ranks
-        parts = messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
-        return Call(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
+        parts = _p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
+        return NcclCall(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
         raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
@@ -373,6 +373,6 @@ def call(
     choice = tuner.choose(table, served, nbytes)
     if choice is None:
         raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here, or it is not modelled")
-    found = kernels.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
+    found = _launch_shape.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
     what = comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads
-    return Call(*what, version=version)
+    return NcclCall(*what, version=version)

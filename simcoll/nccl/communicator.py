@@ -8,12 +8,12 @@ from typing import Final
 
 from simcoll import units
 from simcoll.errors import InputError
-from simcoll.machines import SystemFile
-from simcoll.nccl import graphs
-from simcoll.nccl.constants import Algorithm, Collective, Constants, Generation, Library, NcclConstants
-from simcoll.nccl.graphs import Graph, Graphs, Kind, Level
+from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclAlgorithm, NcclConstants, TunedCollective
+from simcoll.topology import nccl_graphs
+from simcoll.topology.machines import SystemFile
+from simcoll.topology.nccl_graphs import ChannelGraph, GraphKind, Graphs, Level
 
-GRAPH_OF: Final[Mapping[Algorithm, Kind]] = {
+GRAPH_OF: Final[Mapping[NcclAlgorithm, GraphKind]] = {
     "ring": "ring",
     "tree": "tree",
     "pat": "tree",
@@ -50,7 +50,7 @@ class Communicator:
         steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"), (80, "ampere"))
         return next((name for least, name in steps if self.capability >= least), "volta")
 
-    def graph(self, algorithm: Algorithm) -> Graph | None:
+    def graph(self, algorithm: NcclAlgorithm) -> ChannelGraph | None:
         """The graph that an algorithm runs on, where the search found one."""
         return self.graphs.get(GRAPH_OF[algorithm])
 
@@ -63,7 +63,7 @@ class Communicator:
         again = self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and found < 16
         return 2 * found if again else found
 
-    def ring_steps(self, collective: Collective) -> int:
+    def ring_steps(self, collective: TunedCollective) -> int:
         """Of a ring, one after another; each of its links carries steps / ranks of the buffer."""
         if collective == "all_reduce":
             return 2 * (self.ranks - 1)
@@ -102,7 +102,7 @@ def communicator(
         capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
-        graphs=graphs.find(system.nccl, system.name, ranks // nodes, nodes) if found is None else found,
+        graphs=nccl_graphs.find(system.nccl, system.name, ranks // nodes, nodes) if found is None else found,
         p2p_level=(system.nccl.p2p_level if system.nccl else None) or _p2p_level(system, ranks // nodes),
     )
 

@@ -14,24 +14,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from simcoll import config, markup
+from simcoll.config import xml_tree, yaml_tree
+from simcoll.config.xml_tree import Element
 from simcoll.errors import InputError
-from simcoll.markup import Element
-from simcoll.nccl import graphs
-from simcoll.nccl.graphs import PATHS, Graph, Graphs, Kind, Pattern
+from simcoll.topology import nccl_graphs
+from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
 
 MOST_BYTES: Final = 4 * 2**20
 MOST_ELEMENTS: Final = 100_000
 _DEEPEST: Final = 4  # graphs, graph, channel, gpu
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, GraphKind]] = {
     "0": "ring",
     "1": "tree",
     "2": "collnet_chain",
     "3": "nvls",
     "4": "collnet_direct",
 }
-PATTERNS: Final[Mapping[str, Pattern]] = {
+PATTERNS: Final[Mapping[str, GraphPattern]] = {
     "1": "balanced_tree",
     "2": "split_tree",
     "3": "tree",
@@ -52,7 +52,7 @@ class GraphFile(NamedTuple):
 def read(path: Path) -> GraphFile:
     """The graphs of a file; raises InputError with the line of the first mistake."""
     try:
-        with config.open_file(path) as file:
+        with yaml_tree.open_file(path) as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of NCCL's graph file") from None
@@ -64,10 +64,10 @@ def read(path: Path) -> GraphFile:
 def parse(data: bytes | str, source: str) -> GraphFile:
     """The graphs that XML text holds; `source` names it in errors."""
     cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
-    root = markup.parse(
+    root = xml_tree.parse(
         data, source, root="graphs", what="graph file", deepest=_DEEPEST, cure=cure, most_elements=MOST_ELEMENTS
     )
-    found: dict[Kind, Graph] = {}
+    found: dict[GraphKind, ChannelGraph] = {}
     for element in root.children:
         if element.name != "graph":
             element.wrong("does not belong into <graphs>", "write <graph …>")
@@ -83,7 +83,7 @@ def parse(data: bytes | str, source: str) -> GraphFile:
     return GraphFile(found, len(found["ring"].orders[0]), across)
 
 
-def _graph(element: Element) -> Graph:
+def _graph(element: Element) -> ChannelGraph:
     orders = tuple(_order(channel) for channel in element.children)
     if len(orders) != element.number("nchannels"):
         element.wrong(f"nchannels={element.text('nchannels')!r}, but channels: {len(orders)}", "let them agree")
@@ -92,8 +92,8 @@ def _graph(element: Element) -> Graph:
     for name in ("speedintra", "speedinter"):
         if not element.number(name):
             element.wrong(f"{name} is 0", "write GB/s of a channel")
-    paths: Mapping[str, graphs.Path] = {path: path for path in PATHS}
-    return Graph.model_validate(
+    paths: Mapping[str, nccl_graphs.Path] = {path: path for path in PATHS}
+    return ChannelGraph.model_validate(
         {
             "channels": len(orders),
             "intra": element.number("speedintra"),

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from simcoll import config
-from simcoll.config import Model
-from simcoll.nccl.constants import FIGURES, Algorithm, Collective, Protocol, numbers
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model
+from simcoll.nccl.tuner_constants import FIGURES, NcclAlgorithm, Protocol, TunedCollective, numbers
 
 
 class Wire(Model):
@@ -33,7 +33,7 @@ class Wire(Model):
         return self.data_bytes / self.line_bytes
 
 
-class Steps(Model):
+class BufferSteps(Model):
     """How many steps of the buffer a chunk and a slice take."""
 
     chunk: int
@@ -98,7 +98,7 @@ class Protocols(Model):
 
     steps: int
     protocols: Mapping[Protocol, Wire]
-    simple_ring_steps: Mapping[Collective, Steps]
+    simple_ring_steps: Mapping[TunedCollective, BufferSteps]
     tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
     tree_Simple: Halved  # noqa: N815
     pat: Pat
@@ -108,13 +108,13 @@ class Protocols(Model):
     network_GBps_a_channel: float  # noqa: N815
 
 
-_ONE: Final = Steps(chunk=1, slice=1)
+_ONE: Final = BufferSteps(chunk=1, slice=1)
 
 
 @functools.cache
 def figures() -> Protocols:
     """What `protocols.yaml` says."""
-    return config.validate(Protocols, [config.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
+    return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
 
 
 def step_bytes(protocol: Protocol) -> int:
@@ -127,12 +127,12 @@ def step_bytes(protocol: Protocol) -> int:
     return wire.buffer_bytes // figures().steps // wire.line_bytes * wire.data_bytes
 
 
-def _steps(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Steps:
+def _steps(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> BufferSteps:
     ring = algorithm == "ring" and protocol == "Simple"
     return figures().simple_ring_steps.get(collective, _ONE) if ring else _ONE
 
 
-def chunk_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:
+def chunk_bytes(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
     """The largest chunk, where nothing makes it smaller.
 
     >>> chunk_bytes("all_reduce", "ring", "Simple"), chunk_bytes("all_reduce", "tree", "Simple")
@@ -173,12 +173,12 @@ def pat_chunk_bytes(share: int, gathers: bool) -> int:
     return chunk
 
 
-def slice_bytes(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:
+def slice_bytes(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
     """The part of a chunk that is told to the receiver at a time."""
     return _steps(collective, algorithm, protocol).slice * step_bytes(protocol)
 
 
-def slots(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> int:
+def slots(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
     """Chunks that a connection may have on their way.
 
     >>> slots("all_reduce", "ring", "Simple"), slots("all_reduce", "ring", "LL")

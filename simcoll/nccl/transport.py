@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from simcoll.errors import RefusedError
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.graphs import PATHS
-from simcoll.topology import Topology
+from simcoll.topology.graph import Topology
+from simcoll.topology.nccl_graphs import PATHS
 
 SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
 

@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcoll.errors import RefusedError
-from simcoll.nccl import bandwidth, latency
+from simcoll.nccl import _tuner_bandwidth, _tuner_latency
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.constants import (
+from simcoll.nccl.env_filter import EVERYTHING, Selection
+from simcoll.nccl.tuner_constants import (
     ALGORITHMS,
     COLLECTIVES,
     PROTOCOLS,
-    Algorithm,
-    Collective,
+    NcclAlgorithm,
     NcclConstants,
     Protocol,
     RcclConstants,
+    TunedCollective,
     read,
 )
-from simcoll.nccl.graphs import PATHS
-from simcoll.nccl.selection import EVERYTHING, Selection
+from simcoll.topology.nccl_graphs import PATHS
 
-_SERVES: Final[Mapping[Collective, tuple[Algorithm, ...]]] = {
+_SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {
     "broadcast": ("ring",),
     "reduce": ("ring",),
     "all_gather": ("ring", "nvls", "pat"),
@@ -52,43 +52,48 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class TunerTable:
     """What NCCL works out once for a communicator; pairs that it cannot use are not there."""
 
     communicator: Communicator
     constants: NcclConstants | RcclConstants
-    entries: Mapping[tuple[Collective, Algorithm, Protocol], Entry]
+    entries: Mapping[tuple[TunedCollective, NcclAlgorithm, Protocol], Entry]
 
 
 @dataclass(frozen=True)
 class Choice:
     """The pair that NCCL takes, and the time that it reckons with."""
 
-    algorithm: Algorithm
+    algorithm: NcclAlgorithm
     protocol: Protocol
     time_us: float
 
 
-def table(communicator: Communicator, version: str | None = None, selection: Selection = EVERYTHING) -> Table:
+def table(communicator: Communicator, version: str | None = None, selection: Selection = EVERYTHING) -> TunerTable:
     """Latency and bandwidth of every pair that the release (default: the newest known) could use.
 
     `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave. Raises InputError for a release that is not known.
     """
     constants = read(communicator.library, version)
-    entries: dict[tuple[Collective, Algorithm, Protocol], Entry] = {}
+    entries: dict[tuple[TunedCollective, NcclAlgorithm, Protocol], Entry] = {}
     for collective, algorithm, protocol in _pairs(communicator, constants, selection):
         graph = communicator.graph(algorithm)
         if graph is None or algorithm not in constants.base_us:
             continue
-        width = bandwidth.of(communicator, constants, graph, collective, algorithm, protocol)
+        width = _tuner_bandwidth.of(communicator, constants, graph, collective, algorithm, protocol)
         if width > 0:
-            wait = latency.of(communicator, constants, graph, collective, algorithm, protocol)
+            wait = _tuner_latency.of(communicator, constants, graph, collective, algorithm, protocol)
             entries[collective, algorithm, protocol] = Entry(wait, width)
-    return Table(communicator, constants, entries)
+    return TunerTable(communicator, constants, entries)
 
 
 def time_us(
-    table: Table, collective: Collective, algorithm: Algorithm, protocol: Protocol, nbytes: int, operations: int = 1
+    table: TunerTable,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+    nbytes: int,
+    operations: int = 1,
 ) -> float:
     """What the tuner reckons with for a call of `nbytes`, or for so many `operations` fused into one.
 
@@ -107,7 +112,7 @@ def time_us(
     return wait * waits + nbytes / (1000 * width)
 
 
-def choose(table: Table, collective: Collective, nbytes: int) -> Choice | None:
+def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> Choice | None:
     """The pair with the least time, of equals the one that NCCL looks at first; None where no pair is left."""
     best: Choice | None = None
     for served, algorithm, protocol in table.entries:
@@ -123,7 +128,7 @@ def choose(table: Table, collective: Collective, nbytes: int) -> Choice | None:
 
 def _pairs(
     comm: Communicator, constants: NcclConstants | RcclConstants, selection: Selection
-) -> Iterator[tuple[Collective, Algorithm, Protocol]]:
+) -> Iterator[tuple[TunedCollective, NcclAlgorithm, Protocol]]:
     """Everything that this communicator may use, in NCCL's order, whether there is a graph for it or not."""
     for collective in COLLECTIVES:
         for algorithm in ALGORITHMS:
@@ -136,7 +141,7 @@ def _pairs(
                         yield collective, algorithm, protocol
 
 
-def _possible(comm: Communicator, collective: Collective, algorithm: Algorithm) -> bool:
+def _possible(comm: Communicator, collective: TunedCollective, algorithm: NcclAlgorithm) -> bool:
     if algorithm == "nvls":
         return comm.nodes == 1 and (collective == "all_reduce" or comm.gpus <= _MOST_GPUS_NVLS_BLOCKS)
     if algorithm == "nvls_tree":
@@ -144,7 +149,7 @@ def _possible(comm: Communicator, collective: Collective, algorithm: Algorithm) 
     return algorithm != "pat" or comm.gpus == 1
 
 
-def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, algorithm: Algorithm) -> bool:
+def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, algorithm: NcclAlgorithm) -> bool:
     """LL128 relies on stores that arrive whole, and so on short paths."""
     graph = comm.graph(algorithm)
     farthest = PATHS.index("PXN" if comm.capability >= 90 else "PXB")
@@ -163,7 +168,7 @@ def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, a
 def _correction(
     comm: Communicator,
     constants: NcclConstants | RcclConstants,
-    algorithm: Algorithm,
+    algorithm: NcclAlgorithm,
     protocol: Protocol,
     nbytes: int,
 ) -> float:

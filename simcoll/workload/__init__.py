@@ -1,1 +1,4 @@
-"""What a training or inference job does: computation and collectives on streams, several groups on the same links."""
+"""Training and inference jobs: computation and collectives on streams.
+
+Takes the key `workload` of a scenario. Gives a `Plan`: operations, the ranks that do them, and which wait for which.
+"""

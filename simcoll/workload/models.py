@@ -10,13 +10,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from simcoll import config
-from simcoll.config import Model
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Row(NamedTuple):
+class ModelRow(NamedTuple):
     """A module: the elements of each of its tensors, the multiply-adds of a forward pass over one sample, and the
     number of the block that it stands in, counted from 0, or None."""
 
@@ -33,7 +33,7 @@ class NamedModel(NamedTuple):
     source: str
     parameters: int
     activations: int
-    layers: tuple[Row, ...]
+    layers: tuple[ModelRow, ...]
 
 
 class _Module(Model):
@@ -50,7 +50,7 @@ class _Repeated(Model):
     layers: tuple[_Module, ...]
 
 
-class _Table(Model):
+class _ModelTable(Model):
     source: str
     parameters: int
     positions: int
@@ -60,12 +60,12 @@ class _Table(Model):
 
 class _File(Model):
     gpus: dict[str, Annotated[float, Field(gt=0)]]
-    models: dict[str, _Table]
+    models: dict[str, _ModelTable]
 
 
 @functools.cache
 def _file() -> _File:
-    return config.validate(_File, [config.read(Path(__file__).parent / "models.yaml")])[0]
+    return yaml_tree.validate(_File, [yaml_tree.read(Path(__file__).parent / "models.yaml")])[0]
 
 
 def gpus() -> dict[str, float]:
@@ -86,7 +86,7 @@ def load_model(name: str) -> NamedModel:
     return NamedModel(name, table.source, table.parameters, activations, tuple(_rows(table)))
 
 
-def _rows(table: _Table) -> Iterator[Row]:
+def _rows(table: _ModelTable) -> Iterator[ModelRow]:
     block = 0
     for entry in table.layers:
         if isinstance(entry, _Module):
@@ -97,9 +97,9 @@ def _rows(table: _Table) -> Iterator[Row]:
             block += 1
 
 
-def _row(module: _Module, positions: int, block: int | None) -> Row:
+def _row(module: _Module, positions: int, block: int | None) -> ModelRow:
     at = module.positions or positions
     used = (*(() if module.lookup else (shape for shape in module.shapes if len(shape) > 1)), *module.uses)
     macs = at * sum(map(math.prod, used)) + at * at * module.attends
     name = module.name if block is None else f"{block}.{module.name}"
-    return Row(name, tuple(map(math.prod, module.shapes)), macs, block)
+    return ModelRow(name, tuple(map(math.prod, module.shapes)), macs, block)

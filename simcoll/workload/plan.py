@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 
 
-class Call(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A collective that some ranks run: `nbytes` as nccl-tests counts it, `root` a place among them."""
 
     collective: str
@@ -28,11 +28,11 @@ class Work(NamedTuple):
     stream: str
     ranks: tuple[int, ...]
     time_ps: int | tuple[int, ...]
-    call: Call | None
+    call: CollectiveCall | None
     before: tuple[int, ...]
 
 
-class Plan:
+class WorkloadPlan:
     """Operations in the order in which they are launched, on `n` ranks.
 
     On each rank what is on one stream goes one after the other, in that order; what is on different streams goes side
@@ -58,7 +58,13 @@ class Plan:
         return self._add(name, stream, ranks, time, None, after)
 
     def call(
-        self, name: str, call: Call, *, stream: str, ranks: Iterable[int] | None = None, after: Iterable[int] = ()
+        self,
+        name: str,
+        call: CollectiveCall,
+        *,
+        stream: str,
+        ranks: Iterable[int] | None = None,
+        after: Iterable[int] = (),
     ) -> int:
         """Let ranks (default: all) run a collective; returns the number of the operation."""
         return self._add(name, stream, ranks, 0, call, after)
@@ -69,7 +75,7 @@ class Plan:
         stream: str,
         ranks: Iterable[int] | None,
         time_ps: int | tuple[int, ...],
-        call: Call | None,
+        call: CollectiveCall | None,
         after: Iterable[int],
     ) -> int:
         members, number = tuple(range(self.n) if ranks is None else ranks), len(self.works)

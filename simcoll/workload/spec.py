@@ -7,16 +7,15 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, WithJsonSchema, model_validator
 
 from simcoll import units
-from simcoll.choices import OneOf
-from simcoll.collectives import COLLECTIVES
-from simcoll.config import Model
+from simcoll.config.name_field import OneOf
+from simcoll.config.quantity_field import Count, Duration, Share
+from simcoll.config.yaml_tree import Model
 from simcoll.errors import did_you_mean
-from simcoll.quantities import Duration, Share
+from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.workload.buckets import BUCKET_CAP, FIRST_BUCKET
 from simcoll.workload.models import gpus, load_model, models
 
 PS_PER_S: Final = 10**12
-Count = Annotated[StrictInt, Field(ge=1)]
 
 
 def _bytes(value: object) -> int:
@@ -33,7 +32,7 @@ def _first(value: object) -> int | None:
 
 _TEXT: Final = WithJsonSchema({"type": "string", "examples": ["25 MiB"]})
 Bytes = Annotated[int, BeforeValidator(_bytes), _TEXT]
-Cap = Annotated[int, BeforeValidator(_cap), _TEXT]
+BucketCap = Annotated[int, BeforeValidator(_cap), _TEXT]
 First = Annotated[int | None, BeforeValidator(_first), _TEXT]
 
 
@@ -123,7 +122,7 @@ class Bucketed(Training):
     backward pass (`overlap`) or behind it; `bucket_cap: none` is an all-reduce for each tensor. They take turns on
     `streams`: so many are under way at a time."""
 
-    bucket_cap: Cap = BUCKET_CAP
+    bucket_cap: BucketCap = BUCKET_CAP
     first_bucket: First = FIRST_BUCKET
     overlap: StrictBool = True
     streams: Count = 1

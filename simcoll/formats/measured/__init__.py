@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from simcoll import config
+from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.formats.measured import csv_table, mpi, nccl_json, nccl_tests, rows
-from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, WORKLOAD, Row, normal
+from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests
+from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, WORKLOAD, MeasuredRow, normal
 from simcoll.formats.measured.writer import dump
 
 __all__ = [
     "COLUMNS",
     "MAX_MISTAKES",
     "WORKLOAD",
-    "Row",
+    "MeasuredRow",
     "dump",
     "find_measured",
     "looks",
@@ -31,14 +31,14 @@ __all__ = [
 
 def looks(text: str) -> bool:
     """Whether a text is one of these, by its header."""
-    if csv_table.is_table(text) or nccl_json.looks(text) or mpi.looks(text):
+    if csv_table.is_table(text) or nccl_json.looks(text) or mpi_benchmarks.looks(text):
         return True
     return nccl_tests.looks(text)
 
 
 def find_measured(name: Path | str) -> Path:
     """The file at this path, else the shipped table of this name; raises InputError if there is neither."""
-    path, folder = Path(name), config.shipped("measured")
+    path, folder = Path(name), yaml_tree.shipped("measured")
     if path.exists():
         return path
     tables = [file.name for file in folder.glob("*.csv")]
@@ -47,7 +47,7 @@ def find_measured(name: Path | str) -> Path:
     raise InputError(f"{name}: neither a file nor a shipped table", did_you_mean(path.name, tables))
 
 
-def read_measured(path: Path | str, defaults: Mapping[str, object] | None = None) -> list[Row]:
+def read_measured(path: Path | str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
     """The rows of a file that holds a measured table (CSV) or what nccl-tests or rccl-tests printed.
 
     `defaults` (column → value) fill what the file does not say. Raises InputError with every mistake, located.
@@ -60,11 +60,11 @@ def read_measured(path: Path | str, defaults: Mapping[str, object] | None = None
     return parse_measured(data.decode("utf-8-sig", errors="replace"), str(path), defaults)
 
 
-def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[Row]:
+def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
     """Like `read_measured`, of a text; `source` names it in errors."""
-    given = rows.given(defaults or {})
+    given = _rows.given(defaults or {})
     mistakes: list[Diagnostic] = []
     if csv_table.is_table(text):
-        return rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
-    reader = nccl_json if nccl_json.looks(text) else mpi if mpi.looks(text) else nccl_tests
-    return rows.rows(reader.cells(text, source, given), given, mistakes)
+        return _rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
+    reader = nccl_json if nccl_json.looks(text) else mpi_benchmarks if mpi_benchmarks.looks(text) else nccl_tests
+    return _rows.rows(reader.cells(text, source, given), given, mistakes)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured.rows import COLUMNS, MAX_MISTAKES, REQUIRED, Cells
+from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, REQUIRED, LocatedCells
 
 
 def is_table(text: str) -> bool:
@@ -22,7 +22,7 @@ def _names(cells: Iterable[str]) -> list[str]:
     return [cell.strip('\ufeff" \t\r\n').lower() for cell in cells]
 
 
-def cells(text: str, source: str, given: Cells, mistakes: list[Diagnostic]) -> Iterator[Cells]:
+def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic]) -> Iterator[LocatedCells]:
     """The located cells of a CSV text whose header names the columns; rows of another length go to `mistakes`.
 
     Raises InputError when the header lacks a required column or has one twice, or when no row follows.
@@ -43,7 +43,7 @@ def cells(text: str, source: str, given: Cells, mistakes: list[Diagnostic]) -> I
         raise InputError([Diagnostic("no row follows the header", "give at least one row", "", places[0])])
 
 
-def _header(names: list[str], places: list[Place], given: Cells) -> list[str]:
+def _header(names: list[str], places: list[Place], given: LocatedCells) -> list[str]:
     missing = [column for column in REQUIRED if column not in names and column not in given]
     others = sorted(set(names) - set(COLUMNS) - {""})
     cure = f"add it, or rename one of: {', '.join(others)}" if others else "add it"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured.rows import Cells
+from simcoll.formats.measured._rows import LocatedCells
 
 KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of the environment
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
@@ -30,7 +30,7 @@ def looks(text: str) -> bool:
     return ('"results"' in text and '"config"' in text) or all(f'"{key}"' in start[:2000] for key in ("busBw", "size"))
 
 
-def cells(text: str, source: str, given: Cells) -> list[Cells]:
+def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row. Raises InputError with the place of what is no JSON."""
     start = text.lstrip("\ufeff")
     if '"busBw"' in start and '"results"' not in start:
@@ -54,7 +54,7 @@ def _parsed(text: str, source: str, line: int) -> dict[str, Any]:
     return found
 
 
-def _nccl(found: Mapping[str, Any], source: str, given: Cells) -> Iterator[Cells]:
+def _nccl(found: Mapping[str, Any], source: str, given: LocatedCells) -> Iterator[LocatedCells]:
     place = Place(source, 1, 1)
     config = _mapping(found.get("config"))
     said = _said(found, config, given, place)
@@ -82,7 +82,7 @@ def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object,
     return single.get("p50_us", result.get("time", result.get("cpu_time"))), told
 
 
-def _said(found: Mapping[str, Any], config: Mapping[str, Any], given: Cells, place: Place) -> Cells:
+def _said(found: Mapping[str, Any], config: Mapping[str, Any], given: LocatedCells, place: Place) -> LocatedCells:
     """What is true of all rows."""
     devices = [_mapping(device) for device in _list(config.get("devices"))]
     groups = {str(device.get("group", 0)) for device in devices}
@@ -99,7 +99,7 @@ def _said(found: Mapping[str, Any], config: Mapping[str, Any], given: Cells, pla
         "harness": "nccl-tests",
         **dict(_environment(found.get("env"))),
     }
-    cells: Cells = {column: (str(value), place) for column, value in said.items() if value is not None}
+    cells: LocatedCells = {column: (str(value), place) for column, value in said.items() if value is not None}
     for column, cure in (("collective", "collective=NAME"), ("ranks", "ranks=N")):
         if column not in cells and column not in given:
             raise InputError([Diagnostic(f"nothing says {column}", f"give {cure}", column, place)])
@@ -114,9 +114,9 @@ def _environment(found: object) -> Iterator[tuple[str, str]]:
             yield f"env.{str(name).lower()}", str(value)  # columns are told apart in small letters
 
 
-def _rccl(text: str, source: str) -> Iterator[Cells]:
+def _rccl(text: str, source: str) -> Iterator[LocatedCells]:
     """rccl-tests' lines; in-place rows follow those out of place and go with them."""
-    rows: dict[tuple[str, ...], Cells] = {}
+    rows: dict[tuple[str, ...], LocatedCells] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip().startswith("{"):
             continue
@@ -124,7 +124,7 @@ def _rccl(text: str, source: str) -> Iterator[Cells]:
         told = {_LINE[key]: row[key] for key in _LINE if row.get(key) is not None}
         told |= {"ranks": row.get("ranks", row.get("gpus")), "nodes": row.get("nodes")}
         told |= {"library": "rccl", "timing": "rccl-tests", "harness": "nccl-tests"}
-        cells: Cells = {column: (str(value), place) for column, value in told.items() if value is not None}
+        cells: LocatedCells = {column: (str(value), place) for column, value in told.items() if value is not None}
         key = tuple(str(told.get(column)) for column in ("collective", "size_bytes", "dtype", "redop"))
         if str(row.get("inPlace", 0)).lower() in ("1", "true"):
             if key in rows and "time_us" in cells:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from simcoll.collectives import COLLECTIVES
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured.rows import Cells
+from simcoll.formats.measured._rows import LocatedCells
+from simcoll.schedule.collectives import COLLECTIVES
 
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
 _DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")
@@ -40,7 +40,7 @@ class _Test:
     before: list[str]
     lead: re.Pattern[str]
     tail: list[str]
-    rows: list[Cells] = field(default_factory=list)
+    rows: list[LocatedCells] = field(default_factory=list)
 
 
 def looks(text: str) -> bool:
@@ -48,7 +48,7 @@ def looks(text: str) -> bool:
     return any(_is_header(match[1].split()) for match in _HEADER.finditer(text))
 
 
-def cells(text: str, source: str, given: Cells) -> list[Cells]:
+def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
 
     A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so.
@@ -75,7 +75,7 @@ def cells(text: str, source: str, given: Cells) -> list[Cells]:
 def _tests(text: str, source: str) -> list[_Test]:
     tests: list[_Test] = []
     before: list[str] = []
-    partial: Cells = {}
+    partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = _DEBUG.sub("", full)
@@ -111,7 +111,7 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>\d+){others}(?!\S)"), tail)
 
 
-def _lead(match: re.Match[str], source: str, line: int) -> Cells:
+def _lead(match: re.Match[str], source: str, line: int) -> LocatedCells:
     return {
         _COLUMN.get(word, word): (text, Place(source, line, match.start(word) + 1))
         for word, text in match.groupdict().items()
@@ -123,9 +123,9 @@ def _is_header(words: list[str]) -> bool:
     return "time" in words and "type" in words[: words.index("time")]
 
 
-def _complete(lead: Cells, tail: list[str], values: list[tuple[str, Place | None]]) -> Iterator[Cells]:
+def _complete(lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> Iterator[LocatedCells]:
     """The row, unless it is damaged, has no time, or moved nothing; of doubled columns the first is out of place."""
-    measured: Cells = {}
+    measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
         measured.setdefault("in_place_time_us" if word == "time" and column in measured else column, value)
@@ -134,13 +134,13 @@ def _complete(lead: Cells, tail: list[str], values: list[tuple[str, Place | None
         yield lead | measured
 
 
-def _library(text: str) -> Cells:
+def _library(text: str) -> LocatedCells:
     version = _VERSION.search(text)
     library = "rccl" if re.search(r"rccl", text, re.IGNORECASE) else "nccl"
     return {"library": (library, None), **({"library_version": (version[1], None)} if version else {})}
 
 
-def _said(test: _Test, given: Cells, mistakes: list[Diagnostic]) -> Cells:
+def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> LocatedCells:
     """What the lines before a table say of all its rows."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
@@ -167,7 +167,7 @@ def _said(test: _Test, given: Cells, mistakes: list[Diagnostic]) -> Cells:
     return {column: (str(value), test.place) for column, value in said.items() if value is not None}
 
 
-def _ranks(before: list[str], given: Cells) -> tuple[int | None, int | None]:
+def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | None]:
     """Ranks of a communicator and their hosts; where no ranks are listed and none are given, those of one process."""
     listed = {m[1]: (m[2], m[3]) for line in before for m in _RANK.finditer(line)}
     if listed:
@@ -186,7 +186,7 @@ def _gpus_per_process(before: list[str]) -> int | None:
     return said[-1] if said and said[-1] > 1 else None
 
 
-def _inferred(rows: list[Cells], ranks: int) -> list[str]:
+def _inferred(rows: list[LocatedCells], ranks: int) -> list[str]:
     """The collectives that nccl-tests' columns leave possible; all of a kind if the bandwidths are printed as 0."""
     best = max(rows, key=lambda row: _value(row, "busbw"))
     algbw, busbw = _value(best, "algbw"), _value(best, "busbw")
@@ -199,6 +199,6 @@ def _inferred(rows: list[Cells], ranks: int) -> list[str]:
     return fitting or [c.name for c in kind]
 
 
-def _value(row: Cells, column: str, absent: float = 0.0) -> float:
+def _value(row: LocatedCells, column: str, absent: float = 0.0) -> float:
     text = row.get(column, ("", None))[0]
     return float(text) if _NUMBER.fullmatch(text) and text != "N/A" else absent

@@ -6,10 +6,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from simcoll.formats.measured.rows import COLUMNS, Row
+from simcoll.formats.measured._rows import COLUMNS, MeasuredRow
 
 
-def dump(rows: Sequence[Row]) -> str:
+def dump(rows: Sequence[MeasuredRow]) -> str:
     """CSV text; columns that no row fills are left out."""
     others = list(dict.fromkeys(name for row in rows for name in row.others))
     filled = [column for column in COLUMNS if any(getattr(row, column) is not None for row in rows)]

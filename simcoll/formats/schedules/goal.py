@@ -20,14 +20,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcoll.collectives import COLLECTIVES, collective
+from simcoll.config.import_log import ImportLog
+from simcoll.engine.timing_model import Dependencies, dependencies
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
-from simcoll.formats.schedules import order
-from simcoll.formats.schedules.names import collective_of, plain
-from simcoll.formats.schedules.order import Moves
-from simcoll.model import Dependencies, dependencies
-from simcoll.notes import Notes
-from simcoll.schedule import Schedule
+from simcoll.formats.schedules import _thread_order
+from simcoll.formats.schedules._names import collective_of, plain
+from simcoll.formats.schedules._thread_order import Moves
+from simcoll.schedule.collectives import COLLECTIVES, collective
+from simcoll.schedule.ir import Schedule
 
 MOST_RANKS: Final = 4096
 MOST_TRANSFERS: Final = 200_000
@@ -43,7 +43,7 @@ _WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # what 
 
 
 @dataclass
-class _Op:
+class _GoalLine:
     """A line: `kind` of it, the other rank, the tag, what it waits for (places in the rank's list)."""
 
     kind: str
@@ -60,7 +60,7 @@ def looks(text: str) -> bool:
     return re.search(r"^\s*num_ranks\s+\d+", text, re.MULTILINE) is not None
 
 
-def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
+def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of a GOAL text; `asked` names its collective where the file is not of ours.
 
     Raises InputError with line and column, or when the schedule does not do what its collective promises.
@@ -74,7 +74,7 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
             found = _ours(ranks, whole)
         else:
             found = _others(ranks, _asked(asked, source), notes)
-        order.prove(found)
+        _thread_order.prove(found)
     except ScheduleError as error:
         what, _, cure = str(error).partition("; ")
         cure = cure or "the schedule does not do what its collective promises"
@@ -94,10 +94,10 @@ def _asked(asked: str | None, source: str) -> str:
 # --- the text ---
 
 
-def _parsed(text: str, source: str) -> list[list[_Op]]:
-    ranks: list[list[_Op]] | None = None
+def _parsed(text: str, source: str) -> list[list[_GoalLine]]:
+    ranks: list[list[_GoalLine]] | None = None
     labels: dict[str, int] = {}
-    current: list[_Op] | None = None
+    current: list[_GoalLine] | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         place = Place(source, number, len(raw) - len(raw.lstrip()) + 1)
         line = _REMARK.sub("", raw).strip()
@@ -130,21 +130,21 @@ def _number(text: str, most: int, place: Place, least: int = 0) -> int:
     return number
 
 
-def _wait(match: re.Match[str], labels: dict[str, int], ops: list[_Op], place: Place) -> None:
+def _wait(match: re.Match[str], labels: dict[str, int], ops: list[_GoalLine], place: Place) -> None:
     for label in (match[1], match[3]):
         if label not in labels:
             raise InputError([Diagnostic(f"there is no {label!r} above", "write the operation first", "", place)])
     ops[labels[match[1]]].waits.append(labels[match[3]])
 
 
-def _op(line: str, n: int, place: Place) -> _Op:
+def _op(line: str, n: int, place: Place) -> _GoalLine:
     match = _LINE.fullmatch(line)
     if match is None or (match[2] != "calc" and match[4] is None):
         cure = "write send Nb to R, recv Nb from R, calc N, or A requires B"
         raise InputError([Diagnostic(f"{line[:60]!r} is not understood", cure, "", place)])
     peer = -1 if match[2] == "calc" else _number(match[4], n - 1, place)
     tag = _TAG.search(match[5])
-    return _Op(
+    return _GoalLine(
         match[2],
         _number(match[3], 2**62, place),
         peer,
@@ -157,7 +157,7 @@ def _op(line: str, n: int, place: Place) -> _Op:
 # --- ours ---
 
 
-def _ours(ranks: list[list[_Op]], whole: re.Match[str]) -> Schedule:
+def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
     rows = []
     for rank, ops in enumerate(ranks):
         for op in ops:
@@ -168,9 +168,13 @@ def _ours(ranks: list[list[_Op]], whole: re.Match[str]) -> Schedule:
     if len({number for number, _ in rows}) < len(rows) or len(rows) > MOST_TRANSFERS:
         raise ScheduleError("two operations have the label of one transfer, or there are too many")
     name, n_chunks, root, pipelined, algorithm = whole.groups()
-    if name not in COLLECTIVES or not 0 < int(n_chunks) * len(ranks) <= order.MOST_PLACES or int(root) >= len(ranks):
+    if (
+        name not in COLLECTIVES
+        or not 0 < int(n_chunks) * len(ranks) <= _thread_order.MOST_PLACES
+        or int(root) >= len(ranks)
+    ):
         raise ScheduleError(f"{whole[0][:60]!r} is no collective, or of numbers too large")
-    if any(max(row[2], row[4]) * len(ranks) > order.MOST_PLACES for _, row in rows):
+    if any(max(row[2], row[4]) * len(ranks) > _thread_order.MOST_PLACES for _, row in rows):
         raise ScheduleError("a label names a slot that is too large")
     return Schedule.from_rows(
         [row for _, row in sorted(rows)],
@@ -186,7 +190,7 @@ def _ours(ranks: list[list[_Op]], whole: re.Match[str]) -> Schedule:
 # --- others ---
 
 
-def _others(ranks: list[list[_Op]], name: str, notes: Notes) -> Schedule:
+def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedule:
     """Played: each message carries one buffer. What arrives is reduced unless it is complete already."""
     sent = [op.nbytes for ops in ranks for op in ops if op.kind == "send"]
     if len(sent) > MOST_OF_OTHERS:
@@ -202,7 +206,7 @@ def _others(ranks: list[list[_Op]], name: str, notes: Notes) -> Schedule:
     for root in tries:
         found = _played(ranks, name, root)
         try:
-            order.prove(found)
+            _thread_order.prove(found)
         except ScheduleError as wrong:
             error = wrong
             continue
@@ -213,7 +217,7 @@ def _others(ranks: list[list[_Op]], name: str, notes: Notes) -> Schedule:
 class _Play:
     """Other people's ranks at work: what each holds (a bit a rank), and which operations can be done next."""
 
-    def __init__(self, ranks: list[list[_Op]], name: str, root: int):
+    def __init__(self, ranks: list[list[_GoalLine]], name: str, root: int):
         n = len(ranks)
         self.ranks, self.copies = ranks, name == "broadcast"
         self.everyone = (1 << n) - 1
@@ -260,7 +264,7 @@ class _Play:
                     self._queue(rank, after)
 
 
-def _played(ranks: list[list[_Op]], name: str, root: int) -> Schedule:
+def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
     play = _Play(ranks, name, root)
     play.run()
     if play.done < sum(map(len, ranks)):

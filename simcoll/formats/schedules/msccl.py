@@ -12,16 +12,16 @@ import functools
 import itertools
 from typing import Final
 
-from simcoll import markup
-from simcoll.collectives import collective
+from simcoll.config import xml_tree
+from simcoll.config.import_log import ImportLog
+from simcoll.config.xml_tree import Element
 from simcoll.errors import Diagnostic, InputError, ScheduleError
-from simcoll.formats.schedules import order
-from simcoll.formats.schedules.msccl_program import RECEIVES, SENDS, Op, Program, Thread, played
-from simcoll.formats.schedules.names import THREADS, collective_of, plain
-from simcoll.formats.schedules.order import Hint
-from simcoll.markup import Element
-from simcoll.notes import Notes
-from simcoll.schedule import Schedule
+from simcoll.formats.schedules import _thread_order
+from simcoll.formats.schedules._msccl_program import RECEIVES, SENDS, MscclOp, MscclProgram, Thread, played
+from simcoll.formats.schedules._names import THREADS, collective_of, plain
+from simcoll.formats.schedules._thread_order import Hint
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import Schedule
 
 ROOT: Final = "algo"
 MOST_RANKS: Final = 4096
@@ -30,12 +30,12 @@ _TYPES: Final = {name: name for name in (*RECEIVES, *SENDS, "cpy", "re", "nop")}
 _BUFFERS: Final = {"i": "i", "o": "o", "s": "s"}
 
 
-def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
+def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of an MSCCL program; `asked` names its collective where the file has another name for it.
 
     Raises InputError with line and column, or when the program does not do what its collective promises.
     """
-    root = markup.parse(text, source, root=ROOT, what="MSCCL program", deepest=5, cure=_CURE)
+    root = xml_tree.parse(text, source, root=ROOT, what="MSCCL program", deepest=5, cure=_CURE)
     program = _program(root, asked)
     types = [op.kind for thread in program for op in thread.ops]
     told = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types))
@@ -48,7 +48,7 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
         simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
         try:
-            found = order.proved(build, truth, simpler, sum(1 for _ in program))
+            found = _thread_order.proved(build, truth, simpler, sum(1 for _ in program))
         except ScheduleError as error:
             if candidate != roots[-1]:
                 continue
@@ -67,7 +67,7 @@ def _refused(root: Element, text: str) -> InputError:
     )
 
 
-def _tell(root: Element, program: Program, notes: Notes) -> None:
+def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
     if root.attributes.get("proto"):
         notes.assume(f"protocol {root.attributes['proto']} is not modelled")
     notes.assume(THREADS)
@@ -75,7 +75,7 @@ def _tell(root: Element, program: Program, notes: Notes) -> None:
         notes.assume("steps of several chunks become a transfer a chunk")
 
 
-def _roots(root: Element, program: Program) -> list[int]:
+def _roots(root: Element, program: MscclProgram) -> list[int]:
     """Which ranks may be the root: the one that the file names, else all, 0 first."""
     if "root" in root.attributes:
         return [root.whole("root", most=program.n - 1)]
@@ -87,7 +87,7 @@ def _roots(root: Element, program: Program) -> list[int]:
 # --- the file ---
 
 
-def _program(root: Element, asked: str | None) -> Program:
+def _program(root: Element, asked: str | None) -> MscclProgram:
     said = root.text("coll")
     name = collective_of(asked or said)
     if name is None or name == "barrier":
@@ -97,13 +97,13 @@ def _program(root: Element, asked: str | None) -> Program:
     ids = [gpu.whole("id", most=MOST_RANKS) for gpu in gpus]
     if sorted(ids) != list(range(n)):
         root.wrong(f"ngpus={n}, and GPUs {ids[:8]}", "let there be one <gpu> for each id from 0")
-    sizes = {b: max(gpu.whole(f"{b}_chunks", "0", most=order.MOST_PLACES) for gpu in gpus) for b in _BUFFERS}
-    n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=order.MOST_PLACES)
+    sizes = {b: max(gpu.whole(f"{b}_chunks", "0", most=_thread_order.MOST_PLACES) for gpu in gpus) for b in _BUFFERS}
+    n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=_thread_order.MOST_PLACES)
     blocks = collective(name).blocks(n)
     if n_chunks % blocks:
         root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} of {n} GPUs needs a multiple")
     in_place = root.attributes.get("inplace", "0") == "1" or not (sizes["i"] and sizes["o"])
-    program = Program(root, plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes)
+    program = MscclProgram(root, plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes)
     for gpu, number in zip(gpus, ids, strict=True):
         for element in gpu.each("tb"):
             thread = _thread(element, number, n)
@@ -126,25 +126,25 @@ def _thread(element: Element, gpu: int, n: int) -> Thread:
     return Thread(gpu, number, send, receive, element.whole("chan", "0", most=2**20), ops)
 
 
-def _op(element: Element, index: int) -> Op:
+def _op(element: Element, index: int) -> MscclOp:
     kind = element.one_of("type", _TYPES)
     if element.whole("s", str(index)) != index:
         element.wrong(f"s={element.text('s')!r} is the step {index} of its thread block", "number steps from 0")
     depid, deps = (element.whole(name, "-1", least=-1) for name in ("depid", "deps"))
     waits = (depid, deps) if depid >= 0 else None
     if kind == "nop":
-        return Op(kind, ("i", 0), ("i", 0), 0, waits, None, element)
+        return MscclOp(kind, ("i", 0), ("i", 0), 0, waits, None, element)
     src, dst = (
         (element.one_of(f"{side}buf", _BUFFERS), element.whole(f"{side}off", "0", least=-1)) for side in ("src", "dst")
     )
-    count = element.whole("cnt", "1", least=1, most=order.MOST_TRANSFERS)
+    count = element.whole("cnt", "1", least=1, most=_thread_order.MOST_TRANSFERS)
     step, _, row = element.attributes.get("at", "").partition(".")
     short = len(step) < 10 and len(row) < 10
     hint = Hint(int(step), int(row)) if short and step.isdecimal() and row.isdecimal() else None
-    return Op(kind, src, dst, count, waits, hint, element)
+    return MscclOp(kind, src, dst, count, waits, hint, element)
 
 
-def _check_deps(program: Program) -> None:
+def _check_deps(program: MscclProgram) -> None:
     for thread in program:
         for op in thread.ops:
             if op.deps is not None:

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from simcoll.errors import RefusedError
-from simcoll.schedule import Schedule, Transfer
+from simcoll.schedule.ir import Schedule, Transfer
 
 MOST_TRANSFERS: Final = 200_000
 MOST_CHANNELS: Final = 32  # of the executors
@@ -47,7 +47,7 @@ class _Event(NamedTuple):
 
 
 @dataclass
-class _Op:
+class _BlockStep:
     """A step of a thread block; `waits`: thread block and step."""
 
     kind: str
@@ -59,10 +59,10 @@ class _Op:
 
 
 @dataclass
-class _Rank:
+class _GpuBlocks:
     """The thread blocks of a GPU by their peers."""
 
-    threads: dict[Peers, list[_Op]] = field(default_factory=dict)
+    threads: dict[Peers, list[_BlockStep]] = field(default_factory=dict)
 
     def number(self, peers: Peers) -> int:
         """The id of a thread block."""
@@ -111,7 +111,7 @@ def _attributes(values: Mapping[str, object]) -> str:
     return " ".join(f"{name}={quoteattr(str(value))}" for name, value in values.items())
 
 
-def _step(number: int, op: _Op, rank: _Rank, own: str, schedule: Schedule) -> dict[str, object]:
+def _step(number: int, op: _BlockStep, rank: _GpuBlocks, own: str, schedule: Schedule) -> dict[str, object]:
     def place(slot: int) -> tuple[str, int]:
         return (own, slot) if slot < schedule.n_chunks else ("s", slot - schedule.n_chunks)
 
@@ -183,11 +183,11 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
 # --- thread blocks ---
 
 
-def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _Rank:
+def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
     """Thread blocks with their steps and what these wait for."""
     next_on = _next_accesses(events)
     partner = _partners(schedule.n, number, events, next_on)
-    rank = _Rank()
+    rank = _GpuBlocks()
     writer: dict[int, tuple[Peers, int]] = {}
     readers: dict[int, list[tuple[Peers, int]]] = {}
     held: dict[int, int] = {}  # thread block's last receive, by the event that would send it on
@@ -201,7 +201,7 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _Rank:
             continue
         waits = _waits(event, peers, writer, readers)
         for wait in waits[:-1]:
-            ops.append(_Op("nop", waits=wait))
+            ops.append(_BlockStep("nop", waits=wait))
         ops.append(_op(event, waits[-1] if waits else None))
         for peer, index in waits:
             rank.threads[peer][index].awaited = True
@@ -268,13 +268,13 @@ def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: in
     return "rrs" if over else "rrcs"
 
 
-def _op(event: _Event, wait: tuple[Peers, int] | None) -> _Op:
+def _op(event: _Event, wait: tuple[Peers, int] | None) -> _BlockStep:
     row = event.row
     if event.does == "send":
-        return _Op("s", row.src_slot, row.src_slot, _at(event), wait)
+        return _BlockStep("s", row.src_slot, row.src_slot, _at(event), wait)
     if event.does == "local":
-        return _Op("re" if row.reduce else "cpy", row.src_slot, row.dst_slot, _at(event), wait)
-    return _Op("rrc" if row.reduce else "r", row.dst_slot, row.dst_slot, "", wait)
+        return _BlockStep("re" if row.reduce else "cpy", row.src_slot, row.dst_slot, _at(event), wait)
+    return _BlockStep("rrc" if row.reduce else "r", row.dst_slot, row.dst_slot, "", wait)
 
 
 def _at(event: _Event) -> str:

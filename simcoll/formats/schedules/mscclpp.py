@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from simcoll.collectives import collective
+from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
-from simcoll.formats.schedules import order
-from simcoll.formats.schedules.buffers import Buffers
-from simcoll.formats.schedules.names import THREADS, collective_of, plain
-from simcoll.formats.schedules.order import Moves
-from simcoll.notes import Notes
-from simcoll.schedule import Schedule
+from simcoll.formats.schedules import _thread_order
+from simcoll.formats.schedules._buffers import Buffers
+from simcoll.formats.schedules._names import THREADS, collective_of, plain
+from simcoll.formats.schedules._thread_order import Moves
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import Schedule
 
 MOST_RANKS: Final = 4096
 SIGNALS: Final = frozenset(("signal", "rlxsignal", "pws", "pwsf"))
@@ -36,11 +36,11 @@ SYNCS: Final = frozenset(("barrier", "sem_acquire", "sem_release"))
 _KNOWN: Final = SIGNALS | WAITS | COPIES | REDUCES | NOTHING | SYNCS
 _CURE: Final = "give an execution plan as MSCCL++'s language writes it"
 
-Piece = tuple[int, str, int]  # rank, buffer, chunk
+BufferRange = tuple[int, str, int]  # rank, buffer, chunk
 
 
 @dataclass(eq=False)
-class _Block:
+class _ThreadBlock:
     """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
 
     gpu: int
@@ -54,7 +54,7 @@ class _Block:
 
 
 @dataclass
-class _Plan:
+class _PlanFile:
     """What the file says, before it is played."""
 
     name: str
@@ -63,7 +63,7 @@ class _Plan:
     n_chunks: int
     in_place: bool
     sizes: Mapping[str, int]
-    blocks: list[_Block] = field(default_factory=list)
+    blocks: list[_ThreadBlock] = field(default_factory=list)
 
 
 def looks(text: str) -> bool:
@@ -71,7 +71,7 @@ def looks(text: str) -> bool:
     return '"gpus"' in text and '"threadblocks"' in text and '"ops"' in text
 
 
-def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
+def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of a plan; `asked` names its collective where the file has another name for it.
 
     Raises InputError: with the operation that cannot be mapped, or when the plan does not do what its collective
@@ -90,7 +90,7 @@ def read(text: str, source: str, asked: str | None, notes: Notes) -> Schedule:
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume(THREADS)
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
-        schedule = order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
+        schedule = _thread_order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ScheduleError as error:
         what, _, cure = str(error).partition("; ")
         raise wrong("", what, cure or "the plan does not do what its collective promises") from None
@@ -116,7 +116,7 @@ def _whole(value: object, most: int) -> int:
     return value
 
 
-def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _Plan:
+def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _PlanFile:
     name = collective_of(asked or str(found["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
         said = str(asked or found["collective"])[:40]
@@ -126,17 +126,19 @@ def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _Plan:
     if sorted(_whole(gpu["id"], MOST_RANKS) for gpu in gpus) != list(range(n)) or not n:
         raise wrong("gpus", f"{n} GPUs that are not numbered from 0", _CURE)
     keys = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
-    sizes = {b: max(_whole(gpu.get(key, 0), order.MOST_PLACES) for gpu in gpus) for b, key in keys.items()}
+    sizes = {b: max(_whole(gpu.get(key, 0), _thread_order.MOST_PLACES) for gpu in gpus) for b, key in keys.items()}
     n_chunks = max(sizes["i"], sizes["o"], 1)
     if n_chunks % collective(name).blocks(n):
         raise wrong("gpus", f"{n_chunks} chunks of {n} GPUs", f"{name} needs a multiple of {n}")
-    plan = _Plan(plain(str(found.get("name", "")), "imported"), name, n, n_chunks, bool(found.get("inplace")), sizes)
+    plan = _PlanFile(
+        plain(str(found.get("name", "")), "imported"), name, n, n_chunks, bool(found.get("inplace")), sizes
+    )
     for gpu in gpus:
         plan.blocks += (_block(gpu, tb, n, wrong) for tb in gpu.get("threadblocks", []))
     return plan
 
 
-def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) -> _Block:
+def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) -> _ThreadBlock:
     number, where = _whole(gpu["id"], MOST_RANKS), f"gpus.{gpu['id']}.threadblocks.{tb['id']}"
     channels: dict[str, list[tuple[int, int]]] = {}
     for channel in gpu.get("channels", []):
@@ -159,16 +161,16 @@ def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) 
             cure = "plans of copies and reductions are: put, get, copy, re, res, rre, rres and their packet forms"
             what = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
             raise wrong(f"{where}.ops.{i}", what, cure)
-    return _Block(number, _whole(tb["id"], 2**20), ops, peers, remote, where)
+    return _ThreadBlock(number, _whole(tb["id"], 2**20), ops, peers, remote, where)
 
 
 # --- playing it ---
 
 
-class _Run:
+class _PlanExecution:
     """A plan under way: signals sent and not yet waited for, semaphores, packets that have come."""
 
-    def __init__(self, plan: _Plan, alias: bool, wrong: Wrong):
+    def __init__(self, plan: _PlanFile, alias: bool, wrong: Wrong):
         self.plan, self.wrong = plan, wrong
         self.where = Buffers(plan.collective, plan.n, plan.n_chunks, plan.sizes, alias)
         self.moves = Moves()
@@ -177,7 +179,7 @@ class _Run:
         self.packets: set[tuple[int, int]] = set()
         self.spare = itertools.count(self.where.spare)
 
-    def step(self, block: _Block) -> bool:
+    def step(self, block: _ThreadBlock) -> bool:
         """Do the next operation of a thread block; False if it has to wait."""
         op = block.ops[block.done]
         name, kind = op["name"], str(op.get("channel_type"))
@@ -204,10 +206,10 @@ class _Run:
             self.signals.update((block.gpu, peer, kind, which) for peer, which in self._ways(block, op, kind))
         return True
 
-    def _ways(self, block: _Block, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
+    def _ways(self, block: _ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
         return [block.peers[kind][_whole(i, 2**20)] for i in op.get("channel_ids", [])]
 
-    def _barrier(self, block: _Block, op: Mapping[str, Any]) -> bool:
+    def _barrier(self, block: _ThreadBlock, op: Mapping[str, Any]) -> bool:
         """Passed when as many thread blocks of the GPU as it says have come to it."""
         block.arrived = True
         same = [
@@ -226,11 +228,11 @@ class _Run:
                 other.done += 1
         return True
 
-    def _pieces(self, block: _Block, op: Mapping[str, Any], key: str, kind: str) -> list[list[Piece]]:
+    def _pieces(self, block: _ThreadBlock, op: Mapping[str, Any], key: str, kind: str) -> list[list[BufferRange]]:
         """The chunks of each buffer that an operation names."""
         found = []
         for entry in op.get(key, []):
-            first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), order.MOST_TRANSFERS)
+            first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
             if "buffer_id" in entry:
                 rank, buffer = block.remote[kind][_whole(entry["buffer_id"], 2**20)]
             else:
@@ -240,11 +242,11 @@ class _Run:
             found.append([(rank, buffer, first + i) for i in range(size)])
         return found
 
-    def _slot(self, piece: Piece) -> tuple[int, int]:
+    def _slot(self, piece: BufferRange) -> tuple[int, int]:
         rank, buffer, chunk = piece
         return rank, self.where.slot(rank, buffer, chunk)
 
-    def _came(self, pieces: list[list[Piece]]) -> bool:
+    def _came(self, pieces: list[list[BufferRange]]) -> bool:
         return all(self._slot(p) in self.packets for its in pieces for p in its if p[1] == "s")
 
     def _move(self, src: tuple[int, int], dst: tuple[int, int], reduce: bool) -> None:
@@ -252,14 +254,18 @@ class _Run:
             self.moves.write(self.moves.read(*src), *dst, reduce)
         self.packets.add(dst)
 
-    def _copy(self, block: _Block, op: Mapping[str, Any], src: list[list[Piece]], dst: list[list[Piece]]) -> None:
+    def _copy(
+        self, block: _ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
+    ) -> None:
         src = src * len(dst) if len(src) == 1 else src
         if [len(its) for its in src] != [len(its) for its in dst]:
             raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
         for one, other in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
             self._move(self._slot(one), self._slot(other), False)
 
-    def _reduce(self, block: _Block, op: Mapping[str, Any], src: list[list[Piece]], dst: list[list[Piece]]) -> None:
+    def _reduce(
+        self, block: _ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
+    ) -> None:
         """The sum of all sources into the first destination of this GPU, or into scratch; from there to the others."""
         if not src or not dst or len({len(its) for its in (*src, *dst)}) != 1:
             raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
@@ -276,9 +282,9 @@ class _Run:
                 self._move(own, target, False)
 
 
-def _played(plan: _Plan, form: Mapping[str, int], wrong: Wrong) -> Schedule:
+def _played(plan: _PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
     """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
-    run = _Run(plan, bool(form["alias"]), wrong)
+    run = _PlanExecution(plan, bool(form["alias"]), wrong)
     for block in plan.blocks:
         block.done, block.arrived = 0, False
     slow = plan.blocks[form["order"] - 1] if form["order"] else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from simcoll.formats.topologies.sketch import Pattern, Sketch
+from simcoll.formats.topologies._sketch import LenderSystem, Sketch
 from simcoll.nccl import graph_xml
-from simcoll.nccl.graphs import Graph
+from simcoll.topology.nccl_graphs import ChannelGraph
 
 ROOT: Final = "graphs"
 
@@ -16,7 +16,7 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     graphs themselves stand in it for `simcoll tune`. Raises InputError with line and column."""
     found = graph_xml.parse(text, source)
     ring = found.graphs["ring"]
-    pattern = Pattern(like or ("hgx-h100" if ring.type_intra in ("NVL", "NVB") else "l40s-pcie"))
+    pattern = LenderSystem(like or ("hgx-h100" if ring.type_intra in ("NVL", "NVB") else "l40s-pcie"))
     sketch = Sketch(f"{pattern.name}-imported")
     notes = sketch.notes
     told = ", ".join(f"{kind} {graph.channels} x {graph.intra:g} GB/s" for kind, graph in found.graphs.items())
@@ -46,6 +46,6 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     return sketch
 
 
-def _row(kind: str, graph: Graph, gpus: int, nodes: str) -> dict[str, Any]:
+def _row(kind: str, graph: ChannelGraph, gpus: int, nodes: str) -> dict[str, Any]:
     told = graph.model_dump(exclude={"orders", "latency_us"})
     return {"graph": kind, "nodes": nodes, "gpus": gpus, **told, "orders": [list(order) for order in graph.orders]}

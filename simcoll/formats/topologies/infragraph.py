@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from simcoll import config
-from simcoll.config import Node
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError
-from simcoll.formats.topologies.sketch import Pattern, Sketch, Speed
+from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch
 
 MOST_DEVICES: Final = 20_000
 MOST_EDGES: Final = 40_000
@@ -29,7 +29,7 @@ _HINTS: Final = (("GB200", "gb200-nvl72"), ("B300", "hgx-b300"), ("B200", "hgx-b
 
 
 @dataclass
-class _Graph:
+class _ExpandedGraph:
     """The expanded graph: kind and node of each device, links with the name that the file has for their kind."""
 
     tree: Node
@@ -48,12 +48,12 @@ def read(text: str, source: str, like: str | None = None) -> InfraSketch:
     """The topology of an infrastructure; links without a bandwidth are as in the shipped system `like`. Raises
     InputError with line and column."""
     mistakes: list[Diagnostic] = []
-    tree = config.parse(text, source, mistakes)
+    tree = yaml_tree.parse(text, source, mistakes)
     if mistakes:
         raise InputError(mistakes[:MOST_MISTAKES])
     graph = _expanded(tree)
     said = min(((text.find(word), system) for word, system in _HINTS if word in text), default=(0, "hgx-h100"))[1]
-    pattern = Pattern(like or said)
+    pattern = LenderSystem(like or said)
     sketch = InfraSketch(str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph)
     used = {name for u, v, *_ in graph.links for name in (u, v)}
     gpus = [name for name, kind in graph.kinds.items() if kind == "gpu"]
@@ -73,7 +73,7 @@ def read(text: str, source: str, like: str | None = None) -> InfraSketch:
 class InfraSketch(Sketch):
     """A topology whose devices keep their names."""
 
-    graph: _Graph | None = None
+    graph: _ExpandedGraph | None = None
 
     def document(self, origin: str) -> str:
         """The topology file, devices one by one."""
@@ -87,7 +87,7 @@ class InfraSketch(Sketch):
         remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
         rules = self.rules([d["name"] for d in devices if d["kind"] == "gpu"])
         keys = {"name": self.name, "devices": devices, "links": rules}
-        return "\n".join([*remarks, config.dump(keys, inline=True)])
+        return "\n".join([*remarks, yaml_tree.dump(keys, inline=True)])
 
 
 # --- expanding ---
@@ -121,8 +121,8 @@ def _count(node: Node) -> int:
     return value
 
 
-def _expanded(tree: Node) -> _Graph:
-    graph = _Graph(tree, {str(_scalar(device, "name")): device for device in _list(tree, "devices")})
+def _expanded(tree: Node) -> _ExpandedGraph:
+    graph = _ExpandedGraph(tree, {str(_scalar(device, "name")): device for device in _list(tree, "devices")})
     instances = {str(_scalar(instance, "name")): instance for instance in _list(tree, "instances")}
     nodes = itertools.count()
     links = {str(_scalar(link, "name")): link for link in _list(tree, "links")}
@@ -142,7 +142,7 @@ def _expanded(tree: Node) -> _Graph:
     return graph
 
 
-def _add(graph: _Graph, prefix: str, device: str, where: Node, depth: int) -> None:
+def _add(graph: _ExpandedGraph, prefix: str, device: str, where: Node, depth: int) -> None:
     """The components of a device, those of devices in it included, and its edges."""
     found = graph.devices.get(device)
     if found is None or depth > _DEEPEST:
@@ -178,14 +178,14 @@ def _end(edge: Node, key: str) -> Node:
     return found
 
 
-def _inner_end(graph: _Graph, device: str, edge: Node, key: str) -> list[str]:
+def _inner_end(graph: _ExpandedGraph, device: str, edge: Node, key: str) -> list[str]:
     end = _end(edge, key)
     text = str(_scalar(end, "component"))
     inner = end.get("device")
     return _names(graph, device, f"{inner.value}.{text}" if inner is not None and inner.value else text, end)
 
 
-def _outer_end(graph: _Graph, instances: dict[str, Node], edge: Node, key: str) -> list[str]:
+def _outer_end(graph: _ExpandedGraph, instances: dict[str, Node], edge: Node, key: str) -> list[str]:
     end = _end(edge, key)
     match = _ELEMENT.fullmatch(str(_scalar(end, "instance")))
     if match is None or match[1] not in instances:
@@ -198,7 +198,7 @@ def _outer_end(graph: _Graph, instances: dict[str, Node], edge: Node, key: str) 
     return [f"{match[1]}{i}.{name}" for i in chosen for name in inner]
 
 
-def _names(graph: _Graph, device: str, text: str, where: Node) -> list[str]:
+def _names(graph: _ExpandedGraph, device: str, text: str, where: Node) -> list[str]:
     """The components that `nic[0:2]` or `cx5[0].port` names, in a device."""
     found = [""]
     for element in text.split("."):
@@ -227,7 +227,7 @@ def _indices(text: str | None, count: int, where: Node) -> Sequence[int]:
 
 
 def _edges(
-    graph: _Graph, edge: Node, left: list[str], right: list[str], links: dict[str, Node], *, outside: bool
+    graph: _ExpandedGraph, edge: Node, left: list[str], right: list[str], links: dict[str, Node], *, outside: bool
 ) -> None:
     scheme, name = str(_scalar(edge, "scheme", "one2one")), str(_scalar(edge, "link", ""))
     if len(left) * len(right) > MOST_EDGES and scheme == "many2many":
@@ -257,7 +257,7 @@ def _edges(
 
 
 def _join(
-    sketch: InfraSketch, pattern: Pattern, ends: tuple[str, str], name: str, physical: Node | None, outside: bool
+    sketch: InfraSketch, pattern: LenderSystem, ends: tuple[str, str], name: str, physical: Node | None, outside: bool
 ) -> None:
     graph = sketch.graph
     assert graph is not None
@@ -286,17 +286,17 @@ def _join(
     if missing:
         own = f"{speed.bandwidth:g} GB/s, {speed.latency:g} us"
         sketch.notes.assume(f"link {name!r} ({kind}) has no {' and no '.join(missing)}: {pattern.name} lends {own}")
-    given = Speed(bandwidth or speed.bandwidth, speed.latency if latency is None else latency, kind)
+    given = LinkText(bandwidth or speed.bandwidth, speed.latency if latency is None else latency, kind)
     sketch.join(*ends, given)
 
 
-def _first(graph: _Graph, name: str) -> str:
+def _first(graph: _ExpandedGraph, name: str) -> str:
     return re.sub(r"\d+$", "0", name) if graph.kinds[name] == "nvswitch" else name
 
 
-def _cable(pattern: Pattern) -> Speed:
+def _cable(pattern: LenderSystem) -> LinkText:
     nic = pattern.nic
-    return Speed(nic.bandwidth, nic.latency, "cable") if nic else Speed(50.0, 0.5, "cable")
+    return LinkText(nic.bandwidth, nic.latency, "cable") if nic else LinkText(50.0, 0.5, "cable")
 
 
 def _physical(node: Node | None) -> tuple[float | None, float | None]:

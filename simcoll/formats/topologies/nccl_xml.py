@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcoll import config, markup
-from simcoll.formats.topologies.sketch import Pattern, Sketch, Speed, system_of
-from simcoll.machines import read_machine, template
-from simcoll.markup import Element
-from simcoll.systems import shipped_systems
+from simcoll.config import xml_tree, yaml_tree
+from simcoll.config.xml_tree import Element
+from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch, system_of
+from simcoll.topology.machines import read_machine, template
+from simcoll.topology.systems import shipped_systems
 
 ROOT: Final = "system"
 _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
@@ -30,12 +30,12 @@ _AMD: Final = "mi300x"
 
 
 @dataclass
-class _Box:
+class _PcieDevice:
     """A PCIe device: GB/s of its link up, what hangs below it, and the GPU or the NICs that it is."""
 
     element: Element
     up: float
-    below: list[_Box] = field(default_factory=list)
+    below: list[_PcieDevice] = field(default_factory=list)
     gpu: Element | None = None
     nets: list[Element] = field(default_factory=list)
     kind: str = ""  # gpu, nic, pcie_switch; empty: nothing that matters
@@ -49,7 +49,7 @@ class _Box:
 def read(text: str, source: str, like: str | None = None) -> Sketch:
     """The machine that a topology file describes; what it does not carry is as in the shipped system `like`, by
     default the one with such GPUs. Raises InputError with line and column."""
-    root = markup.parse(text, source, root=ROOT, what="topology file", deepest=40, cure=_CURE)
+    root = xml_tree.parse(text, source, root=ROOT, what="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
         root.wrong(f"{len(processors)} <cpu> in it", f"give a machine of 1 to {MOST_PROCESSORS}")
@@ -59,7 +59,7 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     if not gpus or len(boxes) > MOST_DEVICES:
         root.wrong(f"{len(gpus)} GPUs, {len(boxes)} PCIe devices", f"give a machine of 1 to {MOST_DEVICES}")
     skeleton = all(box.gpu is None for box in gpus)
-    pattern = Pattern(like or _guess(gpus, skeleton))
+    pattern = LenderSystem(like or _guess(gpus, skeleton))
     sketch = Sketch(f"{pattern.name}-imported")
     _tell(sketch, gpus, boxes, skeleton, pattern, like)
     names = {id(box): sketch.add("gpu") for box in gpus}
@@ -78,12 +78,14 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
 # --- the tree ---
 
 
-def _box(element: Element) -> _Box | None:
+def _box(element: Element) -> _PcieDevice | None:
     if element.name == "nic":  # directly below a processor
-        return _Box(element, 0.0, nets=list(element.each("net")), kind="nic") if list(element.each("net")) else None
+        return (
+            _PcieDevice(element, 0.0, nets=list(element.each("net")), kind="nic") if list(element.each("net")) else None
+        )
     if element.name != "pci":
         return None
-    box = _Box(element, _pcie(element), [found for child in element.children if (found := _box(child))])
+    box = _PcieDevice(element, _pcie(element), [found for child in element.children if (found := _box(child))])
     box.gpu = next(element.each("gpu"), None)
     box.nets = [net for below in box.below if below.element.name == "nic" for net in below.nets]
     box.below = [below for below in box.below if below.element.name == "pci"]
@@ -104,15 +106,15 @@ def _pcie(element: Element) -> float:
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
 
 
-def _all(boxes: list[_Box]) -> list[_Box]:
+def _all(boxes: list[_PcieDevice]) -> list[_PcieDevice]:
     return [box for one in boxes for box in (one, *_all(one.below))]
 
 
-def _number(box: _Box) -> tuple[int, str]:
+def _number(box: _PcieDevice) -> tuple[int, str]:
     return (box.gpu.whole("dev", "0", most=1023) if box.gpu is not None else 0, box.busid)
 
 
-def _hang(boxes: list[_Box], above: str, names: dict[int, str], sketch: Sketch, pattern: Pattern) -> None:
+def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: Sketch, pattern: LenderSystem) -> None:
     """Join devices to what is above them; a bridge above one device only is no device of its own."""
     for box in boxes:
         speed = _checked(box, sketch)
@@ -127,11 +129,11 @@ def _hang(boxes: list[_Box], above: str, names: dict[int, str], sketch: Sketch, 
             sketch.join(names[id(box)], above, pattern.speed("pcie", speed or None))
 
 
-def _leads(box: _Box, names: dict[int, str]) -> bool:
+def _leads(box: _PcieDevice, names: dict[int, str]) -> bool:
     return any(id(one) in names for one in _all([box]))
 
 
-def _checked(box: _Box, sketch: Sketch) -> float:
+def _checked(box: _PcieDevice, sketch: Sketch) -> float:
     """GB/s up from a device; a bridge that says generation 1 or 2, or a single lane, above faster devices is misread
     by the machine's firmware or its hypervisor."""
     fastest = max((below.up for below in _all(box.below)), default=0.0)
@@ -148,7 +150,7 @@ def _checked(box: _Box, sketch: Sketch) -> float:
 # --- what it is like ---
 
 
-def _guess(gpus: list[_Box], skeleton: bool) -> str:
+def _guess(gpus: list[_PcieDevice], skeleton: bool) -> str:
     if skeleton:
         fastest = max(box.up for box in gpus)
         return "dgx1-v100" if fastest <= 12 else "dgx-a100" if fastest <= 24 else "hgx-h100"
@@ -160,7 +162,12 @@ def _guess(gpus: list[_Box], skeleton: bool) -> str:
 
 
 def _tell(
-    sketch: Sketch, gpus: list[_Box], boxes: list[_Box], skeleton: bool, pattern: Pattern, like: str | None
+    sketch: Sketch,
+    gpus: list[_PcieDevice],
+    boxes: list[_PcieDevice],
+    skeleton: bool,
+    pattern: LenderSystem,
+    like: str | None,
 ) -> None:
     nets = sum(len(box.nets) or 1 for box in boxes if box.kind == "nic")
     kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
@@ -172,12 +179,12 @@ def _tell(
     sketch.notes.assume(f"{what} as in {pattern.name} ({how})")
 
 
-def _rate(box: _Box) -> float:
+def _rate(box: _PcieDevice) -> float:
     """GB/s of all ports of a NIC; NCCL takes 10 Gb/s where it does not know better."""
     return sum(net.whole("speed", "0", least=-(2**31), most=10**8) or 10_000 for net in box.nets) / 8000
 
 
-def _wanted_nics(nics: list[_Box], sketch: Sketch) -> list[_Box]:
+def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
     """Those for traffic between GPUs: not the ones that are slower by more than half."""
     fastest = max(map(_rate, nics), default=0.0)
     wanted = [box for box in nics if _rate(box) * 2 >= fastest]
@@ -189,7 +196,9 @@ def _wanted_nics(nics: list[_Box], sketch: Sketch) -> list[_Box]:
     return wanted
 
 
-def _say_hardware(cpu: Element, gpus: list[_Box], nics: list[_Box], sketch: Sketch, pattern: Pattern) -> None:
+def _say_hardware(
+    cpu: Element, gpus: list[_PcieDevice], nics: list[_PcieDevice], sketch: Sketch, pattern: LenderSystem
+) -> None:
     """Vendors and rates, for who asks what a library would."""
     vendors = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
     vendor = vendors.get(cpu.attributes.get("vendor", ""), {"arm64": "arm", "ppc64": "ibm"}.get(_arch(cpu), ""))
@@ -214,7 +223,7 @@ def _arch(cpu: Element) -> str:
 # --- between sockets and GPUs ---
 
 
-def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch, pattern: Pattern) -> None:
+def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch, pattern: LenderSystem) -> None:
     for (one, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
         speed = pattern.speed("socket", _socket_speed(one))
         sketch.join(a, b, speed)
@@ -238,11 +247,11 @@ def _socket_speed(cpu: Element) -> float:
 
 def _between_gpus(
     root: Element,
-    gpus: list[_Box],
+    gpus: list[_PcieDevice],
     names: dict[int, str],
     cpus: list[str],
     sketch: Sketch,
-    pattern: Pattern,
+    pattern: LenderSystem,
     skeleton: bool,
 ) -> None:
     """NVLinks and xGMI, to GPUs, to NVSwitches (one device stands for all) and to processors."""
@@ -268,7 +277,7 @@ def _between_gpus(
             elif link.name == "c2c":
                 bandwidth = link.number("bw") * link.whole("count", "1", least=1, most=64) / 1000
                 cpu = _above(name, sketch) or cpus[0]
-                sketch.links[name, cpu] = Speed(bandwidth or 1.0, 0.3, "c2c")  # in place of PCIe
+                sketch.links[name, cpu] = LinkText(bandwidth or 1.0, 0.3, "c2c")  # in place of PCIe
         if to_switch:
             switched.append((name, to_switch))
     if switched:
@@ -281,7 +290,7 @@ def _between_gpus(
         sketch.notes.warn("no NVLinks in it: GPUs talk over PCIe")
 
 
-def _direct(a: str, b: str, bandwidth: float, sketch: Sketch, pattern: Pattern) -> None:
+def _direct(a: str, b: str, bandwidth: float, sketch: Sketch, pattern: LenderSystem) -> None:
     """Both ends tell of a link between GPUs: it is one."""
     if (a, b) not in sketch.links and (b, a) not in sketch.links:
         speed = pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth)
@@ -292,7 +301,7 @@ def _above(name: str, sketch: Sketch) -> str | None:
     return next((v for u, v in sketch.links if u == name and v.startswith("cpu")), None)
 
 
-def _borrowed_links(gpus: list[str], sketch: Sketch, pattern: Pattern) -> None:
+def _borrowed_links(gpus: list[str], sketch: Sketch, pattern: LenderSystem) -> None:
     """A skeleton has no NVLinks: those of the pattern, if it has as many GPUs or joins them by a switch."""
     file = pattern.file
     counts = file.devices if isinstance(file.devices, dict) else {}
@@ -302,7 +311,7 @@ def _borrowed_links(gpus: list[str], sketch: Sketch, pattern: Pattern) -> None:
             sketch.join(gpu, switch, pattern.speed("nvlink"))
         sketch.notes.assume(f"GPUs hang on an NVSwitch by {pattern.speed('nvlink').bandwidth:g} GB/s each")
     elif pattern.has("nvlink") and counts.get("gpu") == len(gpus):
-        plan = template(read_machine(config.read(shipped_systems()[pattern.name])), None)
+        plan = template(read_machine(yaml_tree.read(shipped_systems()[pattern.name])), None)
         for u, v, link in plan.links:
             if link.kind == "nvlink" and (v, u) not in sketch.links:
                 sketch.join(u, v, pattern.speed("nvlink", link.bandwidth / 1e9))

@@ -1,0 +1,1 @@
+"""Whether measured times are what the hardware should give and, if not, what explains them best."""

@@ -1,0 +1,232 @@
+"""Is what was measured what this hardware should give, and if not, what explains it best?
+
+Points are held against the intervals of their predictions (`health`), regions against their points; the machine is
+healthy if no region is off. Else what may be wrong is simulated (`explanations`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll.accuracy import scores, table_join
+from simcoll.accuracy.bad_rows import suspicious
+from simcoll.accuracy.diagnosis import ranking
+from simcoll.accuracy.diagnosis.ranking import Fit, MeasuredTable
+from simcoll.accuracy.diagnosis.regions import WILD, Bands, Region
+from simcoll.accuracy.fit.retiming import IDEAL
+from simcoll.accuracy.measured_points import Asking, ours
+from simcoll.accuracy.scores import Document
+from simcoll.config.arrays import Floats
+from simcoll.errors import InputError
+from simcoll.formats.measured import MeasuredRow, parse_measured
+from simcoll.prediction import sweep
+from simcoll.prediction.confidence import in_region
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Point, Scenario
+
+SCHEMA: Final = "simcoll.diagnose/2"
+
+
+@dataclass(frozen=True)
+class _DiagnosedRows:
+    """Measured rows with their points, and of each what the healthy machine's prediction says."""
+
+    rows: tuple[MeasuredRow, ...]
+    scenarios: tuple[Scenario, ...]
+    told: tuple[dict[str, Any], ...]
+
+    @property
+    def predicted(self) -> Floats:
+        return np.array([told["time_us"] for told in self.told])
+
+    def bands(self, names: Sequence[str]) -> Bands:
+        """By the errors of the region of each row."""
+        return Bands(list(map(_interval, self.scenarios, self.told, names)))
+
+    @property
+    def series(self) -> list[tuple[object, ...]]:
+        """What rows that differ in size only have in common."""
+        return [
+            (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, str(scenario.launch))
+            for row, scenario in zip(self.rows, self.scenarios, strict=True)
+        ]
+
+
+def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: Sequence[str] = ()) -> Document:
+    """Judge what `text` measured on a `system`, or on the topology of a file, by the rows that `where` leaves.
+
+    Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
+    """
+    kept = dict(map(table_join.condition, where))
+    measured = parse_measured(text, source, table_join.defaults(kept))
+    asked, refused = _asked(table_join.kept(measured, kept, source), Asking(system, sets))
+    if not asked.rows:
+        what = f"{source}: none of {refused.total()} measured rows can be predicted"
+        raise InputError(what, next(iter(refused), "give rows of collectives that are known here"))
+    if all(scenario.profile == IDEAL for scenario in asked.scenarios):
+        what = f"{system} has no profile: what calls take there is not known"
+        raise InputError(what, "name one that fits, e.g. --set profile=nccl-hopper")
+    table, names = _table(asked)
+    base = ranking.healthy(table, asked.predicted)
+    ranked = ranking.ranked(table, base) if base.off else [base]
+    return _document(system, asked, table, names, base, ranked, refused)
+
+
+# --- rows as questions ---
+
+
+def _asked(selected: Sequence[MeasuredRow], asking: Asking) -> tuple[_DiagnosedRows, Counter[str]]:
+    """Rows that can be predicted, and why the others cannot."""
+    found: list[tuple[MeasuredRow, Scenario, dict[str, Any]]] = []
+    refused: Counter[str] = Counter()
+    for row in selected:
+        points = asking.points(ours(row))
+        if len(points) > 1:
+            raise InputError("--set sweeps", "give one value")
+        told = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else {}
+        if told.get("status") == "ok" and points:
+            found.append((row, _forced(points[0], row), told))
+        else:
+            refused[str(told.get("status", f"{row.algorithm} is not known"))] += 1
+    return _DiagnosedRows(*(tuple(its) for its in zip(*found, strict=True))) if found else _DiagnosedRows(
+        (), (), ()
+    ), refused
+
+
+def _forced(point: Point, row: MeasuredRow) -> Scenario:
+    """With the protocol that the row was forced to."""
+    scenario = point.scenario
+    if row.protocol is None or not load_profile(scenario.profile).kernels:
+        return scenario
+    return scenario.model_copy(update={"protocol": row.protocol})
+
+
+def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
+    """The rows, and the region of each: by what is expected, so that a fault does not change where points lie."""
+    measured = np.array([row.time_us for row in asked.rows])
+    sizes = [row.size_bytes for row in asked.rows]
+    series = _numbered(asked.series)
+    small = ranking.telling(sizes, suspicious(asked.rows), series)
+    expected = asked.predicted + ranking.shifts(measured, small, series, asked.predicted)
+    names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
+    groups = _numbered(list(zip(asked.series, names, strict=True)))
+    return MeasuredTable(measured, small, series, groups, asked.bands(names), asked.scenarios), names
+
+
+def _numbered(keys: Sequence[object]) -> tuple[tuple[int, ...], ...]:
+    """The numbers of those that are equal."""
+    found: dict[object, list[int]] = {}
+    for number, key in enumerate(keys):
+        found.setdefault(key, []).append(number)
+    return tuple(map(tuple, found.values()))
+
+
+def _interval(scenario: Scenario, told: Mapping[str, Any], region: str) -> tuple[float, float] | None:
+    """Factors from a prediction to the ends of its interval, None where it has none."""
+    if told["low_us"] is None:
+        return None
+    low, high = told["low_us"] / told["time_us"], told["high_us"] / told["time_us"]
+    plain = scenario.launch == Launch()  # the errors of other ways of launching are told for all regions together
+    return in_region(load_profile(scenario.profile), region, low, high) if plain else (low, high)
+
+
+# --- what is told ---
+
+
+def _document(
+    system: str, asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], base: Fit, ranked: Sequence[Fit],
+    refused: Counter[str],
+) -> Document:  # fmt: skip
+    best = ranked[0]
+    explained = not base.off or best.explains(base)
+    regions, left = (
+        [_region(asked, table, names, its) for its in fit.regions] for fit in (base, best if explained else base)
+    )
+    return {
+        "schema": SCHEMA,
+        "system": system,
+        "profile": ", ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios)),
+        "confidence": ", ".join(dict.fromkeys(str(told["confidence"]) for told in asked.told)),
+        "launch_us": base.launch,
+        "points": _points(asked, table, names, base, best),
+        "regions": regions,
+        "hypotheses": [_told(fit, base) for fit in ranked],
+        "verdict": best.hypothesis.family if explained else None,
+        "also": [fit.hypothesis.family for fit in ranked[1:] if explained and ranking.same(fit, best)],
+        "sure": ranking.sure(ranked),
+        "remains": [region for region in left if region["off"]],
+        "refused": dict(refused),
+    }
+
+
+def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], base: Fit, best: Fit) -> list[Document]:
+    expected, bad = base.predicted, suspicious(asked.rows)
+    low, high = expected * table.bands.low, expected * table.bands.high
+    distances = table.bands.distances(table.measured / expected).tolist()
+    calm = {number for region in base.regions if not region.off for number in region.points}
+    return [
+        {
+            "collective": row.collective,
+            "ranks": row.ranks,
+            "nodes": told["nodes"],
+            "size_bytes": row.size_bytes,
+            "dtype": told["dtype"],
+            "algorithm": told["algorithm"],
+            "protocol": told["protocol"],
+            "measured_us": row.time_us,
+            "expected_us": float(expected[i]),
+            "low_us": float(low[i]),
+            "high_us": float(high[i]),
+            "explained_us": float(best.predicted[i]),
+            "region": names[i],
+            "distance": distances[i],
+            "verdict": "slow" if distances[i] > 1 else "fast" if distances[i] < -1 else "inside",
+            "bad_row": bad[i],
+            "single": i in calm and abs(distances[i]) > WILD,
+        }
+        for i, (row, told) in enumerate(zip(asked.rows, asked.told, strict=True))
+    ]
+
+
+def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], region: Region) -> Document:
+    """What is told of a region of a series."""
+    first = asked.rows[region.points[0]]
+    outside = [asked.rows[number].size_bytes for number in region.outside]
+    return {
+        "collective": first.collective,
+        "ranks": first.ranks,
+        "nodes": asked.told[region.points[0]]["nodes"],
+        "dtype": first.dtype,
+        "region": names[region.points[0]],
+        "points": len(region.points),
+        "inside": region.inside,
+        "ratio": region.ratio,
+        "distance": region.distance,
+        "low": region.low,
+        "high": region.high,
+        "off": region.off,
+        "factor": region.factor,
+        "from_bytes": min(outside, default=None),
+        "to_bytes": max(outside, default=None),
+    }
+
+
+def _told(fit: Fit, base: Fit) -> Document:
+    hypothesis = fit.hypothesis
+    return {
+        "hypothesis": hypothesis.family,
+        "value": hypothesis.value or (f"{fit.launch:.1f} us" if hypothesis.host != "as measured" else ""),
+        "text": hypothesis.text,
+        "error": fit.error,
+        "assumes": hypothesis.assumes,
+        "score": fit.score,
+        "off": len(fit.off),
+        "explains": fit.explains(base),
+        "launch_us": fit.launch,
+    }

@@ -1,0 +1,305 @@
+"""What may be wrong with a machine, or with how it was measured, as what is simulated in place of the point.
+
+A *family* is one explanation; its variants differ in one number.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from simcoll import units
+from simcoll.accuracy.fit.parameters import OF_BLOCKS, ParameterSetting
+from simcoll.nccl import env_filter, tuner
+from simcoll.nccl.call import OURS
+from simcoll.nccl.communicator import communicator
+from simcoll.nccl.transport import staged
+from simcoll.nccl.tuner_constants import COLLECTIVES, PROTOCOLS, Protocol
+from simcoll.prediction.lowering import network_of
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.profile import LinkScale, load_profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology.graph import Link
+from simcoll.topology.machines import SystemFile
+from simcoll.topology.systems import Override, TopologySpec, build, load_system, shipped_systems
+
+HostPacing = Literal["as measured", "adds", "paces"]  # what launches do: see `Hypothesis`
+
+SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of links and of GPUs that are slow
+ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s, by sockets
+ETHERNET_LATENCY: Final = 20.0  # times that of InfiniBand: through the kernel of two hosts
+P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # protocols of point-to-point transfers, which are not tuned
+ONE_PROCESS: Final = Launch(gpus_per_process="all")
+_NO_NVLS: Final = "^nvls,nvls_tree"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One variant: how a point and what it costs change. `value` tells it from others of its `family`, if there are.
+    `assumes`: how many things it takes for granted: a fault or a setting, and each number that it is free to choose.
+    `share`: of what they should have is left to links or GPUs.
+
+    `host`: the launch differs by a constant within what ways of measuring differ in (*as measured*), by any (*adds*),
+    or the host gives out launches no faster than one in so long, whatever the GPUs do (*paces*).
+    """
+
+    family: str
+    text: str
+    value: str = ""
+    assumes: int = 1
+    share: float = 1.0
+    host: HostPacing = "as measured"
+    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    setting: Callable[[ParameterSetting], ParameterSetting] = lambda setting: setting
+
+    @property
+    def or_one(self) -> Hypothesis:
+        """The same where one link says the same as all."""
+        return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
+
+
+HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
+LAUNCHES: Final = (
+    Hypothesis("launch", "each call takes longer by a constant: launched one by one, or by many processes",
+               assumes=2, host="adds"),
+    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", assumes=2, host="paces"),
+)  # fmt: skip
+
+
+def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequence[Hypothesis]]:
+    """What may be wrong where these points run, over links of these kinds; the healthy machine comes first, and what is
+    told first where two explain the same.
+
+    Variants of a family stand in order of how far they are from healthy.
+    """
+    names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
+    name = next(iter(names)) if len(names) == 1 and names != {""} else None
+    system = load_system(name) if name else None
+    of_nics = network_of(name).links
+    nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
+    single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
+    several: list[Sequence[Hypothesis]] = [
+        its
+        for kind in sorted(kinds, key=_between_nodes, reverse=True)
+        for its in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
+    ]
+    if all(load_profile(scenario.profile).kernels for scenario in scenarios):
+        single += _switched_off(scenarios)
+        several.append(list(_slow_gpus()))
+    if system and "cable" in kinds:
+        single += _network(system, of_nics.get("cable"))
+    if system and nodes == 1 and "nvlink" in kinds:
+        single += _pcie(system)
+    if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
+        text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
+        single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
+    elsewhere = list(_elsewhere(system)) if system else []
+    return [*([one] for one in single), *several, *([one] for one in elsewhere)]
+
+
+def _launched_otherwise(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
+    """Ways of launching that profiles know and that the table does not say."""
+    ways = (
+        ("one process", "one process launches for all GPUs of a node, one after the other", ONE_PROCESS),
+        ("graph", "calls are launched in a CUDA graph", Launch(graph=True)),
+    )
+    for family, text, launch in ways:
+        known = all(load_profile(scenario.profile).knows(launch) for scenario in scenarios)
+        if known and any(scenario.launch == Launch() for scenario in scenarios):
+            yield Hypothesis(family, text, scenario=functools.partial(_launched, launch=launch))
+
+
+def _launched(scenario: Scenario, launch: Launch) -> Scenario:
+    return scenario.model_copy(update={"launch": launch}) if scenario.launch == Launch() else scenario
+
+
+# --- hardware ---
+
+
+def _scaled(
+    kind: str, share: float, served: LinkScale | None, latency: float = 1.0
+) -> Callable[[ParameterSetting], ParameterSetting]:
+    """Links of a kind at a share of what they have, which NICs say (`served`) where the profile does not."""
+
+    def changed(setting: ParameterSetting) -> ParameterSetting:
+        link = setting.links.get(kind, served or LinkScale())
+        slower = LinkScale(efficiency=link.efficiency * share, latency=link.latency * latency)
+        return replace(setting, links={**setting.links, kind: slower})
+
+    return changed
+
+
+_SLOW: Final = "links of the kind {} slower than they should be"
+
+
+def _slow_links(kind: str, served: LinkScale | None) -> Iterator[Hypothesis]:
+    for share in SHARES:
+        slower = _scaled(kind, share, served)
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, share, setting=slower)
+
+
+def _slow_link(kind: str) -> Iterator[Hypothesis]:
+    """One link, both ways."""
+
+    def at(share: float) -> Callable[[Scenario], Scenario]:
+        def changed(scenario: Scenario) -> Scenario:
+            found = _first(scenario.topology.model_dump_json(), kind)
+            if found is None:  # as between nodes, of one
+                return scenario
+            u, v, link = found
+            slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
+            links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
+            return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
+
+        return changed
+
+    for share in SHARES:
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, share, scenario=at(share))
+
+
+@functools.lru_cache(maxsize=64)
+def _first(spec: str, kind: str) -> tuple[str, str, Link] | None:
+    """The first link of a kind, with its ends; None where there is none."""
+    edges = build(TopologySpec.model_validate_json(spec)).graph.edges.data("link")
+    return next(((u, v, link) for u, v, link in edges if link.kind == kind), None)
+
+
+def _between_nodes(kind: str) -> bool:
+    """Whether links of a kind are those of NICs to switches, and between these."""
+    return kind in ("cable", "trunk")
+
+
+def _slow_gpus() -> Iterator[Hypothesis]:
+    """Kernels that take longer, on links as they should be."""
+
+    def at(share: float) -> Callable[[ParameterSetting], ParameterSetting]:
+        def changed(setting: ParameterSetting) -> ParameterSetting:
+            kernels = setting.kernels
+            if kernels is None:
+                return setting
+            blocks = {}
+            for kind in OF_BLOCKS:
+                block = getattr(kernels, kind)
+                times = {name: round(getattr(block, name) / share) for name in ("start", "hop")}
+                rates = {name: round(getattr(block, name) * share) for name in ("first", "rate")}
+                blocks[kind] = block.model_copy(update={**times, **rates})
+            return replace(setting, kernels=kernels.model_copy(update=blocks))
+
+        return changed
+
+    text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
+    for share in SHARES:
+        yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=at(share))
+
+
+def _network(system: SystemFile, served: LinkScale | None) -> Iterator[Hypothesis]:
+    nics = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
+    if nics > 1:
+        text = f"one of {nics} NICs of a node is not used"
+        yield Hypothesis("nic missing", text, setting=_scaled("cable", (nics - 1) / nics, served))
+    rate = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
+    if rate > ETHERNET:
+        text = "Ethernet of 100 Gb/s by sockets in place of the NICs' own transport"
+        slower = _scaled("cable", ETHERNET / rate, served, ETHERNET_LATENCY)
+        yield Hypothesis("ethernet", text, setting=slower)
+
+
+def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
+    """The shipped system without NVLink whose PCIe is most like this one's."""
+
+    def rate(file: SystemFile) -> int:
+        return max((units.parse(link.bandwidth, "bandwidth") for link in file.links if link.kind == "pcie"), default=0)
+
+    without = [file for file in _others(system) if not _has(file, "nvlink") and not _has(file, "xgmi")]
+    if rate(system) and without:
+        like = min(without, key=lambda file: abs(rate(file) - rate(system)))
+        text = f"PCIe in place of NVLink, as on {like.name}"
+        yield Hypothesis("pcie", text, scenario=functools.partial(_swapped, like=like))
+
+
+def _elsewhere(system: SystemFile) -> Iterator[Hypothesis]:
+    """That the machine is another than was said, those first that differ least."""
+    for file in sorted(_others(system), key=functools.partial(_differences, system)):
+        text = f"it was measured on another machine, one like the shipped {file.name}"
+        yield Hypothesis(f"like {file.name}", text, assumes=3, scenario=functools.partial(_swapped, like=file))
+
+
+def _others(system: SystemFile) -> list[SystemFile]:
+    """The other shipped systems of which it is known what calls cost."""
+    return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
+
+
+def _differences(one: SystemFile, other: SystemFile) -> int:
+    """In how many counts of devices, rates of NICs and makers machines differ."""
+    counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in (one, other)]
+    rates = [file.nic.rate if file.nic else "" for file in (one, other)]
+    makers = [file.gpu.vendor if file.gpu else "" for file in (one, other)]
+    return len(counts[0] ^ counts[1]) + (rates[0] != rates[1]) + (makers[0] != makers[1])
+
+
+def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
+    """The point on as many nodes of another system."""
+    spec = type(scenario.topology)(system=like.name, nodes=scenario.topology.nodes)
+    return scenario.model_copy(update={"topology": spec, "profile": like.profile})
+
+
+def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
+    """Whether some GPUs talk directly: those behind one PCIe switch, or all of a small call."""
+    asked = {(scenario.topology.nodes or 1, scenario.ranks) for scenario in scenarios}
+    found = [communicator(system, *them) for them in asked]
+    by_switch = "pcie_switch" in system.devices
+    return any(not staged(comm) or (by_switch and comm.p2p_level not in ("LOC", "NVL")) for comm in found)
+
+
+def _without_p2p(scenario: Scenario) -> Scenario:
+    return scenario.model_copy(update={"p2p_level": "LOC"})
+
+
+def _has(system: SystemFile, kind: str) -> bool:
+    return any(link.kind == kind for link in system.links)
+
+
+# --- what NCCL is told ---
+
+
+def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
+    """What leaves NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO would."""
+    told = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    told += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
+    told += [
+        (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
+    ]
+    told += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
+    points = list(scenarios)
+    for family, algo, proto, text in told:
+        changed = functools.partial(_left, algo=algo, proto=proto)
+        if any(changed(point) is not point for point in points):
+            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+
+
+def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
+    """The point with what NCCL chooses from what is left; itself where that changes nothing, or nothing is left."""
+    if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
+        return scenario
+    collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
+    if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
+        names = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
+        return scenario.model_copy(update={"protocol": names[0]}) if len(names) == 1 else scenario
+    kernels = load_profile(scenario.profile).kernels
+    version = scenario.library_version or (kernels.version if kernels else None)
+    spec = scenario.topology
+    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version)
+    own, other = (
+        tuner.choose(_table(*asked, *these), collective, scenario.nbytes) for these in (("", ""), (algo, proto))
+    )
+    if own is None or other is None or (other.algorithm, other.protocol) == (own.algorithm, own.protocol):
+        return scenario
+    ours = OURS.get((other.algorithm, collective))
+    return scenario.model_copy(update={"algorithm": ours, "protocol": other.protocol}) if ours else scenario
+
+
+@functools.lru_cache(maxsize=256)
+def _table(name: str, nodes: int, ranks: int | None, version: str | None, algo: str, proto: str) -> tuner.TunerTable:
+    return tuner.table(communicator(load_system(name), nodes, ranks), version, env_filter.parse(algo, proto))

@@ -1,0 +1,1 @@
+"""Parameters of the model found from measured tables."""

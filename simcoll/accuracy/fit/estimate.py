@@ -1,0 +1,218 @@
+"""Which parameters some rows tell, what they are, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from simcoll.accuracy.fit import least_squares, parameters
+from simcoll.accuracy.fit.least_squares import Bounds, Line
+from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.samples import Samples
+from simcoll.config.arrays import Floats
+from simcoll.engine.timing_model import PS_PER_S, Params
+from simcoll.errors import Diagnostic, InputError
+from simcoll.scenario.profile import Profile
+from simcoll.schedule.collectives import collective
+
+INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
+LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are told to hang together
+AT_LIMIT: Final = 0.999
+
+NO_EFFECT: Final = "changes none of these rows"
+NO_SIGN: Final = "these rows show no sign of another value"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Costs of the fitted parameters with the ends of their 90 % intervals; why others were `left`, and remarks."""
+
+    costs: Mapping[str, float]
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    left: Mapping[str, str]
+    notes: Sequence[str]
+
+
+def estimate(some: Samples, start: Profile, params: Params, free: Sequence[str], seed: int) -> Estimate:
+    """Fit the parameters named by `free`, or those that the rows tell, beginning at a profile and its parameters.
+
+    Raises InputError if one that was asked for cannot be told from the rows, and if there are too few rows.
+    """
+    return _Estimating(some, start, params, free, seed).run()
+
+
+class _Estimating:
+    """The names still to be fitted, why others are not, and what they are fitted to."""
+
+    def __init__(self, some: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
+        self.some, self.seed, self.asked = some, seed, bool(free)
+        self.before = ParameterSetting.of(start)
+        self.left: dict[str, str] = {}
+        reduces = any(collective(row.collective).reduces for row in some.rows)
+        self.names = (
+            parameters.named(free, some.kinds)
+            if free
+            else [*parameters.candidates(some.kinds, reduces, start.kernels is not None), *some.launches]
+        )
+        self._check_given()
+        self.null = {name: parameters.cost(name, start, params) for name in self.names}
+
+    def _check_given(self) -> None:
+        """A parameter that rows of the table give themselves is not to be fitted."""
+        given = {key.removeprefix("model.") for row in self.some.rows for key in row.others if key.startswith("model.")}
+        if clash := [name for name in self.names if name in given and self.asked]:
+            raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
+        self.names = [name for name in self.names if name not in given]
+
+    def run(self) -> Estimate:
+        line = self._second_look(self._fitted(self._first()))
+        while True:
+            line = self._fitted(line)
+            left = len(self.left)
+            line = self._drop_unneeded(self._drop_untold(line))
+            if len(self.left) == left:
+                return self._estimate(line, self._draws(line))
+
+    # --- fitting ---
+
+    def _model(self, costs: Floats) -> Floats:
+        return self.some.times(self.before.at(dict(zip(self.names, costs.tolist(), strict=True))))
+
+    @property
+    def _bounds(self) -> Bounds:
+        fastest = max(question.fastest for question in self.some.questions)
+        return parameters.bounds(self.names, self.some.measured, fastest)
+
+    @property
+    def _start(self) -> Floats:
+        """Where the profile stands; a cap where it begins to bind, a gap of the order of the shortest time, the host
+        where it would take all of some row's time."""
+        slowest = min(question.slowest for question in self.some.questions)
+        begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.some.measured.min())}
+        begins |= {"host.launch": self.some.least_a_launch}
+        return np.array([self.null[name] or begins.get(name, 0.0) for name in self.names])
+
+    def _first(self) -> Line:
+        """Near where the fit begins: of what the rows tell there, by plain least squares."""
+        line = least_squares.line(self._model, self._start, self._bounds)
+        line = line if self.asked else self._drop_untold(line)
+        self._check_enough()
+        values = least_squares.begin(line, self.some.measured, self._bounds)
+        return least_squares.in_effect(
+            self._model, least_squares.line(self._model, values, self._bounds), line, self._bounds
+        )
+
+    def _fitted(self, start: Line) -> Line:
+        return least_squares.fit(self._model, self.some.measured, start.values, self._bounds)
+
+    def _second_look(self, line: Line) -> Line:
+        """With the parameters that had no effect of their own where the fit began, but have one where it led."""
+        if self.asked:
+            return line
+        values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
+        self.names, self.left = list(self.null), {}
+        return self._drop_untold(least_squares.line(self._model, np.array(list(values.values())), self._bounds))
+
+    def _check_enough(self) -> None:
+        if len(self.some) <= len(self.names):
+            what = f"{len(self.some)} rows are too few to fit {', '.join(self.names)}"
+            raise InputError(what, "give more rows, or name fewer parameters with --free")
+
+    def _draws(self, line: Line) -> Floats:
+        width = least_squares.width(line, self.some.measured)
+        return least_squares.bootstrap(line, self._bounds, width, self.some.draw, seed=self.seed)
+
+    # --- leaving out ---
+
+    def _leave(self, line: Line, name: str, why: str) -> Line:
+        """The line where a parameter has the value that it began with for good."""
+        line = line.without(self.names.index(name), self.null[name])
+        self.names.remove(name)
+        self.left[name] = why
+        return line
+
+    def _drop_untold(self, line: Line) -> Line:
+        """Leave out what the rows do not tell, or refuse it if it was asked for."""
+        reasons = {}
+        for untold in least_squares.untold(line, self._bounds):
+            if not untold.alike and self._arrived(line, untold.number):
+                continue
+            alike = " and ".join(self.names[i] for i in untold.alike)
+            reasons[self.names[untold.number]] = f"these rows cannot tell it from {alike}" if alike else NO_EFFECT
+        if reasons and self.asked:
+            cure = "fit fewer, or add rows of other rank counts, algorithms or sizes"
+            raise InputError(Diagnostic(why, cure, name) for name, why in reasons.items())
+        for name, why in reasons.items():
+            line = self._leave(line, name, why)
+        if not self.names:
+            raise InputError("no parameter has an effect on these rows", "name some with --free")
+        return line
+
+    def _arrived(self, line: Line, number: int) -> bool:
+        """Whether a parameter has no effect only where the fit has led it, as something else is slower there."""
+        back = line.values.copy()
+        back[number] = self.null[self.names[number]]
+        return bool((np.abs(self._model(back) / line.times - 1) > least_squares.EFFECT).any())
+
+    def _drop_unneeded(self, line: Line) -> Line:
+        """Leave out, unless it was asked for, what fits as well where it began (by the Bayesian information criterion:
+        a parameter has to gain the logarithm of the number of rows). An efficiency stays."""
+        width = least_squares.width(line, self.some.measured)
+        while not self.asked and len(self.names) > 1:
+            bounds = self._bounds
+            loss = {
+                name: least_squares.loss_without(line, self.some.measured, bounds, width, j, self.null[name])
+                for j, name in enumerate(self.names)
+                if not name.startswith("efficiency") and not self._stuck(line, j)
+            }
+            least = min(loss, key=loss.__getitem__, default=None)
+            if least is None or loss[least] > np.log(len(self.some)):
+                break
+            line = self._leave(line, least, NO_SIGN)
+        return line
+
+    def _stuck(self, line: Line, number: int) -> bool:
+        return not np.abs(line.relative(self._bounds)[:, number]).max() >= least_squares.EFFECT and self._arrived(
+            line, number
+        )
+
+    # --- telling ---
+
+    def _estimate(self, line: Line, draws: Floats) -> Estimate:
+        low, high = np.percentile(draws, INTERVAL, axis=0)
+        costs, lows, highs = (
+            dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
+        )
+        return Estimate(costs, lows, highs, dict(self.left), [*self._linked(draws), *self._limited(line, high)])
+
+    def _linked(self, draws: Floats) -> list[str]:
+        """Parameters that the rows tell apart only just."""
+        with np.errstate(invalid="ignore"):  # of a parameter that does not move there is no correlation
+            together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
+        return [
+            f"{a} and {b} hang together (correlation {together[i, j]:.2f}): their sum is surer than either"
+            for i, a in enumerate(self.names)
+            for j, b in enumerate(self.names[:i])
+            if abs(together[i, j]) > LINKED
+        ]
+
+    def _limited(self, line: Line, high: Floats) -> list[str]:
+        """Links that carry more than they are said to, and values that stand at what is allowed."""
+        notes = []
+        for j, name in enumerate(self.names):
+            if name.startswith("efficiency") and high[j] < 1:
+                notes.append(f"{name} is above 100 %: the topology understates its links, or another schedule ran")
+            elif self._stuck(line, j):
+                notes.append(f"{name} has no effect from where it stands on: something else is slower")
+            elif self._at_limit(line.values[j], self._bounds.lower[j], self._bounds.upper[j]):
+                notes.append(f"{name} stands at the most that is allowed: the model lacks what these rows show")
+        return notes
+
+    @staticmethod
+    def _at_limit(cost: float, least: float, most: float) -> bool:
+        """Whether a cost can go no further. That it costs nothing is no limit but an answer."""
+        return cost > AT_LIMIT * most or AT_LIMIT * cost < least

@@ -1,0 +1,234 @@
+"""What a calibration is fitted to and scored on: measured rows with the questions that they answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.accuracy import table_join
+from simcoll.accuracy.fit.least_squares import Draw
+from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
+from simcoll.accuracy.fit.retiming import Question
+from simcoll.accuracy.measured_points import Asking
+from simcoll.config.arrays import Floats
+from simcoll.errors import InputError, RefusedError
+from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured
+from simcoll.scenario.profile import TableSource
+from simcoll.scenario.scenario import Scenario
+from simcoll.units import format_size
+
+EVERY_SECOND_SIZE: Final = "every second size"
+EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
+SMALL: Final = 16 << 10  # bytes up to which a launch is most of what is measured
+MANY_LAUNCHES: Final = 3  # from so many on, what differs between launches is drawn too
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows (n,) with their measured times in ps and the number of the question that each answers."""
+
+    rows: tuple[MeasuredRow, ...]
+    measured: Floats
+    which: NDArray[np.int64]
+    scenarios: tuple[Scenario, ...]
+    questions: tuple[Question, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, chosen: NDArray[np.bool_]) -> Samples:
+        """Some of the rows, with their questions only."""
+        asked, which = np.unique(self.which[chosen], return_inverse=True)
+        rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
+        scenarios, questions = (tuple(these[i] for i in asked) for these in (self.scenarios, self.questions))
+        return Samples(rows, self.measured[chosen], which, scenarios, questions)
+
+    def times(self, setting: ParameterSetting) -> Floats:
+        """What each row would have measured in a setting, in ps."""
+        asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
+        found: Floats = asked[self.which]
+        return found
+
+    @property
+    def launches(self) -> list[str]:
+        """What the rows may tell of launches: of the host, where processes drive GPUs, and of CUDA graphs."""
+        processes = {process for question in self.questions for process in question.processes}
+        posting = any(process.messages for process in processes)
+        host = OF_HOST if posting else OF_HOST[:1] if processes else ()
+        graph = [OF_GRAPH] if any(scenario.launch.graph for scenario in self.scenarios) else []
+        return [*host, *graph]
+
+    @property
+    def least_a_launch(self) -> float:
+        """The shortest time of a row over how many launches a process makes for it, in ps; 0 where none are known."""
+        most = [max((its.launches for its in q.processes), default=0) for q in self.questions]
+        pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
+        return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of links that they use."""
+        return list(dict.fromkeys(kind for question in self.questions for kind in question.kinds))
+
+    @cached_property
+    def draw(self) -> Draw:
+        """Rows drawn with replacement. Where they tell the median of each of several launches, launches are drawn as
+        well, the same ones for all rows of a start: what disturbs a launch disturbs all its rows."""
+        starts: dict[tuple[int, int], list[int]] = {}
+        launches = [_launches(row) for row in self.rows]
+        for i, row in enumerate(self.rows):
+            if len(launches[i]) >= MANY_LAUNCHES:
+                starts.setdefault((row.ranks, len(launches[i])), []).append(i)
+        tables = [(np.array(its), np.array([launches[i] for i in its])) for its in starts.values()]
+
+        def drawn(generator: np.random.Generator) -> tuple[NDArray[np.int64], Floats]:
+            measured = self.measured.copy()
+            for its, table in tables:
+                again = table[:, generator.integers(0, table.shape[1], table.shape[1])]
+                measured[its] *= np.median(again, axis=1) / np.median(table, axis=1)
+            rows = generator.integers(0, len(measured), len(measured))
+            return rows, measured[rows]
+
+        return drawn
+
+
+def _launches(row: MeasuredRow) -> list[float]:
+    try:
+        found = [float(text) for text in row.others.get("launch_us", "").split()]
+    except ValueError:
+        return []
+    return found if all(time > 0 for time in found) else []
+
+
+def read(
+    files: Sequence[Path | str], where: Mapping[str, str], most: int | None = None
+) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
+    """The rows of some tables, of at most so many bytes, where they came from, and remarks. Raises InputError.
+
+    Only rows of one harness are kept: those of `p2p` where there are others besides.
+    """
+    tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
+    for name in files:
+        path = find_measured(name)
+        data = _bytes(path)
+        text = data.decode("utf-8-sig", errors="replace")
+        defaults = table_join.defaults(where)
+        measured = parse_measured(text, str(path), defaults)
+        its = table_join.select(measured, where)
+        all_rows += measured
+        tables.append((str(name), data, [row for row in its if most is None or row.size_bytes <= most]))
+    rows = [row for *_, its in tables for row in its]
+    table_join.check_columns(where, rows)
+    if not rows:
+        table_join.kept(all_rows, where, ", ".join(map(str, files)))
+        cure = "give tables with rows, or another --where"
+        raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
+    kept, notes = _one_harness(rows)
+    if most:
+        notes.append(f"rows above {format_size(most)} tell little of launches, and are left out")
+    sources = [source(Path(name).name, data, sum(r.harness == kept for r in its)) for name, data, its in tables]
+    return [row for row in rows if row.harness == kept], sources, notes
+
+
+def source(name: str, data: bytes, rows: int) -> TableSource:
+    """What a profile says of a table of which it has so many rows."""
+    return TableSource(file=name, sha256=hashlib.sha256(data).hexdigest(), rows=rows)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a measured table") from None
+
+
+def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
+    """The harness that is kept, and what is said of the others."""
+    counts = Counter(row.harness for row in rows)
+    if len(counts) == 1:
+        return next(iter(counts)), []
+    if "p2p" not in counts:
+        some = ", ".join(sorted(counts))
+        raise InputError(f"the rows are of several harnesses ({some}), and a profile serves one",
+                         f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
+    others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
+    return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
+
+
+def samples(rows: Sequence[MeasuredRow], asking: Asking) -> tuple[Samples, list[str]]:
+    """The rows that can be predicted, and a remark on each kind that cannot. Raises InputError if there is none."""
+    pairs = list[tuple[MeasuredRow, Scenario]]()
+    refused: Counter[str] = Counter()
+    for row in rows:
+        if row.others.get("buckets", "1") not in ("", "1"):
+            refused["they are calls in buckets, of which a fit of whole calls knows nothing"] += 1
+            continue
+        points = asking.points(row)
+        if len(points) == 1:
+            pairs.append((row, points[0].scenario))
+        else:
+            refused[
+                "--set gives several points" if points else f"{row.collective}/{row.algorithm} is not known here"
+            ] += 1
+    return of_pairs(pairs, refused)
+
+
+def of_pairs(
+    pairs: Sequence[tuple[MeasuredRow, Scenario]], refused: Counter[str] | None = None
+) -> tuple[Samples, list[str]]:
+    """Rows with what they measured; `refused` counts those that were left out before. Like `samples` else."""
+    refused = Counter() if refused is None else refused
+    known: dict[str, int] = {}
+    scenarios, questions, kept, which = list[Scenario](), list[Question](), list[MeasuredRow](), list[int]()
+    for row, scenario in pairs:
+        key = scenario.model_dump_json()
+        try:
+            if key not in known:
+                questions.append(Question(scenario))
+                scenarios.append(scenario)
+                known[key] = len(known)
+        except RefusedError as error:
+            refused[str(error)] += 1
+            continue
+        kept.append(row)
+        which.append(known[key])
+    notes = [f"left out: {count} rows: {why}" for why, count in refused.items()]
+    if not kept:
+        raise InputError(f"none of {refused.total()} rows can be predicted: {next(iter(refused))}", "give other rows")
+    measured = np.array([row.time_us for row in kept]) * 1e6
+    return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
+
+
+def split(some: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
+    """Which rows are fitted, and how that is said: those that `fit` (column → values) names, or every second size.
+
+    Raises InputError if nothing is fitted.
+    """
+    if fit:
+        chosen = np.array(table_join.among(some.rows, fit, "--fit"))
+        if not chosen.any():
+            raise InputError("--fit names no row", "see the columns and values of the tables")
+        return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
+    return np.array(every_second(some.rows)), EVERY_SECOND
+
+
+def every_second(rows: Sequence[MeasuredRow]) -> list[bool]:
+    """Whether the size of each row is the first, third, … of those of its series."""
+    sizes: dict[Any, set[int]] = {}
+    for row in rows:
+        sizes.setdefault(_series(row), set()).add(row.size_bytes)
+    odd = {key: set(sorted(its)[::2]) for key, its in sizes.items()}
+    return [row.size_bytes in odd[_series(row)] for row in rows]
+
+
+def _series(row: MeasuredRow) -> tuple[object, ...]:
+    swept = tuple(sorted(pair for pair in row.others.items() if pair[0].startswith(("topology.", "model.", "launch."))))
+    return (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, row.system, *swept)

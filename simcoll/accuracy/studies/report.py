@@ -1,0 +1,347 @@
+"""What studies have found, as a report in Markdown with pictures: the text of `validation/REPORT.md`."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import simcoll
+from simcoll.accuracy import scores, table_join
+from simcoll.accuracy.scores import Document
+from simcoll.accuracy.studies import board, bucket_sizes
+from simcoll.accuracy.studies.study_file import PLACES, Study
+from simcoll.accuracy.studies.validate import Finding, Scored, machine
+from simcoll.errors import InputError
+from simcoll.measurement.device_probes import gamma_ps_per_byte
+from simcoll.measurement.real_run import beside_library
+from simcoll.prediction.result_rows import write_atomically
+
+REPORT, PLOTS = "REPORT.md", "plots"
+ERRORS: Final = ("points", "mape", "median", "p95", "bias")
+
+
+class Goal(NamedTuple):
+    """What was to be reached, in words, what was, and whether it is enough."""
+
+    study: str
+    what: str
+    asked: str
+    reached: str
+    met: bool
+
+
+def write(folder: Path, findings: Sequence[Finding]) -> Path:
+    """Write the report and its pictures; its path."""
+    pictures = {finding.study.name: _pictures(finding, folder / PLOTS) for finding in findings if finding.scored}
+    path = folder / REPORT
+    write_atomically(path, "\n".join(_lines(findings, pictures)).rstrip() + "\n")
+    return path
+
+
+def goals(finding: Finding) -> list[Goal]:
+    """The goals of a study, reached or not. On rows that were not fitted; order and regret on all."""
+    held = _held(finding)
+    errors = scores.errors(one.point.error for one in held) if held else {}
+    ranking = scores.ranking(*_tables(finding.scored)) or {}
+    intervals = scores.intervals([one.point for one in _unseen(finding, held)]) or {}
+    steps = bucket_sizes.steps(finding.scored)
+    asked = finding.study.goals
+    median = asked.median
+    if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
+        median = max(median, asked.spreads * spread)
+    if finding.device:
+        return []
+    rows = [
+        ("median error", median, errors.get("median"), _most),
+        ("95th percentile of errors", asked.p95, errors.get("p95"), _most),
+        ("mean absolute error", asked.mape, errors.get("mape"), _most),
+        ("pairs of algorithms in order", asked.in_order, ranking.get("in_order"), _least),
+        ("mean regret", asked.regret_mean, ranking.get("regret_mean"), _most),
+        ("worst regret", asked.regret_worst, ranking.get("regret_worst"), _most),
+        ("worst regret of bucket sizes", asked.bucket_regret, bucket_sizes.worst_regret(steps), _most),
+        ("times within 90 % intervals", asked.at_least, intervals.get("coverage"), _least),
+        ("times within 90 % intervals", asked.at_most, intervals.get("coverage"), _most),
+        ("mean width of intervals", asked.width, intervals.get("width"), _most),
+    ]
+    return [
+        Goal(finding.study.name, what, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
+        for what, limit, got, how in rows
+        if limit is not None
+        for sign, met in [how(limit, got)]
+    ]
+
+
+def _held(finding: Finding) -> list[Scored]:
+    """The rows that no fit has seen, without those that cannot be right."""
+    return [one for one in finding.scored if not one.fitted and not one.suspicious]
+
+
+def _most(limit: float, got: float | None) -> tuple[str, bool]:
+    return "≤", got is not None and got <= limit
+
+
+def _least(limit: float, got: float | None) -> tuple[str, bool]:
+    return "≥", got is not None and got >= limit
+
+
+def _unseen(finding: Finding, held: Sequence[Scored]) -> Sequence[Scored]:
+    """Rows of cases that no fit has touched, where there are any: others tell how wide intervals are."""
+    touched = {one.case for one in finding.scored if one.fitted}
+    return [one for one in held if one.case not in touched] or held
+
+
+def _spread(some: Sequence[Scored]) -> float | None:
+    """What the measurement itself scatters by, in percent: the median spread of the rows."""
+    known = [one.spread for one in some if one.spread is not None]
+    return 100 * statistics.median(known) if known else None
+
+
+def _tables(some: Sequence[Scored]) -> list[list[Any]]:
+    """Their points, each case's by itself."""
+    return [its for _, its in _by(some, lambda one: one.case)]
+
+
+def _by(some: Sequence[Scored], key: Callable[[Scored], Any]) -> list[tuple[Any, list[Any]]]:
+    found: dict[Any, list[Any]] = {}
+    for one in some:
+        found.setdefault(key(one), []).append(one.point)
+    return list(found.items())
+
+
+# --- text ---
+
+
+def _lines(findings: Sequence[Finding], pictures: Mapping[str, Sequence[Path]]) -> Iterator[str]:
+    yield "# Validation: predicted against measured\n"
+    yield "Written by `simcoll validate`, which measures, fits and predicts; do not edit. Errors are of predicted over"
+    yield "measured time. *Held out* are rows that no fit has seen.\n"
+    yield f"simcoll {simcoll.__version__}, {time.strftime('%Y-%m-%d')}, on {machine()}.\n"
+    every = [goal for finding in findings if finding.why_not is None for goal in goals(finding)]
+    if every:
+        yield "## Goals\n"
+        yield "Errors and intervals are of held-out rows; order and regret compare all algorithms, fitted or not.\n"
+        columns = ("study", "what", "goal", "reached", "")
+        yield from _table(columns, [(*goal[:4], "met" if goal.met else "**missed**") for goal in every])
+    for finding in findings:
+        yield from _section(finding, pictures.get(finding.study.name, ()))
+
+
+def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
+    study = finding.study
+    yield f"## {study.name}: {study.title}\n"
+    yield f"{study.description}\n"
+    if finding.why_not:
+        yield f"Not carried out: {finding.why_not}.\n"
+        return
+    yield f"Measured: {PLACES[study.place]}.\n"
+    if finding.device:
+        yield from _device(finding.device)
+        return
+    yield from _measured(finding)
+    yield from _parameters(finding)
+    yield from _errors(finding)
+    yield from _verdicts(finding)
+    yield from _beside_library(finding)
+    yield from _bucket_sizes(finding)
+    yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)
+
+
+def _measured(finding: Finding) -> Iterator[str]:
+    rows = []
+    for material in finding.materials:
+        first = material.rows[0]
+        spreads = [float(row.others["spread"]) for row in material.rows if row.others.get("spread")]
+        rows.append((
+            material.used.name,
+            len(material.rows),
+            sum(material.chosen()),
+            f"{100 * statistics.median(spreads):.1f} %" if spreads else "–",
+            "; ".join(filter(None, (first.library_version or first.library, first.others.get("machine")))),
+        ))  # fmt: skip
+    yield from _table(("case", "rows", "fitted", "median spread", "measured with"), rows)
+
+
+def _parameters(finding: Finding) -> Iterator[str]:
+    if not finding.fits:
+        used = dict.fromkeys(m.used.profile or finding.study.profile for m in finding.materials)
+        yield f"Nothing was fitted here: profile {', '.join(f'`{name}`' for name in used)}.\n"
+        return
+    names = list(dict.fromkeys(p["name"] for _, found in finding.fits for p in found.document["parameters"]))
+    rows = []
+    for label, found in finding.fits:
+        told = {p["name"]: p for p in found.document["parameters"]}
+        rows.append((label, *(_parameter(told.get(name)) for name in names)))
+    yield "Fitted parameters, with 90 % intervals:\n"
+    yield from _table(("fit", *names), rows)
+    if len(finding.fits) == 1:
+        document = finding.fits[0][1].document
+        left = [f"`{name}`: {why}" for name, why in document["left"].items()]
+        if left:
+            yield f"Left as they were: {'; '.join(left)}.\n"
+        yield from (f"Note: {note}.\n" for note in document["notes"])
+
+
+def _device(rows: Sequence[Document]) -> Iterator[str]:
+    """Times by what and size, and what a reduction costs."""
+    gamma = gamma_ps_per_byte(rows)
+    yield f"A reduction of large buffers takes {gamma:.3g} ps/B (`model.gamma`).\n"
+    sizes = sorted({row["size_bytes"] for row in rows})
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault(row["what"], {})[row["size_bytes"]] = row["time_us"]
+    yield "Times in µs, by bytes:\n"
+    lines = [(what, *(f"{its[s]:.4g}" if s in its else "–" for s in sizes)) for what, its in found.items()]
+    yield from _table(("what", *map(str, sizes)), lines)
+
+
+def _parameter(told: Mapping[str, Any] | None) -> str:
+    if told is None:
+        return "–"
+    if told["value"] is None:
+        return "none"
+    ends = ["none" if end is None else f"{end:.4g}" for end in (told["low"], told["high"])]
+    return f"{told['value']:.4g} {told['unit']} ({ends[0]} … {ends[1]})"
+
+
+def _errors(finding: Finding) -> Iterator[str]:
+    """By case and whether fitted; by algorithm and by region what was held out."""
+    rows: list[tuple[object, ...]] = [
+        (case, "fitted" if fitted else "held out", *_told(its))
+        for (case, fitted), its in _by([s for s in finding.scored if not s.suspicious], lambda s: (s.case, s.fitted))
+    ]
+    held = _held(finding)
+    if held:
+        rows.append(("**all**", "held out", *_told([one.point for one in held])))
+    rows += [
+        (case, "bad", *_told(its)) for case, its in _by([s for s in finding.scored if s.suspicious], lambda s: s.case)
+    ]
+    yield "Errors in percent:\n"
+    yield from _table(("case", "rows are", *ERRORS), rows)
+    if finding.study.place == "tables":
+        yield from (part for table in board.tables(finding.scored) for part in (table.title, *_table(*table.cells)))
+    rows = [(name, *_told(its)) for name, its in _by(held, lambda one: one.point.algorithm)]
+    if len(rows) > 1:
+        yield from _table(("held out, by algorithm", *ERRORS), rows)
+    regions = scores.regions(*_tables(held))
+    if len(regions) > 1:
+        rows = [(r["region"], *(_number(r[name]) for name in ERRORS)) for r in regions]
+        yield from _table(("held out, by region", *ERRORS), rows)
+
+
+def _told(points: Sequence[Any]) -> list[str]:
+    found = scores.errors(point.error for point in points)
+    return [_number(found[name]) for name in ERRORS]
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.1f}"
+
+
+def _verdicts(finding: Finding) -> Iterator[str]:
+    held = _held(finding)
+    unseen = _unseen(finding, held)
+    intervals = scores.intervals([one.point for one in unseen])
+    if intervals:
+        which = "held-out times" if len(unseen) == len(held) else "times of cases that no fit has touched"
+        yield (
+            f"90 % intervals hold {intervals['coverage']:.1f} % of {intervals['points']} {which}; "
+            f"their mean width is {intervals['width']:.1f} % of the prediction.\n"
+        )
+        if len(unseen) < len(held):
+            yield "The other held-out rows tell how wide intervals are, so they cannot tell whether these hold.\n"
+        elif any(one.fitted for one in finding.scored):
+            yield "These same rows told how wide intervals are, so this is no test of them.\n"
+    ranking = scores.ranking(*_tables(finding.scored))
+    if ranking:
+        order = "" if ranking["in_order"] is None else f"; {ranking['in_order']:.1f} % of {ranking['pairs']} pairs "
+        order += "that differ by more than 5 % are in order" if order else ""
+        yield (
+            f"Order of algorithms at {ranking['groups']} points: Kendall's tau {ranking['tau']:.2f}{order}. Following "
+            f"the model's advice costs {ranking['regret_mean']:.1f} % on average, {ranking['regret_worst']:.1f} % at "
+            "worst.\n"
+        )
+
+
+def _beside_library(finding: Finding) -> Iterator[str]:
+    """The time of our schedules over that of the library's own collective."""
+    records: list[Document] = [
+        {**row.others, "collective": row.collective, "ranks": row.ranks, "size_bytes": row.size_bytes,
+         "dtype": row.dtype, "system": row.system, "harness": row.harness, "algorithm": row.algorithm,
+         "time_us": row.time_us, "buckets": int(row.others.get("buckets") or 1),
+         "async_op": row.others.get("async_op") == "true"}
+        for material in finding.materials for row in material.table
+    ]  # fmt: skip
+    ratios: list[Document] = [r for r in beside_library(records) if r["of_library"] and r["harness"] != "library"]
+    if not ratios:
+        return
+    sizes = sorted({one["size_bytes"] for one in ratios})
+    found: dict[tuple[Any, ...], dict[Any, float]] = {}
+    for one in ratios:
+        found.setdefault((one["algorithm"], one["ranks"]), {})[one["size_bytes"]] = one["of_library"]
+    yield "Time of a schedule over that of the library's own collective, by bytes:\n"
+    rows = [(*key, *(f"{its[s]:.2f}" if s in its else "–" for s in sizes)) for key, its in found.items()]
+    yield from _table(("algorithm", "ranks", *map(str, sizes)), rows)
+
+
+def _bucket_sizes(finding: Finding) -> Iterator[str]:
+    """Steps over the size of gradient buckets, and what the model advises."""
+    found = bucket_sizes.steps(finding.scored)
+    if not found:
+        return
+    yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
+    yield "size as measured, the size that the model advises, and what following it costs over the best.\n"
+    columns = ("steps", "sizes", "worst / best", "median error", "best", "advised", "costs")
+    yield from _table(
+        columns,
+        [
+            (s.name, len(s.caps), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
+            for s in found
+        ],
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
+    yield ""
+
+
+# --- pictures ---
+
+
+def _pictures(finding: Finding, folder: Path) -> list[Path]:
+    """Errors over the size, a panel for each case; rows without a size have none. Steps over the size of buckets."""
+    from simcoll.report.plot import save
+    from simcoll.report.plot.buckets import bucket_figure
+    from simcoll.report.plot.residuals import residual_figure
+
+    rows = [{**vars(one.point), "fitted": one.fitted, "case": one.case} for one in finding.scored]
+    steps = [row for one in bucket_sizes.steps(finding.scored) for row in one.rows()]
+    wanted: dict[str, Callable[[], Any]] = {
+        finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
+        f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
+    }
+    found = []
+    for name, figure in wanted.items():
+        with contextlib.suppress(ValueError):  # nothing to draw
+            save(figure(), folder / f"{name}.png")
+            found.append(folder / f"{name}.png")
+    return found
+
+
+def _panels(study: Study) -> Sequence[str]:
+    told = [column for column in study.by if column in table_join.KEYS]
+    return ("case", *(told or ("ranks",)))
+
+
+def check(findings: Sequence[Finding]) -> list[Goal]:
+    """The goals that were missed. Raises InputError if no study could be carried out."""
+    if all(finding.why_not for finding in findings):
+        what = "; ".join(f"{finding.study.name}: {finding.why_not}" for finding in findings)
+        raise InputError(f"no study can be carried out here: {what}", "name others, or take --reuse")
+    return [goal for finding in findings if not finding.why_not for goal in goals(finding) if not goal.met]

@@ -1,0 +1,212 @@
+"""Studies: what is run for real, which of its rows are fitted, and how well the others must be predicted.
+
+A study is a YAML file; `simcoll validate` runs those of a folder. Its cases are scenario files, or measured tables that
+others have made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model, Node
+from simcoll.errors import InputError, did_you_mean
+from simcoll.formats.measured import MeasuredRow, read_measured
+from simcoll.scenario.profile import find_profile
+from simcoll.topology.systems import load_system, shipped_systems
+
+STUDIES, CASES = "studies", "cases"  # folders
+Venue = Literal["loopback", "lab", "nccl", "one-gpu", "tables", "device"]
+Percent = Annotated[float, Field(ge=0)]
+
+
+def _profile(name: str) -> str:
+    find_profile(name)
+    return name
+
+
+PLACES: Final = {
+    "loopback": "processes of one machine, gloo over loopback",
+    "lab": "hosts made of network namespaces, gloo over TCP on shaped links",
+    "nccl": "GPUs, NCCL",
+    "one-gpu": "ranks that share a GPU, NCCL over sockets",
+    "tables": "tables measured by others",
+    "device": "one device: the first GPU, else the processor",
+}
+
+
+class Goals(Model):
+    """What a study is to reach, in percent; `at_least` and `at_most` bound the share of times within 90 % intervals.
+
+    `median`, `p95`, `mape`: of absolute errors on rows that were not fitted; the median may also be `spreads` times the
+    spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`; `bucket_regret`:
+    the worst of `bucket_sizes`.
+    """
+
+    median: Percent | None = None
+    spreads: Percent | None = None
+    p95: Percent | None = None
+    mape: Percent | None = None
+    in_order: Percent | None = None
+    regret_mean: Percent | None = None
+    regret_worst: Percent | None = None
+    bucket_regret: Percent | None = None
+    at_least: Percent | None = None
+    at_most: Percent | None = None
+    width: Percent | None = None
+
+
+class Used(Model):
+    """A case, or a table of a system, and which of its rows are fitted.
+
+    `fit`: `all`, `nothing`, every second size of each series, or those with certain values in certain columns. `where`
+    keeps rows, `score` says which of those that are not fitted count; default: all. `profile` takes the place of the
+    study's.
+    """
+
+    case: str | None = None
+    table: str | None = None
+    system: str | None = None
+    where: dict[str, list[str]] = Field(default_factory=dict)
+    profile: Annotated[str, AfterValidator(_profile)] | None = None
+    fit: Literal["all", "nothing", "every second size"] | dict[str, list[str]] = "nothing"
+    score: dict[str, list[str]] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Used:
+        if (self.case is None) == (self.table is None) or (self.table is None) != (self.system is None):
+            raise ValueError("is neither a case nor a table; write case: NAME, or table: FILE and system: NAME")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(self.case or self.table)
+
+
+class Study(Model):
+    """A study; `by` names columns of whose values each has a fit of its own, `free` what is fitted."""
+
+    name: str
+    title: str
+    description: str = ""
+    place: Venue
+    profile: Annotated[str, AfterValidator(_profile)] = "ideal"
+    free: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    cases: tuple[Used, ...] = ()
+    goals: Goals = Goals()
+
+    @model_validator(mode="after")
+    def _has_cases(self) -> Study:
+        if bool(self.cases) == (self.place == "device"):
+            raise ValueError("a study has cases, unless its place is device; write cases: [{case: NAME}]")
+        return self
+
+
+def load(folder: Path, names: Sequence[str] = ()) -> list[Study]:
+    """The studies of a folder, or those that are named, in the order of their names.
+
+    Raises InputError if there is none, for a name that is none of them, and with every mistake of their files.
+    """
+    known = {path.stem: path for path in sorted((folder / STUDIES).glob("*.yaml"))}
+    if not known:
+        raise InputError(f"{folder}: has no {STUDIES}/*.yaml", "give the folder of studies with --folder")
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"{unknown[0]!r} is no study of {folder}", did_you_mean(unknown[0], known))
+    return [_read(known[name]) for name in names or known]
+
+
+def _read(path: Path) -> Study:
+    tree = yaml_tree.read(path)
+    if isinstance(tree.value, dict):
+        tree = Node({"name": yaml_tree.located(path.stem, tree.place), **tree.value}, tree.place, tree.keys)
+    return yaml_tree.validate(Study, [tree])[0]
+
+
+def case_file(folder: Path, name: str) -> Path:
+    """The scenario of a case. Raises InputError if there is none."""
+    path = folder / CASES / f"{name}.yaml"
+    if not path.exists():
+        known = [file.stem for file in (folder / CASES).glob("*.yaml")]
+        raise InputError(f"{path}: there is no such case", did_you_mean(name, known))
+    return path
+
+
+THREE: Final = ["all_reduce", "all_gather", "reduce_scatter"]
+WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # of a table that someone brings: name, title, how
+    ("zero-shot", "nothing fitted, the system's profile", {"fit": "nothing"}),
+    ("half", "every second size", {"fit": "every second size"}),
+    ("from-all-reduce", "from all-reduce to the others", {"fit": {"collective": ["all_reduce"]}}),
+    ("from-two-nodes", "from one and two nodes to more", {"fit": {"nodes": ["1", "2"]}}),
+)
+
+
+def of_tables(folder: Path, tell: Callable[[str], None]) -> list[Study]:
+    """Studies of the measured tables (`*.csv`) of a folder, each in the ways above.
+
+    A table whose column `system` names no GPU that a shipped system has is told of and left out. Raises InputError if
+    no table is left.
+    """
+    tables = sorted(folder.glob("*.csv"))
+    if not tables:
+        raise InputError(f"{folder}: has no *.csv", "give a folder of measured tables with --tables")
+    found, unknown = list[Study](), list[InputError]()
+    for table in tables:
+        try:
+            found += _of_table(table)
+        except InputError as mistake:
+            unknown.append(mistake)
+    if not found and unknown:
+        raise unknown[0]
+    for error in unknown:
+        tell(f"left out: {error}")
+    return found
+
+
+def _of_table(table: Path) -> list[Study]:
+    rows = read_measured(table)
+    system = system_of(rows[0].system or "", table)
+    collectives = sorted({row.collective for row in rows} & set(THREE))
+    return [
+        Study(
+            name=f"{table.stem}-{way}",
+            title=f"{table.stem}: {title}",
+            place="tables",
+            profile=load_system(system).profile or "nccl",
+            by=("system",),
+            cases=(Used(table=str(table), system=system, where={"collective": collectives}, **how),),
+        )
+        for way, title, how in WAYS
+        if collectives and _tells(way, rows)
+    ]
+
+
+def _tells(way: str, rows: Sequence[MeasuredRow]) -> bool:
+    """Whether a table has rows to fit and others to score in that way."""
+    if way == "from-all-reduce":
+        return {"all_reduce"} < {row.collective for row in rows} & set(THREE)
+    if way == "from-two-nodes":
+        nodes = {row.nodes or 1 for row in rows}
+        return min(nodes) <= 2 < max(nodes)
+    return True
+
+
+def system_of(text: str, table: Path) -> str:
+    """The shipped system whose GPU a text names: `h100_sxm`, `GB200`; of several the one with the longest name."""
+    plain = _letters(text)
+    gpus = {name: load_system(name).gpu for name in shipped_systems()}
+    words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
+    fits = [name for name, word in words.items() if word in plain]
+    if not fits:
+        raise InputError(f"{table}: which system {text!r} is, is not known", f"name one of {', '.join(words)}")
+    return max(fits, key=lambda name: len(words[name]))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())

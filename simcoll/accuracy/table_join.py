@@ -1,0 +1,284 @@
+"""Measured against predicted: which rows belong together, and how far apart they are.
+
+Two rows belong together when they agree in every column of `KEYS` that both have; `none`, `auto` and absent match
+anything. Pure functions: reading tables and printing are done elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, WORKLOAD, MeasuredRow, normal
+
+EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has them
+LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
+KEYS: Final = (*EXACT, *LOOSE)
+
+MOST_TOLD: Final = 12  # values of a column
+_OUTCOMES: Final = frozenset(
+    (
+        "steps",
+        "messages",
+        "status",
+        "confidence",
+        "proved",
+        "shortcut",
+        "runs",
+        "row",
+        "time_ps",
+        "engine",
+        "staged",
+        "point",
+    )
+)
+_OUTCOME_ENDINGS: Final = (
+    "binding_link",
+    "binding_busy",
+    "staged_bytes",
+    "_us",
+    "_us_min",
+    "_us_max",
+    "_GBps",
+    "wire_bytes",
+    "_per_rank",
+)
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JoinedPoint:
+    """One measured row and its prediction; `error` = predicted/measured − 1."""
+
+    collective: str
+    algorithm: str | None
+    protocol: str | None
+    ranks: int
+    nodes: int | None
+    size_bytes: int
+    dtype: str | None
+    measured_us: float
+    predicted_us: float
+    error: float
+    low_us: float | None
+    high_us: float | None
+    confidence: str | None
+
+
+def join(
+    measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
+) -> list[JoinedPoint]:
+    """A point for every measured row that has a prediction, in the order of the measured table; see `pairs`."""
+    return [_point(row, partner) for row, partner in pairs(measured, predicted, where)]
+
+
+def pairs(
+    measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
+) -> list[tuple[Record, Record]]:
+    """Every measured row (`record["row"]`) that has a prediction, with it, in the order of the measured table.
+
+    `where` keeps the rows with COL=VALUE of both tables, as `select` does. Predicted rows without a `time_us` (refused)
+    do not count; measured rows without a partner are left out: `len(select(measured, where))` says of how many.
+    Raises InputError when two rows claim one partner, or when a predicted row or `where` cannot be understood.
+    """
+    rows = [_record(row) for row in measured]
+    predictions = _timed(predicted)
+    _check_columns(where, (*rows, *predicted))
+    chosen = _select(rows, where)
+    candidates = defaultdict(list)
+    for record in _select(predictions, where):
+        candidates[tuple(record[key] for key in EXACT)].append(record)
+    partners = [[c for c in candidates[tuple(row[key] for key in EXACT)] if _match(row, c)] for row in chosen]
+    _check_single(chosen, partners)
+    return [(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
+
+
+def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mapping[str, object]]]) -> list[JoinedPoint]:
+    """A point for every measured row that has a prediction of its own: `predicted` holds what was predicted for each.
+
+    Raises InputError when a row has several, and when rows that differ in nothing that is predicted share one.
+    """
+    timed = {id(one): _timed([one]) if one.get("time_us") else [] for some in predicted for one in some}
+    rows = [_record(row) for row in measured]
+    partners = [[record for one in some for record in timed[id(one)]] for some in predicted]
+    _check_single(rows, partners)
+    return [_point(row, found[0]) for row, found in zip(rows, partners, strict=True) if found]
+
+
+def condition(text: str, option: str = "--where") -> tuple[str, str]:
+    """Column and value of `COL=VALUE`; raises InputError."""
+    column, equals, value = text.partition("=")
+    if not equals or not column:
+        raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
+    return column.strip(), value.strip()
+
+
+def defaults(where: Mapping[str, str]) -> dict[str, str]:
+    """What rows that do not say a column of `where` are taken to say there: its value, if it is one."""
+    return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}
+
+
+def select(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[MeasuredRow]:
+    """The rows that say exactly VALUE, or one of `a,b,…`, in column COL; where no row does, those that do not say."""
+    return [record["row"] for record in _select([_record(row) for row in measured], where)]
+
+
+def kept(measured: Sequence[MeasuredRow], where: Mapping[str, str], source: str) -> list[MeasuredRow]:
+    """The same; raises InputError for a column that no row has, and for the first condition that keeps no row."""
+    check_columns(where, measured)
+    left = list(measured)
+    for column, text in where.items():
+        before, left = left, select(left, {column: text})
+        if not left:
+            said = {_comparable(column, record.get(column)): record.get(column) for record in map(_record, before)}
+            there = [str(said[value]) for value in sorted(said, key=lambda value: (isinstance(value, str), value))]
+            few = there if len(there) <= MOST_TOLD else [*there[: MOST_TOLD - 1], "…", there[-1]]
+            raise InputError(f"--where {column}={text} keeps no row of {source}", f"{column} is {', '.join(few)} there")
+    return left
+
+
+def among(measured: Sequence[MeasuredRow], where: Mapping[str, Collection[str]], option: str) -> list[bool]:
+    """Of each row whether it says one of the values in every column. Raises InputError for a column that no row has."""
+    check_columns(where, measured, option)
+    records = [_record(row) for row in measured]
+    wanted = {column: {_comparable(column, text, option) for text in texts} for column, texts in where.items()}
+    return [all(_comparable(c, record.get(c)) in values for c, values in wanted.items()) for record in records]
+
+
+def check_columns(where: Iterable[str], measured: Iterable[MeasuredRow], option: str = "--where") -> None:
+    """Raise InputError for a column that no row has."""
+    _check_columns(where, map(_record, measured), option)
+
+
+def _check_columns(where: Iterable[str], records: Iterable[Record], option: str = "--where") -> None:
+    known = {*COLUMNS, *(column for record in records for column in record)} - {"row"}
+    if unknown := [column for column in where if column not in known]:
+        raise InputError(Diagnostic(f"{option}: no column {c!r}", did_you_mean(c, known)) for c in unknown)
+
+
+def _record(row: MeasuredRow) -> Record:
+    return {**row.others, **{column: getattr(row, column) for column in COLUMNS}, "row": row}
+
+
+def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
+    """Predicted rows that have a time, their columns in the vocabulary of measured tables."""
+    if predicted and not any("time_us" in row for row in predicted):
+        raise InputError("the predictions have no column 'time_us'", "give the results.csv of simcoll run")
+    mistakes: dict[tuple[str, str], Diagnostic] = {}
+    found: list[Record] = []
+    for row in predicted:
+        record = dict(row)
+        for column in (*KEYS, "time_us", "low_us", "high_us"):
+            try:
+                record[column] = _read(column, row.get(column), row.get("collective"))
+            except ValueError as error:
+                what, _, cure = str(error).partition("; ")
+                mistakes.setdefault((column, what), Diagnostic(f"predicted row: {what}", cure, column))
+        if record.get("status", "ok") == "ok" and record["time_us"] is not None:
+            found.append(record)
+    if mistakes:
+        raise InputError(list(mistakes.values())[:MAX_MISTAKES])
+    return found
+
+
+def _read(column: str, value: Any, collective: object) -> Any:
+    if column == "size_bytes" and collective == WORKLOAD:
+        return 0
+    if column in ("low_us", "high_us"):
+        return None if value in (None, "") else float(value)
+    meant = normal(column, value)
+    if meant is None and column in EXACT:
+        raise ValueError("is missing; write a value")
+    return meant
+
+
+def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Record]:
+    for column, text in where.items():
+        wanted = {_comparable(column, one.strip()) for one in text.split(",")}
+        values = [_comparable(column, record.get(column)) for record in records]
+        keep = wanted & set(values) or {None}
+        records = [record for record, value in zip(records, values, strict=True) if value in keep]
+    return records
+
+
+def _comparable(column: str, value: object, option: str = "--where") -> float | str | None:
+    """A number where the value is one, else text in small letters; None where it says nothing."""
+    try:
+        meant = normal(column, value)
+    except ValueError as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"{option} {column}: {what}", cure) from None
+    try:
+        return None if meant is None else float(meant)
+    except ValueError:
+        return str(meant).lower()
+
+
+def _match(measured: Record, predicted: Record) -> bool:
+    """Whether two rows agree in what both say; swept keys (`measure.buckets`) are columns that both tables have."""
+    if not all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE):
+        return False
+    swept = (column for column in measured if ("." in column or column == WORKLOAD) and column in predicted)
+    pairs = ((_asked(measured[c]), _asked(predicted[c])) for c in swept)
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
+def _asked(value: object) -> float | str | None:
+    """The value of a swept key, of which `none` and `auto` are some like any other; None where nothing is said."""
+    text = "" if value is None else str(value).strip().lower()
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
+def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) -> None:
+    """Raise unless no row has two partners and no two rows the same one; one complaint per set of columns."""
+    complaints: dict[tuple[str, ...], Diagnostic] = {}
+    rivals: dict[int, list[Record]] = defaultdict(list)
+    for row, found in zip(rows, partners, strict=True):
+        if len(found) > 1:
+            _complain(complaints, "predicted rows match this measured row", found, row["row"].place)
+        for record in found:
+            rivals[id(record)].append(row)
+    for several in rivals.values():
+        if len(several) > 1:
+            _complain(complaints, "measured rows match one predicted row", several, several[1]["row"].place)
+    if complaints:
+        raise InputError(list(complaints.values())[:MAX_MISTAKES])
+
+
+def _complain(
+    complaints: dict[tuple[str, ...], Diagnostic], what: str, rivals: Sequence[Record], place: Place | None
+) -> None:
+    columns = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
+    values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
+    differing = [c for c in columns if len(values[c]) > 1]
+    how = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
+    if differing:
+        value = next(value for value in values[differing[0]] if value != "auto")
+        cure = f"choose, e.g. with --where {differing[0]}={value}"
+    else:
+        cure = "remove the duplicates (--where cannot tell them apart)"
+    complaints.setdefault((what, *differing), Diagnostic(f"{len(rivals)} {what} and differ in {how}", cure, "", place))
+
+
+def _shown(value: object) -> str:
+    return "auto" if value is None or value == "" else str(value)
+
+
+def _point(measured: Record, predicted: Record) -> JoinedPoint:
+    either = {key: predicted[key] if measured[key] is None else measured[key] for key in KEYS}
+    return JoinedPoint(
+        **either,
+        measured_us=measured["time_us"],
+        predicted_us=predicted["time_us"],
+        error=predicted["time_us"] / measured["time_us"] - 1,
+        low_us=predicted["low_us"],
+        high_us=predicted["high_us"],
+        confidence=predicted.get("confidence") or None,
+    )

@@ -1,0 +1,103 @@
+"""The command line. stdout holds the result, stderr everything else.
+
+Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. A command lives in
+`commands/` and is imported when it is used; there it is one or two library calls, and what is heavy is imported inside
+the function. So `simcoll --help` and the start of any command are quick, however many commands there are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from simcoll import __version__
+from simcoll.errors import NO_MEMORY, SimcollError
+
+COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of its help
+    "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
+    "predict": ("run.predict", "Predict one collective without a scenario file."),
+    "plot": ("replot.plot", "Plot a results.csv again."),
+    "explain": ("explain.explain", "Tell why a scenario takes as long as it does, and what would make it faster."),
+    "recommend": (
+        "recommend.recommend",
+        "Recommend the best algorithm, protocol and settings for a scenario, by ranges of sizes.",
+    ),
+    "compare": ("compare.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
+    "diagnose": ("diagnose.diagnose", "Say whether measured times are what this hardware should give."),
+    "calibrate": ("calibrate.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
+    "tune": ("tune.tune", "Print what NCCL's tuner reckons with on a system, and what it chooses."),
+    "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
+    "lab": (
+        "measure.lab",
+        "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
+    ),
+    "validate": ("validate.validate", "Measure, fit, predict, and report how good predictions are."),
+    "import": (
+        "exchange.import_",
+        "Turn a file of another program into one of ours, and tell what was read and assumed.",
+    ),
+    "export": ("exchange.export", "Write a schedule, a topology or results for another program."),
+    "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
+    "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
+    "list": ("catalog.list_", "List what simcoll knows."),
+    "topology": ("catalog.topology", "List and show topologies."),
+    "schema": ("catalog.schema", "Print the JSON Schema of scenario files, for editors."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    try:
+        with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
+            status = cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:  # --help, --version
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except SimcollError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    except MemoryError:
+        print(NO_MEMORY, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `simcoll … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+class _Commands(click.Group):
+    """A group that knows names and help texts, and imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(".")
+        found: Any = getattr(importlib.import_module(f"simcoll.cli.{module}"), attribute)
+        return found if isinstance(found, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="simcoll")
+def cli() -> None:
+    """Simulate collective algorithms on GPU clusters: how long, how fast, and which link binds.
+
+    Start with `simcoll run quickstart`.
+    """

@@ -1,0 +1,64 @@
+"""`simcoll calibrate`: a profile fitted to measured tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from simcoll.cli._options import JSON, SETS
+from simcoll.errors import InputError
+
+
+@click.command()
+@click.argument("measured", nargs=-1, required=True, metavar="MEASURED.csv…")
+@click.option("--topology", required=True, metavar="SYSTEM|FILE.yaml", help="What it was measured on.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile (YAML).")
+@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows.")
+@click.option(
+    "--fit", multiple=True, metavar="COL=V,V", help="Fit these rows, score the others.  [default: every second size]"
+)
+@click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows tell]")
+@SETS
+@click.option("--seed", default=0, show_default=True, help="Of the bootstrap.")
+@JSON
+def calibrate(
+    measured: tuple[str, ...],
+    topology: str,
+    output: Path,
+    where: tuple[str, ...],
+    fit: tuple[str, ...],
+    free: str | None,
+    sets: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Fit parameters of the model to measured tables, and write a profile.
+
+    Rows that are not fitted are scored. The residuals are drawn into a picture beside the profile.
+    """
+    from simcoll.accuracy.fit import calibrate as fits
+    from simcoll.prediction import result_rows
+    from simcoll.report import console
+    from simcoll.report.plot import save
+    from simcoll.report.plot.residuals import residual_figure
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
+    names = [name.strip() for name in free.split(",")] if free else []
+    found = fits.calibrate(
+        measured, topology, name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed
+    )  # fmt: skip
+    result_rows.write_atomically(output, found.text)
+    print(output, file=sys.stderr)
+    picture = output.with_name(f"{output.stem}-residuals.png")
+    try:
+        save(residual_figure(found.document["points"]), picture)
+    except ValueError as reason:
+        print(f"{picture}: not drawn: {reason}", file=sys.stderr)
+    else:
+        print(picture, file=sys.stderr)
+    print(json.dumps(found.document, indent=1) if as_json else console.calibration_table(found.document))
+    return 0

@@ -1,0 +1,68 @@
+"""`simcoll list`, `simcoll topology` and `simcoll schema`: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from simcoll.cli._options import JSON, SETS
+
+
+@click.command(name="list")
+@click.argument(
+    "what",
+    default="algorithms",
+    type=click.Choice(["algorithms", "collectives", "topologies", "scenarios", "profiles"]),
+)
+def list_(what: str) -> None:
+    """List what simcoll knows."""
+    from simcoll.report import console
+
+    print(console.listing(what))
+
+
+@click.group()
+def topology() -> None:
+    """List and show topologies."""
+
+
+@topology.command(name="list")
+def topology_list() -> None:
+    """List the shipped systems."""
+    from simcoll.report import console
+
+    print(console.listing("topologies"))
+
+
+@topology.command(name="show")
+@click.argument("name")
+@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file.")
+@JSON
+@SETS
+def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
+    """Devices, links and bisection bandwidth of a system or a topology file."""
+    from simcoll.report import console
+    from simcoll.scenario import scenario
+    from simcoll.topology import systems
+
+    found = systems.build(scenario.topology_spec(name, nodes, sets))
+    if png:
+        from simcoll.report.plot import save
+        from simcoll.report.plot.topology import topology_figure
+
+        save(topology_figure(found), png)
+        print(f"drawn: {png}", file=sys.stderr)
+    told = systems.describe(found)
+    print(json.dumps(told, indent=1) if as_json else console.topology_text(told))
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from simcoll.report import console
+
+    print(json.dumps(console.schema(), indent=1))

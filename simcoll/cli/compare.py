@@ -1,0 +1,51 @@
+"""`simcoll compare`: predictions against a measured table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from simcoll.cli._options import JSON, SETS, measured_text
+from simcoll.errors import InputError
+
+
+@click.command()
+@click.argument("predicted", metavar="SCENARIO|RESULTS.csv|system=NAME")
+@click.argument("measured", metavar="MEASURED.csv|-")
+@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of both tables.")
+@SETS
+@click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for compare.csv and the picture.")
+@JSON
+def compare(
+    predicted: str,
+    measured: str,
+    where: tuple[str, ...],
+    sets: tuple[str, ...],
+    max_mape: float | None,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Compare predictions with a measured table, or with nccl-tests' text.
+
+    `-` reads a pipe; `system=NAME` also takes the path of a topology file. Prints the error of each point, errors by
+    region, whether intervals hold, and whether algorithms come in the right order.
+    """
+    from simcoll.accuracy.compare import compared
+    from simcoll.report import console, figures
+
+    if max_mape is not None and not max_mape >= 0:
+        raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
+    document = compared(predicted, measured_text(measured), measured, where, sets)
+    if output:
+        for path in figures.comparison(document, output):
+            print(path, file=sys.stderr)
+    print(json.dumps(document, indent=1) if as_json else console.comparison_table(document))
+    mape = document["summary"][-1]["mape"]
+    if max_mape is not None and mape > max_mape:
+        print(f"mean error {mape:.1f} % exceeds {max_mape:g} %", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,138 @@
+"""`simcoll diagnose`: is what was measured what this hardware should give, and if not, why?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from simcoll.cli._options import JSON, SETS, measured_text
+
+SHOWN = 6  # explanations
+WORST = 3  # regions in a line
+MANY = 9  # regions that are all shown
+
+
+@click.command()
+@click.argument("measured", metavar="MEASURED|-")
+@click.option("--topology", required=True, metavar="T", help="A shipped system, or a topology file.")
+@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of the table.")
+@SETS
+@JSON
+def diagnose(measured: str, topology: str, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
+    """Say whether measured times are what this hardware should give.
+
+    MEASURED is a measured table or what nccl-tests printed; `-` reads a pipe. Prints of each point whether it is what
+    is expected, which region is off, and then what explains it best, by simulating what may be wrong. Ends with
+    status 1 unless the machine is healthy: no region is off.
+    """
+    from simcoll.accuracy.diagnosis.diagnose import diagnosed
+
+    document = diagnosed(measured_text(measured), measured, topology, where, sets)
+    print(json.dumps(document, indent=1) if as_json else _text(document))
+    return 0 if document["verdict"] == "healthy" else 1
+
+
+def _text(document: dict[str, Any]) -> str:
+    from simcoll import __version__
+    from simcoll.config import text_table
+
+    columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
+    columns += ["low_us", "high_us", "region", "verdict"]
+    points = [{**point, "verdict": _state(point)} for point in document["points"]]
+    regions = [{**region, "state": _of_region(region)} for region in document["regions"]]
+    shown = regions if len(regions) <= MANY else [region for region in regions if region["off"]]
+    why = [f"# {count} rows have no prediction: {reason}" for reason, count in document["refused"].items()]
+    calm = [f"# {len(regions) - len(shown)} more regions are as they should be"] if len(shown) < len(regions) else []
+    launch = f"{document['launch_us']:+.1f} us"
+    of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
+    return "\n".join([
+        f"# simcoll {__version__}: diagnose",
+        f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
+        f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes tell",
+        text_table.render(columns, points),
+        *why,
+        *_bad_rows(document),
+        "",
+        *([text_table.render([*of_region, "state"], shown)] if shown else []),
+        *calm,
+        "",
+        *_ranked(document),
+        *_verdict(document),
+    ])  # fmt: skip
+
+
+def _state(point: dict[str, Any]) -> str:
+    return f"{point['verdict']}, bad row" if point["bad_row"] else str(point["verdict"])
+
+
+def _of_region(region: dict[str, Any]) -> str:
+    return f"off: {_how(region)}" if region["off"] else "as it should be"
+
+
+def _how(region: dict[str, Any]) -> str:
+    """How far a region is off, and where in it."""
+    from simcoll.units import format_size
+
+    if region["factor"] is None:
+        return "times scatter"
+    first, last = (format_size(region[end]) for end in ("from_bytes", "to_bytes"))
+    return f"{region['factor']:.2f} times as long as expected, {first}" + (f" to {last}" if last != first else "")
+
+
+def _bad_rows(document: dict[str, Any]) -> list[str]:
+    """Rows that took longer than larger ones, and how they lie."""
+    bad = [point for point in document["points"] if point["bad_row"]]
+    slow = sum(point["verdict"] == "slow" for point in bad)
+    return [f"# {len(bad)} bad rows took longer than rows of twice the size; {slow} of them are slow"] if bad else []
+
+
+def _ranked(document: dict[str, Any]) -> list[str]:
+    """The hypotheses, where any were simulated."""
+    from simcoll.config import text_table
+
+    if len(document["hypotheses"]) == 1:
+        return []
+    shown = document["hypotheses"][:SHOWN]
+    rows = [{**h, "score": f"{100 * h['score']:.1f} %", "explains": "yes" if h["explains"] else "no"} for h in shown]
+    ranked = ["hypothesis", "value", "error", "score", "assumes", "off", "explains"]
+    return [text_table.render(ranked, rows), *(f"# {h['hypothesis']}: {h['text']}" for h in shown[:3])]
+
+
+def _verdict(document: dict[str, Any]) -> list[str]:
+    """The last lines: single points that are far off, and what it is."""
+    single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
+    if document["verdict"] == "healthy":
+        return [*single, "# verdict: healthy" + (", but for what is to be measured again" if single else "")]
+    off = [region for region in document["regions"] if region["off"]]
+    if document["verdict"] is None:
+        return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}", *_faster(off)]
+    best = document["hypotheses"][0]
+    told = f"{best['hypothesis']} {best['value']}".strip()
+    told += f" (or {', '.join(document['also'])}, which cannot be told from it here)" if document["also"] else ""
+    others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
+    behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
+    told += f", {behind[document['sure']]} {others[0]}" if others else ""
+    left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
+    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {told}"]
+
+
+def _listed(regions: list[dict[str, Any]]) -> str:
+    """The worst regions in words."""
+    worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
+    told = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
+    return "; ".join(told) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
+
+
+def _faster(regions: list[dict[str, Any]]) -> list[str]:
+    fast = all(region["factor"] is not None and region["factor"] < 1 for region in regions)
+    return ["# faster than this hardware should be: is --topology what was measured?"] if fast else []
+
+
+def _single(point: dict[str, Any]) -> str:
+    from simcoll.units import format_size
+
+    ratio = point["measured_us"] / point["expected_us"]
+    size = format_size(point["size_bytes"])
+    return f"{point['collective']} on {point['ranks']}, {size} took {ratio:.2f} times as long as expected"

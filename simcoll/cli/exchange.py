@@ -1,0 +1,110 @@
+"""`simcoll import` and `simcoll export`: other people's files, in and out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from simcoll.cli._options import JSON
+from simcoll.errors import InputError
+
+FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "parquet", "arrow", "torch")
+
+
+@click.command(name="import")
+@click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
+@click.option("--as", "kind", metavar="KIND", help="What the file is, where it is not recognised.")
+@click.option("--like", metavar="SYSTEM", help="Shipped system that lends speeds which a topology does not carry.")
+@click.option("--collective", metavar="NAME", help="What a schedule does, where the file does not say.")
+@click.option(
+    "--set",
+    "columns",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="What all rows of a measured table say, where absent.",
+)
+@JSON
+def import_(
+    file: Path,
+    output: Path | None,
+    kind: str | None,
+    like: str | None,
+    collective: str | None,
+    columns: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Turn a file of another program into one of ours, and tell what was read and assumed.
+
+    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph), schedules become
+    JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured tables
+    (nccl-tests, rccl-tests, OSU, IMB, CSV).
+    """
+    from simcoll.formats import importers
+    from simcoll.prediction import result_rows
+
+    asked = importers.ImportOptions(like, collective, importers.assignments(columns))
+    text = importers.decoded(_stdin()) if str(file) == "-" else importers.read_bounded(file)
+    found = importers.convert(text, str(file), asked, kind)
+    if output and output.suffix not in found.suffixes:
+        raise InputError(f"{output}: no name for a {found.kind}", f"end it in {found.suffixes[0]}")
+    notes = found.notes
+    told: dict[str, object] = {"kind": found.kind, "file": str(output) if output else None}
+    told |= {"read": notes.read, "assumed": notes.assumed, "warnings": notes.warnings}
+    if output:
+        result_rows.write_atomically(output, found.text if found.text.endswith("\n") else f"{found.text}\n")
+        print(json.dumps(told, indent=1) if as_json else f"{found.kind}: {output}\n{notes}")
+    else:
+        print(found.text)
+        print(json.dumps(told, indent=1) if as_json else notes, file=sys.stderr)
+
+
+def _stdin() -> bytes:
+    from simcoll.formats.importers import MOST_BYTES
+
+    stream: IO[bytes] = sys.stdin.buffer
+    return stream.read(MOST_BYTES + 1)
+
+
+@click.command(name="export")
+@click.argument("what", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json|SYSTEM|TOPOLOGY.yaml|RESULTS")
+@click.option("--to", required=True, metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
+@click.option("--ranks", type=click.IntRange(1), help="Number of ranks of a schedule.")
+@click.option("--root", default=0, show_default=True, type=click.IntRange(0), help="Root of a schedule.")
+@click.option("--nodes", type=click.IntRange(1), help="Number of nodes of a topology.")
+@click.option("--size", default="1 MiB", show_default=True, help="Size of the buffer, for GOAL's messages.")
+def export(what: str, to: str, output: Path | None, ranks: int | None, root: int, nodes: int | None, size: str) -> None:
+    """Write a schedule, a topology or results for another program.
+
+    Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml.
+    Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`),
+    parquet, arrow (pyarrow), torch (the table of torch.utils.benchmark).
+    """
+    from simcoll import units
+    from simcoll.config.import_log import ImportLog
+    from simcoll.prediction import result_rows
+    from simcoll.report import exporters
+
+    try:
+        nbytes = units.parse(size, "size")
+    except ValueError as error:
+        complaint, _, cure = str(error).partition("; ")
+        raise InputError(f"--size: {complaint}", cure) from None
+    if ranks is not None and root >= ranks:
+        raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
+    notes = ImportLog()
+    written = exporters.convert(what, to, exporters.Options(ranks, root, nodes, nbytes), notes)
+    if output:
+        result_rows.write_atomically(output, written)
+        print(f"{to}: {output}")
+    elif isinstance(written, bytes):
+        raise InputError(f"{to} is not text", "name a file with -o")
+    else:
+        print(written, end="")
+    if str(notes):
+        print(notes, file=sys.stderr)

@@ -1,0 +1,58 @@
+"""`simcoll explain`: why a point takes as long as it does, and what would make it faster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Final
+
+import click
+
+from simcoll.cli._options import JSON, QUIET, SETS
+from simcoll.cli._progress import progress
+from simcoll.errors import InputError, RefusedError
+
+MOST_POINTS: Final = 20
+
+
+@click.command()
+@click.argument("scenario")
+@SETS
+@click.option("--no-what-if", is_flag=True, help="Leave out what would make it faster, which is simulated anew.")
+@click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")
+@JSON
+@QUIET
+def explain(
+    scenario: str, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
+) -> int:
+    """Tell why a scenario takes as long as it does, and what would make it faster.
+
+    For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
+    bind; and how many times as fast it is with one thing changed, each simulated.
+    """
+    from simcoll.explanation.explain import SCHEMA, explained, text
+    from simcoll.explanation.explained_run import subject
+    from simcoll.prediction import sweep
+    from simcoll.scenario.scenario import load
+
+    points = load(scenario, sets)
+    if len(points) > MOST_POINTS:
+        what = f"{scenario} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
+        raise InputError(what, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
+    found: list[dict[str, Any]] = []
+    with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
+        for index, point in enumerate(points):
+            watch.begun(index)
+            try:
+                found.append(explained(subject(point, replication), not no_what_if))
+            except RefusedError as error:
+                if not point.optional:
+                    print(f"{sweep.told(point)}: refused: {error}", file=sys.stderr)
+            watch.finished(index)
+    if not found:
+        raise InputError(f"{scenario}: no point can be run", "choose other algorithms")
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "points": found}, indent=1))
+    else:
+        print(text(found))
+    return 0

@@ -1,0 +1,157 @@
+"""`simcoll measure` and `simcoll lab`: the points of a scenario run for real."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from simcoll.cli._options import QUIET, SETS, TIMEOUT, check_timeout
+from simcoll.cli._progress import Lines
+from simcoll.errors import InputError, MeasureError
+
+if TYPE_CHECKING:
+    from simcoll.measurement.torch_backend.support import Backend
+
+OUTPUT: Final = click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
+SHOWN: Final = (
+    *("size_bytes", "collective", "workload", "bucket_cap", "harness", "algorithm", "protocol", "ranks", "dtype", "op"),
+    *("buckets", "async_op"),
+    *("time_us", "compute_us", "exposed_us", "spread", "runs", "of_library"),
+)
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several.  [default: the scenario's]")
+@click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True)
+@OUTPUT
+@SETS
+@click.option("--dry-run", is_flag=True, help="Print what every rank would send, and run nothing.")
+@TIMEOUT
+@click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
+@click.option(
+    "--limit", type=float, metavar="SECONDS", help="The most one launch may take.  [default: none; 300 with --one-gpu]"
+)
+@click.option("--one-gpu", is_flag=True, help="All NCCL ranks on one GPU, as if each were a host, over NCCL's sockets.")
+@QUIET
+def measure(
+    scenario: str,
+    ranks: str | None,
+    backend: Backend,
+    output: Path | None,
+    sets: tuple[str, ...],
+    dry_run: bool,
+    timeout: float,
+    prefix: str,
+    limit: float | None,
+    one_gpu: bool,
+    quiet: bool,
+) -> int:
+    """Run a scenario for real, over gloo or NCCL, and write a measured table.
+
+    With torch.distributed, on this machine or as a rank that torchrun or Slurm has started. Prints a table; `-o` also
+    writes it as a measured table for `simcoll compare`.
+    """
+    from simcoll.measurement import real_run as real
+    from simcoll.measurement.cases import dry_run as rehearsed
+    from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
+    from simcoll.scenario.scenario import load
+
+    _check(timeout, output)
+    if limit is not None and not limit > 0:
+        raise InputError(f"--limit {limit:g} is no time to run", "give seconds above 0")
+    if one_gpu and backend != "nccl":
+        raise InputError("--one-gpu is of NCCL's ranks", "add --backend nccl")
+    points = load(scenario, (*sets, *_ranks(ranks)))
+    member = real.is_member()
+    if dry_run:
+        if member and real.membership()[0]:
+            return 0  # one of them tells it for all
+        for line in rehearsed(points, backend, _told):
+            print(line)
+        return 0
+    tell = (lambda line: None) if quiet else Lines()
+    if member:
+        try:
+            rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell)
+        except MeasureError as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(error.exit_status)  # leaving in order would wait for ranks that are gone
+        if rows is None:
+            return 0
+    else:
+        words = shlex.split(prefix)
+        launcher = replace(
+            on_one_gpu() if one_gpu else LOCAL,
+            prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words],
+        )
+        bound = limit or (ONE_GPU_S if one_gpu else math.inf)
+        rows = real.run(points, launcher, backend=backend, timeout_s=timeout, limit_s=bound, tell=tell)
+    _show(rows, output, backend)
+    return 0
+
+
+@click.command()
+@click.argument("scenario")
+@OUTPUT
+@SETS
+@TIMEOUT
+@QUIET
+def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: float, quiet: bool) -> int:
+    """Run a scenario for real between hosts made on this machine, with links as slow as it says.
+
+    Needs Linux and root. Hosts and switches are network namespaces, ranks talk gloo over TCP. Topologies of bare hosts:
+    single-switch, fat-tree with one spine, ring, torus, full-mesh. Prints a table; `-o` also writes it as a measured
+    table for `simcoll compare`.
+    """
+    from simcoll.measurement import network_lab as laboratory
+    from simcoll.scenario.scenario import load
+
+    _check(timeout, output)
+    tell = (lambda line: None) if quiet else Lines()
+    _show(laboratory.run(load(scenario, sets), timeout_s=timeout, tell=tell), output, "gloo")
+    return 0
+
+
+def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backend) -> None:
+    """Print measured rows, and write them where asked to."""
+    from simcoll.config import text_table
+    from simcoll.measurement import real_run as real
+
+    if output:
+        real.write(output, rows, real.remarks(backend))
+        print(output, file=sys.stderr)
+    table = real.beside_library(rows)
+    print(text_table.render([column for column in SHOWN if any(made.get(column) is not None for made in table)], table))
+
+
+def _ranks(text: str | None) -> list[str]:
+    """`--ranks` as an assignment to the scenario."""
+    if text is None:
+        return []
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if not all(number > 0 for number in numbers):
+        raise InputError(f"--ranks: {text!r} is no number of ranks", "write e.g. 2 or 2,4")
+    return [f"ranks={numbers if len(numbers) > 1 else numbers[0]}"]
+
+
+def _check(timeout: float, output: Path | None) -> None:
+    """Told before a long run and not after it."""
+    check_timeout(timeout)
+    if output and output.is_dir():
+        raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")
+
+
+def _told(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,118 @@
+"""`simcoll recommend`: the best algorithm, protocol and settings by size."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simcoll.cli._options import JSON, QUIET, SETS
+from simcoll.cli._progress import progress
+from simcoll.errors import InputError
+
+if TYPE_CHECKING:
+    from simcoll.explanation.recommendation import Recommendation
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write: JSON, or what --to says.")
+@click.option("--to", type=click.Choice(["json", "nccl-tuner"]), help="Write CSV of NCCL's example tuner plugin.")
+@click.option("--among", metavar="NAMES", help="Choose among these algorithms only, e.g. 'ring,tree'.")
+@SETS
+@click.option("--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all.")
+@JSON
+@QUIET
+def recommend(
+    scenario: str,
+    output: Path | None,
+    to: str | None,
+    among: str | None,
+    sets: tuple[str, ...],
+    jobs: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Recommend the best algorithm, protocol and settings for a scenario, by ranges of sizes.
+
+    From the smallest to the largest size of the scenario all that serves is simulated, and the sizes at which the best
+    changes are found by bisection. Of a workload the algorithm and the size of buckets are recommended.
+    """
+    from simcoll.config.import_log import ImportLog
+    from simcoll.explanation.recommendation import SCHEMA, recommendations
+    from simcoll.prediction import result_rows
+    from simcoll.report.exports import nccl_tables
+    from simcoll.scenario.scenario import load
+
+    if jobs < 1 and jobs != -1:
+        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
+    if to and not output:
+        raise InputError("--to says what to write, and not where", "name a file with -o")
+    names = [name.strip() for name in among.split(",")] if among is not None else None
+    found = recommendations(load(scenario, sets), names)
+    _simulate(found, jobs, quiet)
+    document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [one.document() for one in found]}
+    notes = ImportLog()
+    if output:
+        written = json.dumps(document, indent=1) + "\n"
+        if to == "nccl-tuner":
+            written = nccl_tables.tuner([row for one in found for row in one.rows()], notes)
+        result_rows.write_atomically(output, written)
+    print(json.dumps(document, indent=1) if as_json else _text(document["recommendations"]))
+    if output and not quiet:
+        print(f"{notes}\n{output}".strip(), file=sys.stderr)
+
+
+def _simulate(found: Sequence[Recommendation], jobs: int, quiet: bool) -> None:
+    total = sum(len(one.sizes) * len(one.of) for one in found)
+    with progress(total, lambda _: "", quiet) as watch:
+
+        def done() -> None:
+            watch.finished(len(watch.done))
+            watch.total = max(watch.total, len(watch.done))  # how many a bisection takes is not known before
+
+        for one in found:
+            one.simulate(jobs, done)
+
+
+def _text(found: Sequence[Mapping[str, Any]]) -> str:
+    from simcoll import __version__
+
+    lines = [f"# simcoll {__version__}: recommend {found[0]['scenario']}"]
+    for one in found:
+        lines += [*_lines(one), ""]
+    return "\n".join(lines[:-1])
+
+
+def _lines(one: Mapping[str, Any]) -> Iterator[str]:
+    from simcoll.config import text_table
+
+    what = one["workload"] if "workload" in one else f"{one['collective']}, {one['dtype']}"
+    where = f"{one['ranks']} ranks on {one['nodes']} node{'s' if one['nodes'] > 1 else ''} of {one['topology']}"
+    yield f"# {what}, {where}   profile {one['profile']} ({one['confidence']})   sharing {one['sharing']}"
+    shown = [{**row, "margin": _margin(row), "choice": row["choice"]} for row in one["ranges"]]
+    sizes = [] if "workload" in one else ["from_bytes", "to_bytes"]
+    yield text_table.render([*sizes, "time_us", "choice", "margin", "runner_up"], shown)
+    yield f"# of {one['candidates']} choices; time: where a range begins; margin: how much longer the runner-up takes"
+    if any(row["tie"] for row in one["ranges"]):
+        yield "# a tie: within the 90 % interval of the profile, or equal"
+    if "choices" in one:
+        yield "# the best choices"
+        yield text_table.render(["time_us", "longer", "choice"], [
+            {**row, "longer": f"{100 * row['longer']:.1f} %"} for row in one["choices"][:10]
+        ])  # fmt: skip
+    if regret := one.get("regret"):
+        worst = f"{100 * regret['worst']:.1f} % at {regret['worst_size_bytes']} B"
+        yield f"# NCCL's own choice takes longer by {100 * regret['mean']:.1f} % in the mean, {worst} at worst"
+
+
+def _margin(row: Mapping[str, Any]) -> str:
+    least, most = row["margin_least"], row["margin_most"]
+    if least is None:
+        return "-"
+    told = f"{100 * least:.1f} %" if least == most else f"{100 * least:.1f} to {100 * most:.1f} %"
+    return f"{told}, a tie" if row["tie"] else told

@@ -1,0 +1,248 @@
+"""`simcoll run` and `simcoll predict`: points simulated, told and written."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simcoll.cli._options import JSON, SETS
+from simcoll.cli._progress import progress
+from simcoll.errors import InputError
+
+if TYPE_CHECKING:
+    from simcoll.prediction.journal import Journal
+    from simcoll.scenario.scenario import Point
+
+RowDicts = list[dict[str, Any]]
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for results.csv, manifest.json, plots/.")
+@SETS
+@click.option(
+    "--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all cores."
+)
+@click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
+@click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
+@JSON
+@click.option("--quiet", is_flag=True, help="No table, no progress.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
+def run(
+    scenario: str,
+    output: Path | None,
+    sets: tuple[str, ...],
+    jobs: int,
+    cluster: str | None,
+    share: str | None,
+    as_json: bool,
+    quiet: bool,
+    trace: Path | None,
+    page: Path | None,
+) -> int:
+    """Simulate a scenario (a YAML file, or the name of a shipped one)."""
+    from simcoll.prediction import sweep
+    from simcoll.prediction.journal import Journal, Shard
+    from simcoll.scenario.scenario import load
+
+    points = load(scenario, sets)
+    if jobs < 1 and jobs != -1:
+        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
+    if cluster is not None and jobs != 1:
+        raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
+    if trace:
+        _check_trace(trace, points)
+    if page and page.suffix not in (".html", ".htm"):
+        raise InputError(f"--report {page}: what kind of file is it?", "end its name in .html")
+    shard = None if share is None else Shard.parse(share)
+    if shard and not output:
+        raise InputError("--shard needs a folder that all shards write to", "name it with -o")
+    journal = Journal(output, shard) if output else None
+    if shard and journal and sweep.is_written(journal.folder, points):
+        rows, reused = RowDicts(), 0
+    else:
+        rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
+    whole = _gathered(points, journal, quiet) if shard and journal else rows
+    command = shlex.join(["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))])
+    if journal and whole:
+        sweep.write(journal.folder, whole, points, command)
+    try:
+        _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
+    finally:
+        if journal and whole:
+            _finish(journal, whole, points, quiet)
+    if trace and rows and not _status(rows):
+        _write_trace(trace, points[0])
+    if page and whole:
+        _write_report(page, whole, points, scenario, command)
+    return _status(rows) if rows or not shard else 0
+
+
+@click.command()
+@click.argument("collective")
+@click.option("--on", "system", required=True, help="A shipped system, or a topology's YAML file.")
+@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
+@click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
+@click.option("--algorithm", default="auto", show_default=True, help="A name, a list, auto or all.")
+@SETS
+@JSON
+def predict(
+    collective: str,
+    system: str,
+    nodes: int | None,
+    ranks: int | None,
+    size: str | None,
+    algorithm: str,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Predict one collective without a scenario file."""
+    from simcoll.config.yaml_tree import Node, parse
+    from simcoll.errors import Place
+    from simcoll.scenario.scenario import points
+
+    def given(value: Any, option: str) -> Node:
+        return parse(value, option) if isinstance(value, str) else Node(value, Place(option, 1, 1))
+
+    kind = "file" if Path(system).suffix in (".yaml", ".yml") else "system"
+    topology = {kind: given(system, "--on")} | ({"nodes": given(nodes, "--nodes")} if nodes is not None else {})
+    keys = {
+        "name": given("predict", "predict"),
+        "topology": Node(topology, Place("--on", 1, 1)),
+        "collective": given(collective, "COLLECTIVE"),
+        "algorithm": given(algorithm, "--algorithm"),
+        "size": given(size, "--size"),
+    } | ({"ranks": given(ranks, "--ranks")} if ranks is not None else {})
+    found = points(Node(keys, Place("predict", 1, 1)), sets)
+    rows, _ = _simulated(found, quiet=False)
+    _show(rows, found, as_json, False, 0)
+    return _status(rows)
+
+
+def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[RowDicts, int]:
+    """The rows, and how many of them an earlier run left; `how` is what `sweep.sweep` takes."""
+    from simcoll.prediction import sweep
+
+    found, reused = {}, 0
+    with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
+        for index, row, again in sweep.sweep(points, begun=watch.begun, **how):
+            found[index] = row
+            reused += again
+            watch.finished(index)
+    rows = sweep.ordered(found)
+    wrong = [row["status"] for row in rows if row.get("wrong_input")]
+    if wrong and len(wrong) == len(rows):
+        once: dict[str, str] = {}  # what cures a mistake may differ from point to point
+        for line in "\n".join(reason.removeprefix("failed: ") for reason in wrong).splitlines():
+            once.setdefault(line.partition("; ")[0], line)
+        raise InputError("\n".join(once.values()))
+    return rows, reused
+
+
+def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> RowDicts | None:
+    """The rows of all shards; none while some are missing, or if another shard has written them already."""
+    from simcoll.prediction import sweep
+
+    found = sweep.logged(points, journal)
+    missing = len(points) - len(found)
+    if sweep.is_written(journal.folder, points):
+        if missing:  # the others have dropped their logs: what this one holds is of no use any more
+            journal.drop()
+        note = (
+            f"{journal.folder / 'results.csv'} holds all {len(points)} points; remove it to have them simulated again"
+        )
+    elif missing:
+        note = f"{missing} of {len(points)} points are missing: the shard that finds none writes results.csv"
+    else:
+        return sweep.ordered(found)
+    if not quiet:
+        print(note, file=sys.stderr)
+    return None
+
+
+def _show(rows: RowDicts, points: Sequence[Point], as_json: bool, quiet: bool, reused: int) -> None:
+    from simcoll.prediction import result_rows
+    from simcoll.report import console
+    from simcoll.report.workload_console import step_table, varied_table
+
+    if as_json:
+        print(result_rows.document(rows, reused), flush=True)
+    elif not quiet:
+        steps = rows and rows[0].get("workload")
+        print(step_table(rows) if steps else console.run_table(rows, [p.scenario for p in points]), flush=True)
+        if varied := varied_table(rows):
+            print(varied, flush=True)
+    for reason in dict.fromkeys(row["status"] for row in rows if str(row["status"]).startswith("failed")):
+        print(reason, file=sys.stderr)
+
+
+def _check_trace(file: Path, points: Sequence[Point]) -> None:
+    """Raise InputError, before anything runs, for what cannot be traced."""
+    if not file.name.endswith((".json", ".json.gz")):
+        raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
+    if len(points) > 1:
+        keys = _varying([point.scenario.model_dump(mode="json") for point in points])
+        what = f"--trace shows one point, and there are {len(points)}"
+        raise InputError(what, "choose one: " + " ".join(f"--set {key}=…" for key in keys))
+
+
+def _varying(found: Sequence[Any]) -> list[str]:
+    """The keys that have several values, with dots where they are nested."""
+    first, keys = found[0], list[str]()
+    for key in first:
+        values = [one.get(key) for one in found]
+        if all(isinstance(value, dict) for value in values):
+            keys += [f"{key}.{below}" for below in _varying(values)]
+        elif any(value != first[key] for value in values):
+            keys.append(key)
+    return keys
+
+
+def _write_trace(file: Path, point: Point) -> None:
+    """One file, or where its name has `{rank}` in it one for each rank."""
+    from simcoll.prediction.result_rows import write_atomically
+    from simcoll.report.exports import chrome_trace
+    from simcoll.report.point_trace import trace_of
+
+    apart = "{rank}" in file.name
+    trace = trace_of(point, transfers=not apart)
+    for rank in range(len(trace.ranks)) if apart else (None,):
+        text = chrome_trace.dump(trace, rank)
+        path = file.with_name(file.name.replace("{rank}", str(rank)))
+        write_atomically(path, chrome_trace.packed(text) if file.suffix == ".gz" else text)
+
+
+def _write_report(file: Path, rows: RowDicts, points: Sequence[Point], scenario: str, command: str) -> None:
+    from simcoll.prediction.result_rows import write_atomically
+    from simcoll.report.html.page import report
+    from simcoll.scenario.scenario import find_scenario
+
+    text = find_scenario(scenario).read_text(encoding="utf-8")
+    write_atomically(file, report(rows, points, text, command))
+
+
+def _status(rows: RowDicts) -> int:
+    """0 if there is a result and nothing failed."""
+    kinds = {str(row["status"]).partition(":")[0] for row in rows}
+    return 1 if "failed" in kinds or "ok" not in kinds else 0
+
+
+def _finish(journal: Journal, rows: RowDicts, points: Sequence[Point], quiet: bool) -> None:
+    """Plot, and only then drop the logs: a run that is killed before has them all."""
+    from simcoll.report import figures
+
+    scenarios = [point.scenario for point in points]
+    for note in figures.unmatched(scenarios, rows):
+        print(note, file=sys.stderr)
+    plots = journal.folder / "plots"
+    found = figures.draw(scenarios, rows, plots)
+    journal.drop()
+    if not quiet:
+        print(f"{journal.folder / 'results.csv'} and {len(found)} plots in {plots}", file=sys.stderr)

@@ -1,0 +1,220 @@
+"""`simcoll tune`: what NCCL's tuner reckons with on a system, and what it chooses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from simcoll.cli._options import JSON
+from simcoll.errors import InputError
+
+if TYPE_CHECKING:
+    from simcoll.nccl.tuner import TunerTable
+
+SCHEMA: Final = "simcoll.tune/1"
+SIMULATED: Final = 512  # bytes from which on regret is told: two elements of a half for each of many ranks
+SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
+
+
+@click.command()
+@click.argument("system")
+@click.option("--nodes", default=1, show_default=True, type=click.IntRange(1), help="Number of nodes.")
+@click.option("--ranks", type=click.IntRange(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
+@click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")
+@click.option("--algo", metavar="TEXT", help="What NCCL_ALGO says, e.g. 'ring,tree' or 'allreduce:^nvls'.")
+@click.option("--proto", metavar="TEXT", help="What NCCL_PROTO says, e.g. '^LL128'.")
+@click.option(
+    "--graph", "graph_file", type=click.Path(path_type=Path), help="NCCL's graph file, in place of the stored graphs."
+)
+@click.option("--profile", help="Simulate with it what the choices take, and the best: NCCL's regret.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for regret.png.")
+@JSON
+def tune(
+    system: str,
+    nodes: int,
+    ranks: int | None,
+    version: str | None,
+    algo: str | None,
+    proto: str | None,
+    graph_file: Path | None,
+    profile: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what NCCL's tuner reckons with on a system, and what it chooses.
+
+    SYSTEM is a shipped one, or a topology file. A table tells latency and bandwidth of each pair of algorithm and
+    protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
+    --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
+    """
+    from simcoll.nccl import communicator, env_filter, graph_xml, tuner
+    from simcoll.topology import systems
+
+    _check(profile, output, graph_file)
+    file = systems.load_system(system)
+    chosen = env_filter.parse(algo, proto)
+    found = graph_xml.read(graph_file) if graph_file else None
+    if found and ranks is None:
+        ranks = found.gpus * nodes
+    comm = communicator.communicator(file, nodes, ranks, found.graphs if found else None)
+    told = tuner.table(comm, version, chosen)
+    if not told.entries:
+        raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
+    source = str(graph_file) if graph_file else file.nccl.source if file.nccl else ""
+    rows = _regrets(system, told, profile, output) if profile else []
+    if as_json:
+        print(json.dumps(_document(file.name, source, told) | ({"regret": rows} if profile else {}), indent=1))
+        return
+    print(_text(file.name, source, told))
+    if profile:
+        print(_regret_text(rows, profile))
+
+
+def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
+    from simcoll.scenario.profile import load_profile
+
+    if output and not profile:
+        raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")
+    if profile and graph_file:
+        raise InputError("--profile simulates with the graphs of the system's file", "leave out --graph")
+    try:
+        found = load_profile(profile) if profile else None
+    except ValueError as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"--profile: {what}", cure) from None
+    if found and not found.kernels:
+        raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
+
+
+def _regrets(system: str, told: TunerTable, profile: str, output: Path | None) -> list[dict[str, Any]]:
+    """What NCCL's choices cost over the best, drawn where a folder is given."""
+    from simcoll.explanation import regret
+
+    rows = regret.regrets(system, told, profile, [size for size in SIZES if size >= SIMULATED])
+    if not rows:
+        raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
+    if output:
+        from simcoll.report.plot import save
+        from simcoll.report.plot.regret import regret_figure
+
+        comm = told.communicator
+        where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
+        save(
+            regret_figure(rows, f"{where}  ·  profile {profile}  ·  NCCL {told.constants.release}"),
+            output / "regret.png",
+        )
+        print(output / "regret.png", file=sys.stderr)
+    return rows
+
+
+def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
+    from simcoll.config import text_table
+
+    shown = [
+        {
+            **row,
+            "chosen": f"{row['algorithm']}/{row['protocol']}",
+            "best": f"{row['best_algorithm']}/{row['best_protocol']}",
+            "regret": f"{100 * row['regret']:.1f} %",
+        }
+        for row in rows
+    ]
+    table = text_table.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
+    share = [row["regret"] for row in rows]
+    mean, worst = 100 * sum(share) / len(share), 100 * max(share)
+    told = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
+    head = f"# simulated with {profile}, {len(rows)} points: {told}"
+    return f"\n{head}\n{table}"
+
+
+def _document(name: str, source: str, told: TunerTable) -> dict[str, Any]:
+    comm = told.communicator
+    return {
+        "schema": SCHEMA,
+        "system": name,
+        "library": comm.library,
+        "version": told.constants.release,
+        "ranks": comm.ranks,
+        "nodes": comm.nodes,
+        "channels": comm.channels,
+        "nvls_channels": comm.nvls_channels(told.constants),
+        "graphs_source": source,
+        "graphs": {kind: graph.model_dump() for kind, graph in comm.graphs.items()},
+        "table": _table(told),
+        "choice": _choices(told),
+    }
+
+
+def _table(told: TunerTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "collective": collective,
+            "algorithm": algorithm,
+            "protocol": protocol,
+            "latency_us": entry.latency_us,
+            "bandwidth_GBps": entry.bandwidth_GBps,
+        }
+        for (collective, algorithm, protocol), entry in told.entries.items()
+    ]
+
+
+def _choices(told: TunerTable) -> list[dict[str, Any]]:
+    from simcoll.nccl import tuner
+    from simcoll.nccl.tuner_constants import COLLECTIVES
+
+    found = ((collective, size, tuner.choose(told, collective, size)) for collective in COLLECTIVES for size in SIZES)
+    return [
+        {
+            "collective": collective,
+            "size_bytes": size,
+            "algorithm": choice.algorithm,
+            "protocol": choice.protocol,
+            "time_us": choice.time_us,
+        }
+        for collective, size, choice in found
+        if choice is not None
+    ]
+
+
+def _text(name: str, source: str, told: TunerTable) -> str:
+    from simcoll import __version__
+    from simcoll.config import text_table
+    from simcoll.nccl.tuner_constants import COLLECTIVES
+
+    comm = told.communicator
+    where = f"{comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
+    lines = [
+        f"# simcoll {__version__}: tune",
+        f"# {name}   {comm.library.upper()} {told.constants.release}   {where}",
+        f"# graphs: {source}",
+        *(
+            f"#   {kind}: {graph.channels} channels of {graph.intra:g} GB/s within a node, {graph.inter:g} between"
+            f"   {graph.pattern}   {graph.type_intra}/{graph.type_inter}"
+            for kind, graph in comm.graphs.items()
+        ),
+        f"# channels of kernels: {comm.channels}   of NVLS: {comm.nvls_channels(told.constants) or '-'}",
+        "# what NCCL reckons with, without the launch of kernels; bandwidth: of the largest buffer of a rank",
+    ]
+    rows = [
+        {"size_bytes": size, **{c["collective"]: _cell(c) for c in choices}}
+        for size, choices in itertools.groupby(sorted(_choices(told), key=_size), _size)
+    ]
+    table = _table(told)
+    served = [collective for collective in reversed(COLLECTIVES) if any(collective in row for row in rows)]
+    return "\n".join(
+        [*lines, text_table.render(list(table[0]), table), "", text_table.render(["size_bytes", *served], rows)]
+    )
+
+
+def _size(choice: dict[str, Any]) -> int:
+    return int(choice["size_bytes"])
+
+
+def _cell(choice: dict[str, Any]) -> str:
+    time = choice["time_us"]
+    return f"{choice['algorithm']}/{choice['protocol']} " + (f"{time:.0f}" if time >= 1000 else f"{time:.4g}")

@@ -1,0 +1,55 @@
+"""`simcoll validate`: the studies of a folder carried out, and a report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from simcoll.cli._options import QUIET, TIMEOUT, check_timeout
+from simcoll.cli._progress import Lines
+
+
+@click.command()
+@click.argument("studies", nargs=-1, metavar="[STUDY…]")
+@click.option(
+    "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: --folder]")
+@click.option("--tables", type=click.Path(path_type=Path), help="Also a study of each measured table of this folder.")
+@click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
+@TIMEOUT
+@QUIET
+def validate(
+    studies: tuple[str, ...],
+    folder: Path,
+    output: Path | None,
+    tables: Path | None,
+    reuse: bool,
+    timeout: float,
+    quiet: bool,
+) -> int:
+    """Measure, fit, predict, and report how good predictions are.
+
+    Runs the studies of a folder that this machine can (gloo over loopback always, the lab with root, NCCL with GPUs),
+    or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Exit status 1 if a goal is
+    missed.
+    """
+    from simcoll.accuracy.studies import report
+    from simcoll.accuracy.studies import study_file as known
+    from simcoll.accuracy.studies.validate import Way, carry_out
+
+    check_timeout(timeout)
+    tell = (lambda line: None) if quiet else Lines()
+    way = Way(folder, output or folder, reuse, timeout, tell)
+    asked = [*known.load(folder, studies), *(known.of_tables(tables, tell) if tables else ())]
+    found = [carry_out(study, way) for study in asked]
+    missed = report.check(found)
+    print(report.write(way.output, found))
+    for finding in found:
+        if finding.why_not:
+            print(f"{finding.study.name}: not carried out: {finding.why_not}", file=sys.stderr)
+    for goal in missed:
+        print(f"{goal.study}: {goal.what}: {goal.reached}, goal {goal.asked}", file=sys.stderr)
+    return 1 if missed else 0

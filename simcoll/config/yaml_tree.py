@@ -1,0 +1,380 @@
+"""YAML files as trees of located values: strict, YAML 1.2, and every complaint with file, line, column and cure.
+
+The only module that knows YAML. `read` gives a `Node` tree in which every value and every key remembers its place;
+`validate` hands plain values to a pydantic model and turns all its complaints into located diagnostics.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError
+
+from simcoll import units
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+
+MAX_FILE_BYTES: Final = 16 * 2**20
+MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are parsed whenever they are read
+MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
+
+_Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader where it was built, the Python one elsewhere
+    """YAML 1.2 core schema: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+):
+    _Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), [*_first, ""] if _tag == "null" else list(_first)
+    )
+
+
+def _integer(loader: Any, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
+
+
+class Model(BaseModel):
+    """Base of everything that is read from a file: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+TAG: Final = "<"  # what the names of a tagged union's branches begin with
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value with its place; mappings also know where each key stands."""
+
+    value: Any  # dict[str, Node], list[Node] or a scalar
+    place: Place
+    keys: Mapping[str, Place] = field(default_factory=dict)
+    broken: bool = False  # already complained about
+
+    def plain(self) -> Any:
+        """The value without places, as pydantic wants it."""
+        if isinstance(self.value, dict):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    def get(self, key: str) -> Node | None:
+        """The child at `key`, if this is a mapping that has it."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+
+def located(value: Any, place: Place) -> Node:
+    """Plain values as a tree, all at one place."""
+    if isinstance(value, dict):
+        return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
+    if isinstance(value, list):
+        return Node([located(child, place) for child in value], place)
+    return Node(value, place)
+
+
+def shipped(kind: str) -> Path:
+    """The folder of shipped files (`topologies`, `scenarios`, `measured`), in a checkout or in an installed wheel."""
+    package = Path(__file__).parents[1]
+    in_wheel = package / "shipped" / kind
+    if in_wheel.is_dir():
+        return in_wheel
+    return package.parent / ("validation/measured" if kind == "measured" else kind)
+
+
+_CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
+
+
+@contextmanager
+def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Within, these files say what they said elsewhere: a worker on another machine may have none of them."""
+    token = _CARRIED.set(files)
+    try:
+        yield
+    finally:
+        _CARRIED.reset(token)
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """A file that was carried along, or else one of this machine; raises OSError."""
+    carried = (_CARRIED.get() or {}).get(str(path))
+    return path.open("rb") if carried is None else io.BytesIO(carried)
+
+
+def is_file(path: Path) -> bool:
+    """Whether `open_file` finds something to read."""
+    return str(path) in (_CARRIED.get() or {}) or path.is_file()
+
+
+def text_of(path: Path) -> str:
+    """What a file says, carried along or here; raises OSError."""
+    with open_file(path) as file:
+        return file.read().decode("utf-8", errors="replace")
+
+
+def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
+    """Read one YAML document.
+
+    Raises InputError if the file is missing, too large, not YAML, or has a key twice; mistakes after which reading can
+    go on are collected in `errors` where that is given.
+    """
+    source = name or str(path)
+    try:
+        with open_file(path) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read: {error.strerror}", "give the path of a YAML file") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(f"{source}: larger than {units.format_size(MAX_FILE_BYTES)}", "split the file")
+    making = _kept if len(data) <= MAX_KEPT_BYTES else _parsed
+    return _told(*making(data.decode("utf-8", errors="replace"), source), errors)
+
+
+def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
+    """Parse YAML text; `source` names it in errors."""
+    return _told(*_parsed(text, source), errors)
+
+
+def _told(tree: Node, found: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
+    if errors is not None:
+        errors += found
+    elif found:
+        raise InputError(found)
+    return tree
+
+
+def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
+    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
+    found: list[Diagnostic] = []
+    try:
+        loader = _Yaml12(text)
+        try:
+            root = loader.get_single_node()
+            tree = _locate(loader, root, source, found, itertools.count()) if root else None
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source, 1, 1)
+        what = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise InputError([Diagnostic(f"not YAML: {what}", "check indentation, colons and quotes", "", place)]) from None
+    except RecursionError:
+        raise InputError(f"{source}: nested too deeply", "flatten the file") from None
+    return tree or Node({}, Place(source, 1, 1)), tuple(found)
+
+
+_kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep asks for the same files at each point
+
+
+def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic], visits: Iterator[int]) -> Node:
+    if next(visits) > MAX_NODES:
+        raise InputError(f"{source}: more than {MAX_NODES} values once aliases are expanded", "write a smaller file")
+    place = _place(node, source)
+    if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+    if isinstance(node, yaml.MappingNode):
+        children: dict[str, Node] = {}
+        keys: dict[str, Place] = {}
+        for key_node, value_node in node.value:
+            key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
+            if key in keys:
+                first = keys[key]
+                what = f"key {key!r} stands twice (first in line {first.line}, column {first.column})"
+                errors.append(Diagnostic(what, "keep one of them", key, key_place))
+                continue
+            keys[key] = key_place
+            children[key] = _locate(loader, value_node, source, errors, visits)
+        return Node(children, place, keys)
+    if isinstance(node, yaml.SequenceNode):
+        return Node([_locate(loader, child, source, errors, visits) for child in node.value], place)
+    try:
+        value = loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError):
+        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+        value = None
+    return Node(value, place)
+
+
+def _place(node: yaml.Node, source: str) -> Place:
+    return Place(source, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def assign(tree: Node, option: str, index: int) -> Node:
+    """Apply one `--set PATH=VALUE`; the right side is YAML, missing keys are created.
+
+    Raises InputError when the option has no `=` or the path runs through a value that is not a mapping.
+    """
+    source = f"--set[{index}]"
+    path, equals, text = option.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"{source}: {option!r} is not PATH=VALUE", "write e.g. --set model.sharing=fifo")
+    try:
+        value = parse(" " * (len(path) + 1) + text, source) if text.strip() else Node(None, Place(source, 1, 1))
+    except InputError as error:
+        raise InputError(replace(d, place=Place(source, 1, len(path) + 2)) for d in error.diagnostics) from None
+    return _assigned(tree, path.strip().split("."), value, Place(source, 1, 1))
+
+
+def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
+    if not keys:
+        return value
+    if tree.value is not None and not isinstance(tree.value, dict):
+        what = f"{keys[0]!r} cannot be set: its parent is not a mapping"
+        raise InputError([Diagnostic(what, "set the parent instead", "", place)])
+    children: dict[str, Node] = dict(tree.value or {})
+    children[keys[0]] = _assigned(children.get(keys[0], Node(None, place)), keys[1:], value, place)
+    return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
+
+
+# --- validation ---------------------------------------------------------------------------------------------------
+
+
+def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
+    """Every tree as a `model`; raises InputError with all mistakes of all trees, and those made before, each once."""
+    found: list[M] = []
+    errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
+    for tree in trees:
+        try:
+            found.append(model.model_validate(tree.plain()))
+        except ValidationError as error:
+            for diagnostic in _located(error, model, tree):
+                errors.setdefault((diagnostic.place, diagnostic.what), diagnostic)
+    if errors:
+        raise InputError(sorted(errors.values(), key=lambda d: (d.place is None, d.place)))
+    return found
+
+
+def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iterator[Diagnostic]:
+    details = error.errors(include_url=False)
+    unknown = {detail["loc"] for detail in details if detail["type"] == "extra_forbidden"}
+    for detail in details:
+        node, place, path = tree, tree.place, []
+        for part in detail["loc"]:
+            children = node.value
+            if isinstance(children, dict) and str(part) in children:
+                node, place = children[str(part)], node.keys.get(str(part), node.place)
+            elif isinstance(children, list) and isinstance(part, int) and part < len(children):
+                node, place = children[part], children[part].place
+            elif str(part).startswith(TAG):
+                continue  # the branch of a union, not a key of the file
+            path.append(str(part))
+        if node.broken:
+            continue
+        if detail["type"] == "missing" and any(loc[:-1] == detail["loc"][:-1] for loc in unknown):
+            continue  # a misspelt key is one mistake, and its own line says what was meant
+        where = place if detail["type"] in ("extra_forbidden", "missing") else node.place
+        text = _wording(detail)
+        if detail["type"] == "extra_forbidden":
+            text += f"; {did_you_mean(path[-1], _keys_at(model, detail['loc'][:-1]))}"
+        yield diagnostic(text, ".".join(path), where)
+
+
+def _wording(detail: Any) -> str:
+    kind, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
+    shown = "nothing" if value is None else repr(value) if isinstance(value, str | int | float) else "this"
+    if kind == "extra_forbidden":
+        return f"unknown key {detail['loc'][-1]!r}"
+    if kind == "missing":
+        return f"missing key {detail['loc'][-1]!r}; add it"
+    if kind == "literal_error":
+        choices = re.findall(r"\w[\w-]*", context["expected"].replace(" or ", ","))
+        return f"{shown} is not known; {did_you_mean(str(value), choices)}"
+    if kind.startswith("int") or kind in ("float_type", "float_parsing"):
+        return f"{shown} is not a {'whole ' if kind.startswith('int') else ''}number; write e.g. 2"
+    if kind.startswith(("greater_than", "less_than")):
+        sign = {"greater_than": "above", "less_than": "below"}.get(kind)
+        sign = sign or ("at least" if kind.startswith("greater") else "at most")
+        limit = next(iter(context.values()))
+        return f"{shown} is out of range; write a number {sign} {limit:g}"
+    if kind.startswith("bool"):
+        return f"{shown} is neither true nor false; write true or false"
+    if kind == "string_type":
+        return f"{shown} is not a text; write a name, in quotes if it looks like a number"
+    if kind in ("list_type", "tuple_type"):
+        return f"{shown} is not a list; write [a, b, …]"
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return f"{shown} is not a mapping; write {{key: value}}"
+    if kind.startswith("union_tag"):
+        return f"{shown} is of the wrong kind; write {context['discriminator']}"
+    return str(detail["msg"]).removeprefix("Value error, ")
+
+
+def diagnostic(text: str, path: str, place: Place) -> Diagnostic:
+    """From a text `what; what instead`."""
+    what, _, cure = text.partition("; ")
+    return Diagnostic(what, cure, path, place)
+
+
+def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """The keys that the mapping at `location` may have."""
+    inside: Any = model
+    for part in location:
+        for name, info in model.model_fields.items():
+            if part in (name, info.alias):
+                inside = info.annotation
+        if str(part).startswith(TAG):
+            inside = _branch(inside, part)
+        model = next(_models_in(inside), model)
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _branch(annotation: Any, tag: str | int) -> Any:
+    """What stands under a tag in a tagged union; None if nothing does."""
+    arguments = get_args(annotation)
+    if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
+        return arguments[0]
+    return next(filter(None, (_branch(argument, tag) for argument in arguments)), None)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def dump(value: Any, *, inline: bool = False) -> str:
+    """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
+    flow = None if inline else False
+    how: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
+    return str(yaml.dump(value, Dumper=_Quoting, **how))
+
+
+class _Quoting(yaml.SafeDumper):
+    """Quotes each text that is something else in YAML 1.1 or in 1.2, as `9e47` is."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [
+            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+            *_Yaml12.yaml_implicit_resolvers.get(first, []),
+        ]
+        for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Yaml12.yaml_implicit_resolvers}
+    }

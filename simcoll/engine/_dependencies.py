@@ -1,0 +1,82 @@
+"""Who comes before whom: columns that follow from a schedule alone, each derived by one pass over the transfers.
+
+Indices of transfers are int32, −1 stands for none. `compiled` tells whether numba does it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.numba_loader import Loops
+from simcoll.engine.kernels import dependency_kernel
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.steps import Ints
+
+NONE: Final = -1
+DENSE: Final = 1 << 22  # entries that a table may always have
+
+
+def versions(schedule: Schedule, compiled: bool) -> tuple[Ints, Ints]:
+    """For each transfer the one that made the version it reads, and the one whose version its own waits for: see
+    `model.dependencies`."""
+    count, loops = len(schedule), _loops(compiled)
+    who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
+    slots, span = _keys(who, what, schedule.n_slots)
+    reads, chain = loops.room(count), loops.room(count)
+    columns = (schedule.step, slots[:count], slots[count:], schedule.reduce)
+    loops.run.versions(*map(loops.give, columns), loops.fill(span, NONE), reads, chain)
+    return np.asarray(reads, np.int32), np.asarray(chain, np.int32)
+
+
+def inherited(reads: Ints, kind: Ints, compiled: bool) -> Ints:
+    """What kind of value each transfer carries: that of the value it reads, or `kind` where that was there at the
+    start."""
+    loops = _loops(compiled)
+    kinds = loops.give(kind)
+    loops.run.inherit(loops.give(reads), kinds)
+    return np.asarray(kinds, np.int32)
+
+
+def numbered(a: Ints, b: Ints, compiled: bool) -> tuple[Ints, int]:
+    """The distinct pairs (a, b) numbered in order of first use, and how many there are."""
+    keys, span = _keys(a, b, int(b.max(initial=0)) + 1)
+    loops = _loops(compiled)
+    numbers = loops.give(keys)
+    used = loops.run.number(numbers, loops.fill(span, NONE))
+    return np.asarray(numbers, np.int32), used
+
+
+def predecessors(group: Ints, groups: int, compiled: bool) -> Ints:
+    """For each transfer the one before it in its group."""
+    loops = _loops(compiled)
+    before = loops.room(len(group))
+    loops.run.predecessors(loops.give(group), loops.fill(groups, NONE), before)
+    return np.asarray(before, np.int32)
+
+
+def credits(group: Ints, groups: int, slots: int, compiled: bool) -> Ints:
+    """For each transfer the one `slots` places before it in its group."""
+    loops = _loops(compiled)
+    columns = [loops.fill(groups, value) for value in (NONE, NONE, 0)]
+    credit = loops.room(len(group))
+    loops.run.credits(loops.give(group), slots, *columns, loops.room(len(group)), credit)
+    return np.asarray(credit, np.int32)
+
+
+def _loops(compiled: bool) -> Loops:
+    return Loops(dependency_kernel, compiled)
+
+
+def _keys(a: Ints, b: Ints, width: int) -> tuple[NDArray[Any], int]:
+    """A number for each pair (a, b), 0 ≤ b < `width`, and a bound above all. Pairs that are few among the possible ones
+    are numbered anew, so that a table of all numbers takes no more room than the columns do."""
+    span = (int(a.max(initial=-1)) + 1) * width
+    keys: NDArray[Any] = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
+    keys += b
+    if span > 4 * len(keys) + DENSE:
+        distinct, keys = np.unique(keys, return_inverse=True)
+        keys, span = keys.astype(np.int32), len(distinct)
+    return keys, span

@@ -1,0 +1,212 @@
+"""What serves in the event engine: links, receive sides and the fabric, as SimPy's events see them.
+
+Each decides once an instant, after everything else at that instant (`LAST`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import simpy
+from simpy.events import Event
+
+from simcoll.engine.link_changes import Served
+from simcoll.engine.timeline import Times
+from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, clocked, service_ps
+
+LAST: Final = 2  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
+
+
+def _at_end_of_instant(env: simpy.Environment, decide: Callable[[Event], None]) -> None:
+    """Call `decide` in the second phase of this instant."""
+    event = Event(env)
+    event._ok, event._value = True, None  # what Timeout does: triggered, but processed at a priority of our own
+    event.callbacks = [decide]
+    env.schedule(event, priority=LAST)
+
+
+class Milestone:
+    """Something that happens once to each transfer: when it did, and who waits for it."""
+
+    def __init__(self, env: simpy.Environment, count: int):
+        self.env = env
+        self.at: list[int] = [NONE] * count
+        self._waiting: dict[int, Event] = {}
+
+    def reach(self, i: int) -> None:
+        """It happens to `i` now."""
+        self.at[i] = self.env.now
+        if i in self._waiting:
+            self._waiting.pop(i).succeed()
+
+    def wait(self, i: int) -> Iterator[Event]:
+        """Wait until it has happened to `i`, if that is any."""
+        if i != NONE and self.at[i] == NONE:
+            yield self._waiting.setdefault(i, self.env.event())
+
+    def column(self) -> Times:
+        """When it happened."""
+        return clocked(self.at)
+
+
+Serve = Callable[
+    [int, int], Served
+]  # how something is served that came at one time where the server is free at another
+
+
+class Server:
+    """A `fifo` link or a receive side: serves whole messages one after the other, by (time they came, index)."""
+
+    def __init__(self, env: simpy.Environment):
+        self.env, self.free = env, 0
+        self._came: list[tuple[int, Serve, Event]] = []
+
+    def reserve(self, i: int, serve: Serve) -> Event:
+        """An event whose value tells how `i` is served."""
+        if not self._came:
+            _at_end_of_instant(self.env, self._decide)
+        self._came.append((i, serve, self.env.event()))
+        return self._came[-1][2]
+
+    def _decide(self, _: Event) -> None:
+        came, self._came = sorted(self._came, key=lambda entry: entry[0]), []
+        for _, how, event in came:
+            served = how(self.env.now, self.free)
+            self.free = served.free
+            if served.end != NEVER or served.again != NONE:
+                event.succeed(served)
+
+
+def whole_service(service: int) -> Serve:
+    """As a server whose speed is always the same does."""
+
+    def serve(now: int, free: int) -> Served:
+        begin = max(now, free)
+        return Served(begin, begin + service, begin + service) if service != NEVER else Served(NONE, NEVER, free)
+
+    return serve
+
+
+@dataclass(eq=False)
+class Flow:
+    """A message in the `fair` fabric: `rest` bytes were left at time `since`, going at `rate` B/s from then on."""
+
+    nbytes: int
+    route: list[int]
+    gone: Event
+    rest: float
+    since: int
+    capacity: float = 0.0  # of the narrowest link, when it came
+    rate: float | None = None
+    whole: bool = True  # nothing was sent yet at any earlier rate
+    plan: int = 0  # numbers the due times; only the newest counts
+
+
+@dataclass
+class Fabric:
+    """All links in `fair`: max-min fair rates, solved once an instant for the links that were touched."""
+
+    env: simpy.Environment
+    capacity: dict[int, float]
+    flows: dict[int, dict[int, Flow]] = field(default_factory=dict)  # link → index → flow
+    touched: set[int] = field(default_factory=set)
+
+    def send(self, i: int, nbytes: int, route: list[int]) -> Event:
+        """An event that fires when the bytes of `i` are gone."""
+        flow = Flow(nbytes, route, self.env.event(), float(nbytes), self.env.now)
+        self._enter(i, flow)
+        return flow.gone
+
+    def _enter(self, i: int, flow: Flow) -> None:
+        for link in flow.route:
+            self.flows.setdefault(link, {})[i] = flow
+        self._touch(flow.route)
+
+    def _leave(self, i: int, flow: Flow) -> None:
+        for link in flow.route:
+            del self.flows[link][i]
+        self._touch(flow.route)
+
+    def change(self, link: int, bandwidth: int) -> None:
+        """The link has another bandwidth from now on."""
+        self.capacity[link] = float(bandwidth)
+        self._touch([link])
+
+    def again(self, i: int, flow: Flow, route: list[int]) -> None:
+        """Send `i` from the start, over another route."""
+        self._leave(i, flow)
+        flow.route, flow.rest, flow.since, flow.rate, flow.whole = route, float(flow.nbytes), self.env.now, None, True
+        flow.plan += 1
+        self._enter(i, flow)
+
+    def _touch(self, route: list[int]) -> None:
+        if not self.touched:
+            _at_end_of_instant(self.env, self._decide)
+        self.touched.update(route)
+
+    def _decide(self, _: Event) -> None:
+        component = self._component()
+        self.touched = set()
+        for i, rate in self._rates(component).items():
+            flow = component[i]
+            if rate != flow.rate:
+                self._change(i, flow, rate)
+
+    def _component(self) -> dict[int, Flow]:
+        """The flows that share links with the touched ones, directly or through others."""
+        found: dict[int, Flow] = {}
+        todo, seen = list(self.touched), set(self.touched)
+        while todo:
+            for i, flow in self.flows.get(todo.pop(), {}).items():
+                if i not in found:
+                    found[i] = flow
+                    fresh = [link for link in flow.route if link not in seen]
+                    seen.update(fresh)
+                    todo.extend(fresh)
+        return found
+
+    def _rates(self, flows: dict[int, Flow]) -> dict[int, float]:
+        """Progressive filling. Only −, /, comparison: any faithful float64 gives the same bits."""
+        rates: dict[int, float] = {}
+        links = sorted({link for flow in flows.values() for link in flow.route})
+        avail = {link: self.capacity[link] for link in links}
+        count = {link: len(self.flows[link]) for link in links}
+        floor = dict.fromkeys(links, 0.0)
+        while len(rates) < len(flows):
+            rate, tightest = min((max(avail[link] / count[link], floor[link]), link) for link in links if count[link])
+            for i, flow in self.flows[tightest].items():
+                if i in rates:
+                    continue
+                rates[i] = rate
+                for link in flow.route:
+                    avail[link] -= rate
+                    count[link] -= 1
+                    floor[link] = max(floor[link], rate)
+        return rates
+
+    def _change(self, i: int, flow: Flow, rate: float) -> None:
+        now = self.env.now
+        if flow.rate is None:
+            flow.capacity = min(self.capacity[link] for link in flow.route)
+        else:
+            flow.rest = max(0.0, flow.rest - (flow.rate * (now - flow.since)) / 1e12)
+            flow.whole = False
+        flow.since, flow.rate = now, rate
+        flow.plan += 1
+        if rate == 0.0:
+            return
+        if flow.whole and rate == flow.capacity:
+            wait = service_ps(flow.nbytes, int(flow.capacity))
+        else:
+            wait = max(1, math.ceil(flow.rest * PS_PER_S / rate))
+        due = self.env.timeout(wait, value=flow.plan)
+        due.callbacks.append(lambda event: self._end(i, flow, event.value))
+
+    def _end(self, i: int, flow: Flow, plan: int) -> None:
+        if plan != flow.plan:
+            return
+        self._leave(i, flow)
+        flow.gone.succeed()

@@ -1,0 +1,182 @@
+"""Lower bounds: what no schedule can beat on a topology, whatever it does. Of a call of NCCL the topology is that of
+one channel, whose links depend on algorithm and protocol: then the bound is of no other.
+
+*Latency*: some rank must wait for the farthest rank whose data it needs, over the path of least latency.
+*Bandwidth*: across every cut around some ranks the bytes that must leave and enter have to pass. Without reduction in
+the network an all-reduce takes 2(n−1) transmissions of every byte, whoever makes them (Patarasuk and Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations", 2009).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine.timing_model import PS_PER_S
+from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.streamed import AnySchedule
+from simcoll.topology.graph import Topology
+
+SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong
+MOST_MEASURED: Final = 500_000  # devices to which they are, all sources together
+
+Sizes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Sets of devices around some of the ranks, but not all: each rank alone, each node, each switch with what hangs
+    on it. Cut c is around the places `members[starts[c]:starts[c + 1]]`; `out` and `into` are the B/s of its links.
+    `alone` is the B/s out of all ranks together, each cut out alone."""
+
+    n: int
+    members: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    out: NDArray[np.int64]
+    into: NDArray[np.int64]
+    alone: int
+
+    def total(self, values: Sizes) -> Sizes:
+        """For each cut the sum over its places of `values`, one a place."""
+        return np.add.reduceat(values[self.members], self.starts)
+
+    def around(self, place: int) -> NDArray[np.bool_]:
+        """Which cuts have a place inside."""
+        return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
+
+    def blocks(self) -> Iterator[NDArray[np.int64]]:
+        """The places of each cut."""
+        return iter(np.split(self.members, self.starts[1:]))
+
+
+Crossing = Callable[[Sizes, Cuts, int], tuple[Sizes, Sizes]]
+"""From the bytes (n, blocks) of each block of each rank's buffer: what must leave each cut, and what must enter it."""
+
+
+def lower_bound_ps(
+    schedule: AnySchedule,
+    topology: Topology,
+    devices: Sequence[str],
+    nbytes: int,
+    itemsize: int,
+    weights: object = None,
+) -> int:
+    """The larger of the latency and the bandwidth bound, over all groups of the schedule."""
+    found = []
+    for group in schedule.groups:
+        places = tuple(devices[rank] for rank in group)
+        if len(set(places)) > 1:
+            found.append(_latency_ps(schedule, topology, places))
+            found.append(_bandwidth_ps(schedule, topology, places, nbytes, itemsize, weights))
+    return max(found, default=0)
+
+
+def _latency_ps(schedule: AnySchedule, topology: Topology, places: Sequence[str]) -> int:
+    """The longest of the least latencies between ranks of which one must wait for the other."""
+    n, root = len(places), schedule.root
+    count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
+    sources, targets = places[:: max(1, n // count)], places
+    if schedule.collective in ("reduce", "gather"):
+        targets = [places[root]]
+    elif schedule.collective == "send_recv":
+        sources, targets = [places[root]], [places[(root + 1) % n]]
+    elif schedule.collective in ("broadcast", "scatter"):
+        sources = [places[root]]
+    return max(max(map(topology.least_latencies(source).__getitem__, targets)) for source in sources)
+
+
+def _bandwidth_ps(
+    schedule: AnySchedule, topology: Topology, places: tuple[str, ...], nbytes: int, itemsize: int, weights: object
+) -> int:
+    if schedule.collective == "barrier":
+        return 0
+    contract, cuts, n = collective(schedule.collective), _cuts(topology, places), len(places)
+    blocks = contract.blocks(n)
+    sizes = np.broadcast_to(cut(nbytes, n, blocks, itemsize, weights, blocks), (n, blocks))
+    leave, enter = _CROSSING[schedule.collective](sizes, cuts, schedule.root)
+    passing = set(zip(leave.tolist(), cuts.out.tolist(), strict=True))
+    passing |= set(zip(enter.tolist(), cuts.into.tolist(), strict=True))
+    if schedule.collective == "all_reduce" and not schedule.agents:
+        passing.add((2 * (n - 1) * nbytes, cuts.alone))
+    return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
+
+
+@functools.lru_cache(maxsize=4)
+def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
+    at: dict[str, list[int]] = {}
+    for place, device in enumerate(places):
+        at.setdefault(device, []).append(place)
+    members, bandwidths = list(at.values()), [topology.device_bandwidth(device) for device in at]
+    alone = sum(out * len(ranks) for (out, _), ranks in zip(bandwidths, members, strict=True))
+    for inside in topology.enclosures(places):
+        ranks = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []
+        if 0 < len(ranks) < len(places):
+            members.append(ranks)
+            bandwidths.append(topology.cut_bandwidth(inside))
+    starts = np.cumsum([0, *map(len, members)])[:-1]
+    out, into = np.asarray(bandwidths, np.int64).T
+    return Cuts(len(places), np.concatenate(members).astype(np.int64), starts, out, into, alone)
+
+
+def _reducing(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole = np.full_like(cuts.out, sizes[0].sum())
+    return whole, whole
+
+
+def _to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole, inside = sizes[0].sum(), cuts.around(root)
+    return np.where(inside, 0, whole), np.where(inside, whole, 0)
+
+
+def _from_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole, inside = sizes[root].sum(), cuts.around(root)
+    return np.where(inside, whole, 0), np.where(inside, 0, whole)
+
+
+def _gathering(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    blocks = sizes.diagonal()
+    leave = cuts.total(blocks)
+    return leave, blocks.sum() - leave
+
+
+def _scattering(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    enter = cuts.total(sizes[root])
+    return sizes[root].sum() - enter, enter
+
+
+def _gathering_to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    (leave, enter), inside = _gathering(sizes, cuts, root), cuts.around(root)
+    return np.where(inside, 0, leave), np.where(inside, enter, 0)
+
+
+def _scattering_from_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    (leave, enter), inside = _scattering(sizes, cuts, root), cuts.around(root)
+    return np.where(inside, leave, 0), np.where(inside, 0, enter)
+
+
+def _exchanging(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    stay = np.asarray([sizes[np.ix_(block, block)].sum() for block in cuts.blocks()])
+    return cuts.total(sizes.sum(axis=1)) - stay, cuts.total(sizes.sum(axis=0)) - stay
+
+
+def _to_next(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
+    whole, inside, receiver = sizes[root].sum(), cuts.around(root), cuts.around((root + 1) % cuts.n)
+    return np.where(inside & ~receiver, whole, 0), np.where(receiver & ~inside, whole, 0)
+
+
+_CROSSING: Final[dict[str, Crossing]] = {
+    "all_reduce": _reducing,
+    "reduce": _to_root,
+    "broadcast": _from_root,
+    "all_gather": _gathering,
+    "reduce_scatter": _scattering,
+    "gather": _gathering_to_root,
+    "scatter": _scattering_from_root,
+    "all_to_all": _exchanging,
+    "send_recv": _to_next,
+}

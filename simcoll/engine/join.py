@@ -1,0 +1,195 @@
+"""Several operations as one program: collectives and computation that share ranks and links."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from simcoll.config.arrays import Array
+from simcoll.engine.program import MOST_TRANSFERS, Program, ProgramRoutes
+from simcoll.engine.tasks import Tasks, grouped
+from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
+from simcoll.errors import Diagnostic, InputError
+from simcoll.schedule.ir import Schedule
+
+EMPTY: Final = np.zeros(0, np.int32)
+
+
+class Operation(NamedTuple):
+    """What some ranks do together, or each for itself.
+
+    Rank r of `program` is `ranks[r]`, the same in all operations that have this program; without one the ranks only
+    compute. Each keeps at it for at least `duration` ps: one number, or one a rank. `after` are numbers of earlier
+    operations: each rank waits for its own part in them, where it has one. Operations of one `stream` are, on each
+    rank, one behind the other.
+    """
+
+    ranks: Index
+    program: Program | None = None
+    duration: int | Index = 0
+    after: tuple[int, ...] = ()
+    stream: str | None = None
+
+
+def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Program:
+    """The program of all `operations` on `n` ranks, in the order in which they are numbered.
+
+    Raises InputError where their parameters do not go together, or there are too many transfers.
+    """
+    bound = list({id(op.program): op.program for op in operations if op.program is not None}.values())
+    _check(operations, bound)
+    tasks = np.cumsum([0, *(len(op.ranks) for op in operations)], dtype=np.int64)
+    laid = _Laid(operations, bound, tasks, n)
+    parts = tuple(dict.fromkeys(program.params for program in bound)) or (Params(),)
+    part = [np.full(len(program.routes.src), parts.index(program.params), np.int32) for program in bound]
+    return Program(
+        schedule=laid.schedule(n),
+        params=dataclasses.replace(parts[0], slots=max(params.slots for params in parts)),
+        bandwidths=network.bandwidths,
+        latencies=network.latencies,
+        link_names=network.link_names,
+        routes=laid.routes(),
+        sizes=np.concatenate([np.zeros(0, np.int64), *(program.sizes for program in bound)]),
+        **laid.columns,
+        arrivals=np.zeros(laid.participants, np.int64),
+        loops=1,
+        tasks=_tasks(operations, tasks, laid, n),
+        parts=parts,
+        part=_joined(part),
+        changes=None,
+    )
+
+
+def _check(operations: Sequence[Operation], bound: Sequence[Program]) -> None:
+    if any(program.params.barrier or program.params.blocking != "no" for program in bound):
+        what = "barriers and blocking sends are of one collective"
+        raise InputError([Diagnostic(what, "leave out barrier and blocking", "model")])
+    if len({program.params.sharing for program in bound}) > 1:
+        raise InputError([Diagnostic("links cannot be shared in two ways at once", "choose fair or fifo", "model")])
+    total = sum(len(op.program) for op in operations if op.program)
+    if total > MOST_TRANSFERS:
+        what = f"{total} transfers are more than {MOST_TRANSFERS}"
+        raise InputError([Diagnostic(what, "ask for fewer ranks or larger chunks", "ranks")])
+
+
+class _Owners(NamedTuple):
+    """Which participant of a program each of its channels and receive sides is of."""
+
+    channel: Array
+    side: Array
+
+
+class _Laid:
+    """The columns of all programs end to end. What belongs to an operation (transfers, channels, receive sides, slots)
+    is there once an operation; routes and sizes once a program."""
+
+    def __init__(self, operations: Sequence[Operation], bound: Sequence[Program], tasks: Array, n: int):
+        self.bound, self.participants = bound, n
+        self.places: list[Array] = []  # of each program: the participants of the whole that its own are
+        first: dict[int, tuple[int, int]] = {}  # of each program: its first way and size
+        members = {id(op.program): op.ranks for op in operations if op.program is not None}
+        owners: dict[int, _Owners] = {}
+        way = kind = 0
+        for program in bound:
+            more = self.participants + program.schedule.agents
+            self.places.append(np.append(members[id(program)], np.arange(self.participants, more)).astype(np.int32))
+            self.participants = more
+            first[id(program)] = way, kind
+            way, kind = way + len(program.routes.src), kind + len(program.sizes)
+            owners[id(program)] = _owners(program)
+        names = ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before")
+        found: dict[str, list[Array]] = {name: [] for name in names}
+        self.order: list[tuple[Program, int, int]] = []  # program, first step and first slot of each operation
+        whose: tuple[list[Array], list[Array]] = [], []
+        lanes: list[Array] = []
+        streams = {op.stream: number for number, op in enumerate(operations)}
+        at = channel = side = step = slot = 0
+        for op, task in zip(operations, tasks[:-1].tolist(), strict=True):
+            if op.program is None:
+                continue
+            program, own = op.program, owners[id(op.program)]
+            ways, kinds = first[id(program)]
+            for name, base in zip(names, (ways, kinds, channel, side, at, at, at, at), strict=True):
+                found[name].append(_moved(getattr(program, name), base))
+            for owned, of in zip(whose, own, strict=True):
+                owned.append(np.where(of < program.schedule.n, of + task, NONE))
+            lanes.append(_lanes(own.channel, op, program.schedule.n, streams[op.stream] * n, channel))
+            self.order.append((program, step, slot))
+            at, channel, side = at + len(program), channel + len(own.channel), side + len(own.side)
+            step += int(program.step.max(initial=-1)) + 1
+            slot += program.schedule.n_slots * program.loops
+        self.columns = {name: _joined(columns) for name, columns in found.items()}
+        self.channel_task, self.side_task = map(_joined, whose)
+        _, lane = np.unique(np.concatenate([EMPTY.reshape(0, 2), *lanes]), axis=0, return_inverse=True)
+        self.lane = lane.ravel().astype(np.int32)
+
+    def routes(self) -> ProgramRoutes:
+        """The ways of all programs."""
+        pairs = list(zip(self.bound, self.places, strict=True))
+        src, dst = (_joined([place[getattr(p.routes, end)] for p, place in pairs]) for end in ("src", "dst"))
+        hop = np.cumsum([0, *np.concatenate([EMPTY, *(np.diff(p.routes.hop) for p in self.bound)]).tolist()])
+        return ProgramRoutes(src, dst, hop.astype(np.int32), _joined([p.routes.links for p in self.bound]))
+
+    def schedule(self, n: int) -> Schedule:
+        """The schedules one after the other, each with steps and slots of its own."""
+        place = {id(program): places for program, places in zip(self.bound, self.places, strict=True)}
+        columns: dict[str, list[Array]] = {name: [] for name in ("step", "src", "src_slot", "dst", "dst_slot")}
+        for program, step, slot in self.order:
+            columns["step"].append(program.step + step)
+            base = slot + program.loop * program.schedule.n_slots
+            for end in ("src", "dst"):
+                columns[end].append(place[id(program)][getattr(program, end)])
+                columns[f"{end}_slot"].append(getattr(program.schedule, f"{end}_slot")[program.origin] + base)
+        reduce = np.concatenate([np.zeros(0, np.bool_), *(program.reduce for program, *_ in self.order)])
+        joined: dict[str, Any] = {name: _joined(found) for name, found in columns.items()}
+        agents = self.participants - n
+        return Schedule("workload", "joint", n, n_chunks=1, agents=agents, reduce=reduce, **joined)
+
+
+def _tasks(operations: Sequence[Operation], tasks: Array, laid: _Laid, n: int) -> Tasks:
+    part = np.full((len(operations), n), NONE, np.int32)  # of each rank in each operation
+    waits: tuple[list[Array], list[Array]] = [EMPTY], [EMPTY]
+    duration = np.zeros(tasks[-1], np.int64)
+    for number, (op, task) in enumerate(zip(operations, tasks[:-1].tolist(), strict=True)):
+        part[number, op.ranks] = np.arange(task, task + len(op.ranks))
+        duration[task : task + len(op.ranks)] = op.duration
+        before = part[np.asarray(op.after, np.int64)[:, None], op.ranks]
+        there = before != NONE
+        waits[0].append(np.broadcast_to(part[number, op.ranks], before.shape)[there])
+        waits[1].append(before[there])
+    first, before = grouped(np.concatenate(waits[0]), np.concatenate(waits[1]), len(duration))
+    return Tasks(laid.channel_task, laid.side_task, duration, first, before, laid.lane)
+
+
+def _owners(program: Program) -> _Owners:
+    found = []
+    for numbers, ends in ((program.channel, program.src), (program.side, program.dst)):
+        owner = np.zeros(int(numbers.max(initial=-1)) + 1, np.int32)
+        owner[numbers] = ends
+        found.append(owner)
+    return _Owners(*found)
+
+
+def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Array:
+    """A pair of numbers for each channel of an operation, (channels, 2): its stream and rank, and the how-manieth of
+    that rank it is. Others have a lane of their own."""
+    order = np.argsort(owner, kind="stable")
+    place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
+    lane = np.empty((len(owner), 2), np.int64)
+    lane[order, 1] = place
+    ranks = np.asarray(op.ranks)
+    lane[:, 0] = stream + ranks[np.minimum(owner, n - 1)]
+    alone = np.flatnonzero((owner >= n) | (op.stream is None))
+    lane[alone] = np.stack([np.full(len(alone), NONE), first + alone], axis=1)
+    return lane
+
+
+def _moved(column: Index, base: int) -> Array:
+    return np.where(column == NONE, np.int32(NONE), column + np.int32(base))
+
+
+def _joined(columns: Sequence[Array]) -> Array:
+    return np.concatenate([EMPTY, *columns]).astype(np.int32, copy=False)

@@ -1,0 +1,111 @@
+"""What the routes of a program mean for its transfers: how long links take, which limit whom, which need no event."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simcoll.config.arrays import Array
+from simcoll.engine.link_changes import LinkChanges
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import NEVER, NONE, service_ps
+
+
+class LinkTables:
+    """What follows from routes and sizes, by route, by link or by size.
+
+    `rates` are the distinct bandwidths, `rate_of` tells which each link has, `service[size * len(rates) + rate]` is how
+    long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent. `later` are the
+    rates that links have after each change.
+    """
+
+    def __init__(self, program: Program):
+        self.routes, self.latencies, self.cap = program.routes, program.latencies, program.by_way("channel_bandwidth")
+        self.way, self.lane, self.links = program.way, program.channel, len(program.bandwidths)
+        if program.tasks:
+            self.lane = program.tasks.lane[program.channel]
+        self.sizes = program.sizes.tolist()
+        self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
+        self.changes, more = program.changes, program.changes.bandwidth if program.changes else program.bandwidths[:0]
+        self.rates, rate_of = np.unique(np.append(program.bandwidths, more), return_inverse=True)
+        self.rate_of, self.later = np.split(rate_of.astype(np.int32), [self.links])
+        service = np.full((len(self.sizes), len(self.rates)), NEVER)
+        for rate in np.unique(np.append(self.rate_of[program.routes.links], self.later)).tolist():
+            service[:, rate] = self.at_rate(int(self.rates[rate]))
+        self.service = service.ravel()
+
+    def at_rate(self, rate: int) -> Array:
+        """Service time of each size that is sent, at one rate."""
+        times = [service_ps(size, rate) if used else NEVER for size, used in zip(self.sizes, self.used, strict=True)]
+        return np.asarray(times, np.int64)
+
+    def at_rates(self, rates: Array) -> Array:
+        """Service time of each size that is sent, each at a rate of its own; 0 where that is 0."""
+        each = zip(self.sizes, rates.tolist(), self.used.tolist(), strict=True)
+        return np.asarray([service_ps(size, rate) if used and rate else 0 for size, rate, used in each], np.int64)
+
+    def slowest(self) -> Array:
+        """The number of the least rate on each route, 0 for none."""
+        return self._along(np.minimum, self.rate_of)
+
+    def most(self) -> Array:
+        """The least capacity of each route and of the channel's cap, in B/s."""
+        least: Array = self.rates[self.slowest()].astype(np.float64)
+        return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf)) if self.cap.any() else least
+
+    def away(self) -> Array:
+        """The latencies of each route together."""
+        return self._along(np.add, self.latencies)
+
+    def _along(self, combine: np.ufunc, column: Array, none: int = 0) -> Array:
+        _, _, hop, links = self.routes
+        found, some = np.full(len(hop) - 1, none, column.dtype), np.flatnonzero(np.diff(hop))
+        if len(some):
+            found[some] = combine.reduceat(column[links], hop[some])
+        return found
+
+    def follows(self) -> Array:
+        """Whether a link comes directly behind one and the same other link on every route that takes it."""
+        _, _, hop, links = self.routes
+        before = np.append(np.int32(NONE), links)[: len(links)]
+        before[hop[:-1][np.diff(hop) > 0]] = NONE
+        lowest, highest = _least(self.links, links, before), -_least(self.links, links, -before)
+        follows: Array = (lowest == highest) & (highest >= 0)
+        return follows
+
+    def narrowest(self) -> Array:
+        """The narrowest link of each route, the lowest of equals, or NONE."""
+        order = np.lexsort((np.arange(self.links), self.rate_of)).astype(np.int32)
+        rank = np.empty(self.links, np.int32)
+        rank[order] = np.arange(self.links)
+        found: Array = np.append(order, np.int32(NONE))[self._along(np.minimum, rank, self.links)]
+        return found
+
+    def shared(self) -> tuple[Array, Array]:
+        """The routes without the links that only one channel ever takes, or one lane: where each begins, and the
+        links. Where links change all are there."""
+        _, _, hop, links = self.routes
+        if self.changes:
+            return hop, links
+        first, last = (sign * _least(len(hop) - 1, self.way, sign * self.lane) for sign in (1, -1))
+        first, last = (np.repeat(channel, np.diff(hop)) for channel in (first, last))
+        first, last = (sign * _least(self.links, links, sign * channel) for sign, channel in ((1, first), (-1, last)))
+        several = (first < last)[links]
+        return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
+
+    def rows_of(self, changes: LinkChanges) -> tuple[Array, ...]:
+        """The changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
+        changing = np.unique(changes.link)
+        link = np.append(changing, changes.link)
+        at = np.append(np.zeros(len(changing), np.int64), changes.at)
+        order = np.argsort(link, kind="stable")
+        first = np.searchsorted(link[order], np.arange(self.links + 1)).astype(np.int32)
+        rate = np.append(self.rate_of[changing], self.later)
+        turn = np.append(np.full(len(changing), NONE), changes.turn)
+        return first, at[order], rate[order].astype(np.int32), turn[order].astype(np.int32)
+
+
+def _least(count: int, where: Array, what: Array) -> Array:
+    """The least of `what` for each of `count` places, a large number for none."""
+    found = np.full(count, np.iinfo(np.int32).max, np.int32)
+    np.minimum.at(found, where, what)
+    return found

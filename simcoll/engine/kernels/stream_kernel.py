@@ -1,0 +1,306 @@
+"""The loops of the streamed engine: replay of one part of a schedule after the other, nothing kept of what is done.
+
+What has to be known of the past is small: when each channel, link and receive side is free, the last ends of each
+connection, and when the versions were complete that somebody may still wait for. A version that is complete before
+its sender's channel is free is forgotten: whoever reads it later waits for the channel longer.
+
+In the subset of Python that numba compiles; see `simcoll.config.numba_loader`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simcoll.config.numba_loader import is_compiled, jit_for
+
+DONE, OUT_OF_ORDER, OVERFLOW, TOO_LATE = 0, 1, 2, 3
+NEVER = 2**62
+jit = jit_for(__name__)
+COMPILED = is_compiled(__name__)
+
+
+@jit
+def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
+    """Where the version in `slot` of participant `p` is remembered; −1 if it is forgotten, or was there before."""
+    if width == 0:
+        at = p * slots + slot
+        return at if keys[at] >= 0 else -1
+    for at in range(p * width, (p + 1) * width):
+        if keys[at] == slot:
+            return at
+        if keys[at] < 0:  # what is known stands in front
+            return -1
+    return -1
+
+
+@jit
+def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p: Any) -> Any:
+    """Where participant `p` can remember one version more, maybe in place of one that may be forgotten; −1: nowhere.
+
+    Slots go to its `lanes` channels in turn, after `offset` chunks of earlier loops.
+    """
+    for at in range(p * width, (p + 1) * width):
+        key = keys[at]
+        if key < 0 or when[at] <= free[p * lanes + (offset + key) % lanes]:
+            return at
+    return -1
+
+
+@jit
+def play(rows: Any, turns: Any, net: Any, costs: Any, rules: Any, state: Any, memory: Any, wait: Any, sent: Any) -> Any:
+    """Replay some steps of one pattern in index order. Returns DONE or why it stopped.
+
+    Exact if DONE: the order used is that of (ready, index) everywhere. With fair links, exact as no two flows meet.
+    """
+    src, src_slot, dst, dst_slot, base, reduce, hop, links, connection = rows
+    times, span, shift = turns
+    latency, table, sizes, rates = net
+    o_send, o_recv, caps, gammas, nbytes = costs
+    channels, offset, g, slots, barrier, fair = rules
+    free, began, free_link, last_link, free_side, last_side, ends, used, clock, came = state
+    keys, when, made, width, n_slots = memory
+    rate_of, width_of = rates[1:], rates[0]
+    for _ in range(times):
+        clock[2] += 1
+        if barrier:
+            clock[1] = clock[0]
+        for r in range(len(src)):
+            at = recall(keys, width, n_slots, src[r], src_slot[r])
+            wait[r] = when[at] if at >= 0 else 0
+        for r in range(len(src)):
+            p, q, slot, local = src[r], dst[r], src_slot[r], src[r] == dst[r]
+            number = (offset + slot) % channels if channels > 1 else 0
+            size = sizes[slot] if len(sizes) else 0
+            a, b = p * channels + number, q * channels + number
+            t = max(wait[r], free[a])
+            if g:
+                t = max(t, began[a] + g)
+            if slots:
+                c = connection[r] * channels + number
+                if used[c] >= slots:
+                    t = max(t, ends[c * slots + used[c] % slots])
+            if barrier:
+                t = max(t, clock[1])
+            head = t if local else t + o_send
+            first, last = hop[r], hop[r + 1]
+            if first == last:
+                gone = arrive = t + 1
+            elif fair:
+                busy = caps[size] if len(caps) else 1
+                away = 0
+                for e in range(first, last):
+                    if head < free_link[links[e]]:
+                        return OUT_OF_ORDER
+                    busy = max(busy, table[size * width_of + rate_of[links[e]]])
+                    away += latency[links[e]]
+                gone = head + busy
+                for e in range(first, last):
+                    free_link[links[e]] = gone
+                arrive = gone + away
+            else:
+                gone, tail = 0, 0
+                for e in range(first, last):
+                    link = links[e]
+                    if head < last_link[link]:
+                        return OUT_OF_ORDER
+                    last_link[link] = head
+                    s = table[size * width_of + rate_of[link]]
+                    begin = max(head, free_link[link])
+                    free_link[link] = begin + s
+                    if e == first:
+                        gone = tail = begin + (max(s, caps[size]) if len(caps) else s)
+                    else:
+                        tail = max(begin + s, tail)
+                    tail += latency[link]
+                    head = begin + latency[link]
+                arrive = tail
+            began[a], free[a] = t, gone
+            busy = 0 if local else o_recv
+            if reduce[r] and len(gammas):
+                busy += gammas[size]
+            if busy:
+                if arrive < last_side[b]:
+                    return OUT_OF_ORDER
+                last_side[b] = arrive
+                arrive = max(arrive, free_side[b]) + busy
+                free_side[b] = arrive
+            if slots:
+                ends[c * slots + used[c] % slots] = arrive
+                used[c] += 1
+            if arrive < 0 or arrive >= NEVER:
+                return TOO_LATE
+            clock[0] = max(clock[0], arrive)
+            if len(nbytes):
+                sent[r] += nbytes[size]
+            at = recall(keys, width, n_slots, q, dst_slot[r])
+            if at < 0:
+                complete = max(arrive, came[q]) if reduce[r] else arrive
+                if width:
+                    at = room(keys, when, width, free, channels, offset, q)
+                    if at < 0:
+                        return OVERFLOW
+                else:
+                    at = q * n_slots + dst_slot[r]
+            else:
+                complete = max(arrive, when[at]) if reduce[r] or made[at] == clock[2] else arrive
+            keys[at], when[at], made[at] = dst_slot[r], complete, clock[2]
+        turn(src_slot, base, span, shift)
+        turn(dst_slot, base, span, shift)
+    return DONE
+
+
+@jit
+def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
+    """Each row's slot goes on by `shift` (0 … span − 1) in its cycle."""
+    if shift:
+        for r in range(len(slot)):
+            moved = slot[r] + shift
+            slot[r] = moved - span if moved >= base[r] + span else moved
+
+
+@jit
+def settled(rows: Any, memory: Any, free: Any, before: Any, done: Any) -> Any:
+    """Whether nobody in a ring can wait for any version but those that are read next; `done` takes their times.
+
+    `before[r]` is the row that writes what row r reads. One channel a participant.
+    """
+    src, src_slot = rows[0], rows[1]
+    keys, times, width = memory[0], memory[1], memory[3]
+    if width == 0:
+        return False
+    for r in range(len(src)):
+        p = src[r]
+        done[before[r]] = 0
+        for at in range(p * width, (p + 1) * width):
+            if keys[at] == src_slot[r]:
+                done[before[r]] = times[at]
+            elif keys[at] >= 0 and times[at] > free[p]:
+                return False
+    return True
+
+
+@jit
+def go_round(
+    times: Any,
+    block: Any,
+    depth: Any,
+    before: Any,
+    done: Any,
+    free: Any,
+    row: Any,
+    hops: Any,
+    side: Any,
+    ends: Any,
+    work: Any,
+) -> None:
+    """Many steps of rows that share nothing: every row has its channel, its links, its receive side for itself.
+
+    A row waits for the row `before` it, its channel and its credit; on its own first link nothing is ever in its way,
+    on link l > 0 only what it has sent itself before. `free` (rows,): when the channel may start again; `row`: from
+    start to that, to the head and the tail behind the first link; `hops` (depth × rows,): free times, service times
+    and latencies of the links; `side`: free times and service times of the receive sides; `ends`: the last ends.
+    `done`: when what each row writes is complete, in the step before and in the one after, which take turns.
+    """
+    hold, to_head, to_tail = row
+    free_link, busy, latency = hops
+    free_side, receive = side
+    wait, head, tail = work
+    n, slots = len(free), len(ends) // len(free)
+    for k in range(times):
+        old, new = done[k % 2], done[(k + 1) % 2]
+        place = (k % slots) * n if slots else 0
+        for lo in range(0, n, block):
+            hi = min(n, lo + block)
+            meet(old, before[lo:hi], free[lo:hi], wait)
+            if slots:
+                later(ends[place + lo : place + hi], wait)
+            add(wait, to_tail[lo:hi], tail)
+            add(wait, to_head[lo:hi], head)
+            add(wait, hold[lo:hi], free[lo:hi])
+            for e in range(n, depth * n, n):
+                pass_link(head, tail, free_link[e + lo : e + hi], busy[e + lo : e + hi], latency[e + lo : e + hi], wait)
+            if len(receive):
+                later(free_side[lo:hi], tail)
+                add(tail, receive[lo:hi], free_side[lo:hi])
+                add(tail, receive[lo:hi], tail)
+            copy(tail, new[lo:hi])
+            if slots:
+                copy(tail, ends[place + lo : place + hi])
+
+
+# Each loop writes few arrays: so the compiler sees that they do not overlap, and works on many rows at once.
+# Uncompiled, NumPy does (below).
+
+
+@jit
+def meet(done: Any, before: Any, free: Any, out: Any) -> None:
+    """The later of when the row before is done and when the channel is free."""
+    for r in range(len(free)):
+        out[r] = max(done[before[r]], free[r])
+
+
+@jit
+def later(times: Any, out: Any) -> None:
+    """The later of two."""
+    for r in range(len(times)):
+        out[r] = max(out[r], times[r])
+
+
+@jit
+def add(times: Any, durations: Any, out: Any) -> None:
+    """A duration later."""
+    for r in range(len(durations)):
+        out[r] = times[r] + durations[r]
+
+
+@jit
+def copy(times: Any, out: Any) -> None:
+    """The same."""
+    for r in range(len(out)):
+        out[r] = times[r]
+
+
+@jit
+def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: Any) -> None:
+    """Head and tail from before a link to behind it."""
+    for r in range(len(free)):
+        begin[r] = max(head[r], free[r])
+    for r in range(len(free)):
+        free[r] = begin[r] + busy[r]
+    for r in range(len(free)):
+        tail[r] = max(free[r], tail[r]) + latency[r]
+    for r in range(len(free)):
+        head[r] = begin[r] + latency[r]
+
+
+if not COMPILED:
+
+    def meet(done: Any, before: Any, free: Any, out: Any) -> None:
+        """See above."""
+        n = len(free)
+        np.maximum(done[before], free, out=out[:n])
+
+    def later(times: Any, out: Any) -> None:
+        """See above."""
+        n = len(times)
+        np.maximum(out[:n], times, out=out[:n])
+
+    def add(times: Any, durations: Any, out: Any) -> None:
+        """See above."""
+        n = len(durations)
+        np.add(times[:n], durations, out=out[:n])
+
+    def copy(times: Any, out: Any) -> None:
+        """See above."""
+        out[:] = times[: len(out)]
+
+    def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: Any) -> None:
+        """See above."""
+        n = len(free)
+        np.maximum(head[:n], free, out=begin[:n])
+        np.add(begin[:n], busy, out=free)
+        np.maximum(free, tail[:n], out=tail[:n])
+        np.add(tail[:n], latency, out=tail[:n])
+        np.add(begin[:n], latency, out=head[:n])

@@ -1,0 +1,46 @@
+"""How busy each link was."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine.program import Program
+from simcoll.engine.timeline import Totals
+from simcoll.engine.timing_model import PS_PER_S
+
+
+class Binding(NamedTuple):
+    """The busiest link and the share of the run in which it carried bytes at full rate."""
+
+    link: int
+    busy: float
+
+
+def bytes_carried(program: Program) -> NDArray[np.int64]:
+    """Payload bytes over each link, int64 (links,)."""
+    return program.carried
+
+
+def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
+    """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
+    return busy(bytes_carried(program), program.bandwidths, makespan_ps)
+
+
+def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
+    """Bytes carried over what each link could have carried in so long, float64 (links,); 0 where it is down."""
+    capacity = bandwidths.astype(float) * makespan_ps / PS_PER_S
+    found = np.zeros(len(carried))
+    np.divide(carried.astype(float), capacity, out=found, where=capacity > 0)
+    return found
+
+
+def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Binding | None:
+    """The busiest link, the first of equals; None if no link carried anything."""
+    if not totals.carried.any() or not makespan_ps:
+        return None
+    shares = busy(totals.carried, bandwidths, makespan_ps)
+    link = int(shares.argmax())
+    return Binding(link, float(shares[link]))

@@ -1,0 +1,64 @@
+"""How much the receivers' staging buffers hold.
+
+A write that ends before a read of an older version of its slot has left waits in a staging buffer: it costs no time,
+but room. It is there from its `end` until the last such read is `sent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine.program import Program
+from simcoll.engine.timeline import Timeline, Times
+
+
+@dataclass(frozen=True)
+class Staged:
+    """How many writes were staged, and the most bytes that waited at one time, over all participants."""
+
+    count: int
+    peak_bytes: int
+
+
+def staged(program: Program, timeline: Timeline) -> Staged:
+    """What had to wait because the old version of its slot was still being read. O(t log t) for t transfers."""
+    until = _last_read(program, timeline.sent)
+    held = np.flatnonzero(timeline.end < until)
+    return Staged(len(held), _peak(timeline.end[held], until[held], program.nbytes[held]))
+
+
+def _last_read(program: Program, sent: Times) -> Times:
+    """For each transfer when the last read of an older version of the slot that it writes is sent, 0 if there is none.
+
+    Reads and writes are sorted by slot and step, within a step reads first; then the latest read so far is carried
+    along each slot, as its rank among all reads, so that slot and rank fit one number.
+    """
+    count, by_sent = len(program), np.argsort(sent)
+    rank = np.zeros(2 * count, np.int64)  # reads, then writes, which have none
+    rank[by_sent] = np.arange(1, count + 1)
+    slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
+    order = np.lexsort((step, slot))
+    base = np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (count + 1)
+    latest = np.empty(2 * count, np.int64)
+    latest[order] = np.maximum.accumulate(base + rank[order]) - base
+    when: Times = np.concatenate([[0], sent[by_sent]])
+    return when[latest[count:]]
+
+
+def _slots(program: Program) -> NDArray[np.int64]:
+    """A number for the slot that each transfer reads, then for the one that each writes; every loop has its own."""
+    schedule, origin = program.schedule, program.origin
+    places = np.concatenate([program.src, program.dst]) + np.tile(program.loop, 2) * np.int64(schedule.participants)
+    found: NDArray[np.int64] = places * schedule.n_slots + np.concatenate(
+        [schedule.src_slot[origin], schedule.dst_slot[origin]]
+    )
+    return found
+
+
+def _peak(begin: Times, end: Times, nbytes: NDArray[np.int64]) -> int:
+    """The largest sum of `nbytes` at one time; what leaves at an instant makes room for what comes then."""
+    order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
+    return int(np.cumsum(np.concatenate([nbytes, -nbytes])[order]).max(initial=0))

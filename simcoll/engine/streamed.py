@@ -1,0 +1,342 @@
+"""The streamed engine: replay for schedules too long to be held. It keeps no timeline, only what the run adds up to.
+
+Steps are pulled, bound to links, replayed and dropped; where a pattern repeats between participants that share no link
+(rings), its steps are run as whole columns. What is computed is what `fast.replay` would: same rules, same check as
+the proof; where the check fails there is no result, and an engine with a heap has to do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from simcoll.config.arrays import Array
+from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel, have_numba
+from simcoll.engine.kernels import stream_kernel
+from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
+from simcoll.engine.timeline import Totals
+from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, service_ps, too_late
+from simcoll.errors import wrong
+from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.steps import Repeat, StepPattern
+from simcoll.schedule.streamed import StreamedSchedule
+
+WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over
+MOST_SLOTS: Final = 1 << 27  # entries of such a table
+BLOCK: Final = 1024  # rows that are run together at a time: what they need fits a core's cache
+PEELED: Final = 3  # steps of a repeat that are replayed one by one at most, before all or none are taken together
+
+NOTHING: Final[Array] = np.zeros(0, np.int64)
+IDLE: Final = -(2**61)  # stands for the links that a shorter route has not: never busy
+
+
+def run(
+    stream: StreamedSchedule,
+    network: RoutedNetwork,
+    devices: Sequence[str],
+    params: Params,
+    sizes: Sequence[Array],
+    arrivals: Mapping[int, int] | None = None,
+    compiled: bool | None = None,
+    whole: bool = True,
+) -> Totals | None:
+    """Replay a stream; None where its order is not that of time, or where it cannot be streamed.
+
+    `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), the same wherever it is held.
+    `compiled` forces or forbids numba. `whole` allows steps that repeat to be run as columns.
+    """
+    if not _fits(stream, network, params, sizes):
+        return None
+    parts = RoutedParts(stream, network, devices, params)
+    if compiled is None:
+        even = all(loop.min() == loop.max() for loop in sizes)  # else no step is run as columns
+        compiled = have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= WORTH_COMPILING
+    for width in (WIDTH, 0):
+        if width or stream.participants * stream.n_slots <= MOST_SLOTS:
+            found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
+            if found != stream_kernel.OVERFLOW:
+                return found if isinstance(found, Totals) else None
+    return None
+
+
+def loop_sizes(stream: StreamedSchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
+    """For each loop the bytes of every slot of the buffer, int64 (n_chunks,); `chunk` 0: one loop.
+
+    Raises InputError when the size cannot be cut.
+    """
+    blocks = collective(stream.collective).blocks(stream.n)
+    try:
+        (held,) = cut(nbytes, stream.n, stream.n_chunks, itemsize, None, blocks)
+    except ValueError as error:
+        raise wrong("size", str(error), "mend the size") from None
+    if not chunk:
+        return [held]
+    piece = max(itemsize, chunk // itemsize * itemsize)
+    loops = max(1, -(-int(held.max()) // piece))
+    return [np.clip(held - loop * piece, 0, piece) for loop in range(loops)]
+
+
+def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
+    """Whether loops follow each other, channels are the sender's alone, sizes go by slot, and no link is down."""
+    by_slot = len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)
+    looped = len(sizes) > 1 and stream.pipelined
+    return not (looped or stream.agents or params.blocking != "no") and by_slot and bool(network.bandwidths.all())
+
+
+def _keeps_slots(stream: StreamedSchedule) -> bool:
+    rows = (part.first if isinstance(part, Repeat) else part for part in stream.parts())
+    return stream.n_slots == stream.n_chunks and all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
+
+
+class _StreamState(NamedTuple):
+    """What is known of the past, as the kernel takes it: when channels are free and began their last transfer; when
+    links are free and were last asked; the same of receive sides; the last ends of each connection, and how many there
+    were; the latest end, the latest of the steps before, the number of the step; when participants came."""
+
+    free: Any
+    began: Any
+    free_link: Any
+    last_link: Any
+    free_side: Any
+    last_side: Any
+    ends: Any
+    used: Any
+    clock: Any
+    came: Any
+
+
+class _Alone(NamedTuple):
+    """What each row does on links of its own, in ps: from start to `sent`, to where its channel may start again, to
+    head and tail behind the first link; links (−1: none), service times and latencies (depth, rows); receive side."""
+
+    sent: Array
+    hold: Array
+    to_head: Array
+    to_tail: Array
+    link: Array
+    busy: Array
+    away: Array
+    receive: Array
+
+
+class _Replay:
+    """One replay: the state of the kernel, arrays if it is compiled and lists if not."""
+
+    def __init__(
+        self,
+        parts: RoutedParts,
+        sizes: Sequence[Array],
+        arrivals: Mapping[int, int],
+        compiled: bool,
+        width: int,
+    ):
+        stream, network, params = parts.stream, parts.network, parts.params
+        self.parts, self.stream, self.network, self.params = parts, stream, network, params
+        self.sizes, self.compiled, self.width = sizes, compiled, width
+        self.kernel: Any = compile_kernel(stream_kernel) if compiled else stream_kernel
+        self.rates, rate_of = np.unique(network.bandwidths, return_inverse=True)
+        self.rate_of = rate_of.astype(np.int64)
+        came = np.zeros(stream.participants, np.int64)
+        for rank, when in arrivals.items():
+            came[rank] = when
+        lanes, links = stream.participants * params.channels, len(network.bandwidths)
+        self.state = _StreamState(
+            free=self.give(np.repeat(came, params.channels)),
+            began=self.fill(lanes, -params.g),
+            free_link=self.fill(links, 0),
+            last_link=self.fill(links, 0),
+            free_side=self.fill(lanes, 0),
+            last_side=self.fill(lanes, 0),
+            ends=self.fill(0, 0),
+            used=self.fill(0, 0),
+            clock=self.fill(3, 0),
+            came=self.give(came),
+        )
+        self.carried = np.zeros(links, np.int64)
+        self.sent = np.zeros(stream.participants, np.int64)
+        self.wire = self.messages = 0
+        self.together = False
+
+    def give(self, column: Array) -> Any:
+        return column.copy() if self.compiled else column.tolist()
+
+    def fill(self, length: int, value: int) -> Any:
+        return np.full(length, value, np.int64) if self.compiled else [value] * length
+
+    def run(self, whole: bool) -> Totals | int:
+        """What it adds up to, or why there is no result."""
+        for loop, sizes in enumerate(self.sizes):
+            self._open_loop(loop, sizes)
+            for bound in self.parts.bound():
+                self._make_room(self.parts.connections)
+                if bound.part.transfers and (code := self._play(bound, whole)) != stream_kernel.DONE:
+                    return int(code)
+        return Totals(
+            makespan_ps=int(self.state.clock[0]),
+            carried=self.carried,
+            bytes_per_rank=int(self.sent[: self.stream.n].max()),
+            messages=self.messages,
+            wire_bytes=self.wire,
+            shortcut="affine" if self.together else "replay",
+        )
+
+    def _open_loop(self, loop: int, sizes: Array) -> None:
+        """Fresh chunks: nothing is remembered of the last loop's."""
+        params, (distinct, kind) = self.params, np.unique(sizes, return_inverse=True)
+        self.bytes_of, self.kind = distinct, kind.astype(np.int64) if len(distinct) > 1 else NOTHING
+        table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
+        self.service: Array = np.asarray(table, np.int64)
+        rates = np.concatenate([[len(self.rates)], self.rate_of])
+        self.net = tuple(map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates)))
+        self.caps, self.gammas = (
+            np.asarray([service_ps(size, rate) for size in distinct.tolist()], np.int64) if rate else NOTHING
+            for rate in (params.channel_bandwidth, params.gamma)
+        )
+        nbytes = distinct if len(distinct) > 1 else NOTHING
+        self.costs = (params.o_send, params.o_recv, *map(self.give, (self.caps, self.gammas, nbytes)))
+        offset = loop * self.stream.n_chunks
+        fair = params.sharing == "fair"
+        self.rules = (params.channels, offset, params.g, params.slots, params.barrier, fair)
+        places = self.stream.participants * (self.width or self.stream.n_slots)
+        keys, times, made = (self.fill(places, value) for value in (-1, 0, -1))
+        self.memory = (keys, times, made, self.width, self.stream.n_slots)
+
+    # --- a part ---
+
+    def _make_room(self, connections: int) -> None:
+        """For the last ends of connections that were not known before."""
+        more = connections * self.params.channels - len(self.state.used)
+        if more > 0:
+            ends, used = (
+                np.concatenate([known, self.fill(length, 0)]) if self.compiled else known + [0] * length
+                for known, length in ((self.state.ends, more * self.params.slots), (self.state.used, more))
+            )
+            self.state = self.state._replace(ends=ends, used=used)
+
+    def _play(self, bound: RoutedPart, whole: bool) -> int:
+        part = bound.part
+        step = part.first if isinstance(part, Repeat) else part
+        base = part.base if isinstance(part, Repeat) else step.src_slot
+        columns = (step.src, step.src_slot, step.dst, step.dst_slot, base, step.reduce, bound.hop, bound.links)
+        rows = tuple(map(self.give, (*columns, bound.connection)))
+        sent, wait = self.fill(len(step.src) if len(self.kind) else 0, 0), self.fill(len(step.src), 0)
+        code = stream_kernel.DONE
+        turning = (part.span, part.shift % part.span) if isinstance(part, Repeat) else (1, 0)
+        for times in self._turns(part, rows, bound, whole):
+            state = tuple(self.state)
+            turns = (times, *turning)
+            code = self.kernel.play(rows, turns, self.net, self.costs, self.rules, state, self.memory, wait, sent)
+            if code == stream_kernel.TOO_LATE:
+                raise too_late("the run takes")
+            if code != stream_kernel.DONE:
+                return int(code)
+        self._count(step.src, step.dst, bound, np.asarray(sent, np.int64), part.steps)
+        return int(code)
+
+    def _turns(self, part: StepPattern, rows: Any, bound: RoutedPart, whole: bool) -> Iterator[int]:
+        """How many steps to replay one by one at a time; those between are run together."""
+        left = part.steps
+        if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
+            alone, before = self._alone(part, bound), self.give(bound.before)
+            for _ in range(min(PEELED, left - 2)):
+                yield 1
+                left -= 1
+                done = self.fill(len(bound.before), 0)
+                if self.kernel.settled(rows, self.memory, self.state.free, before, done):
+                    if self._in_time(alone, left):
+                        self._go_round(part, rows, alone, bound.before, left - 1, done)
+                        left, self.together = 1, True
+                    break
+        yield left
+
+    def _count(self, src: Array, dst: Array, bound: RoutedPart, sent: Array, steps: int) -> None:
+        """Add up the bytes; copies inside a participant are no messages."""
+        nbytes = sent if len(self.kind) else np.full(len(src), steps * int(self.bytes_of[0]))
+        lengths, away = np.diff(bound.hop), src != dst
+        np.add.at(self.carried, bound.links, np.repeat(nbytes, lengths))
+        np.add.at(self.sent, src[away], nbytes[away])
+        self.wire += int((nbytes * lengths)[away].sum())
+        self.messages += int(away.sum()) * steps
+
+    # --- many steps together ---
+
+    def _alone(self, part: Repeat, bound: RoutedPart) -> _Alone:
+        step, params, fair = part.first, self.params, self.params.sharing == "fair"
+        n, lengths = len(step.src), np.diff(bound.hop)
+        depth = int(lengths.max())
+        link = np.full((depth, n), -1, np.int64)
+        link.T[np.arange(depth) < lengths[:, None]] = bound.links
+        there = link >= 0
+        busy = np.where(there, self.service[0, self.rate_of[link]], IDLE)
+        away = np.where(there, self.network.latencies[link], 0)
+        cap = int(self.caps[0]) if len(self.caps) else 1
+        sent = params.o_send + np.maximum(busy.max(axis=0) if fair else busy[0], cap)
+        receive = np.full(n, params.o_recv) + (step.reduce * self.gammas[0] if len(self.gammas) else 0)
+        return _Alone(
+            sent=sent,
+            hold=np.maximum(sent, params.g),
+            to_head=params.o_send + away[0],
+            to_tail=sent + (away.sum(axis=0) if fair else away[0]),
+            link=link[:1] if fair else link,
+            busy=busy[:1] if fair else busy,
+            away=away[:1] if fair else away,
+            receive=receive if receive.any() else NOTHING,
+        )
+
+    def _in_time(self, alone: _Alone, steps: int) -> bool:
+        """Whether the clock cannot run out: nothing takes longer than all that it does, one after the other."""
+        columns = (alone.hold, alone.to_head, alone.to_tail, alone.busy, alone.away, alone.receive)
+        most = sum(int(column.max(initial=0)) for column in columns) * len(alone.busy)
+        return int(self.state.clock[0]) + (steps + 1) * most < NEVER
+
+    def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
+        """Run some steps together, and leave the state as if they had been replayed."""
+        state = _StreamState(*(np.asarray(column) for column in self.state))
+        free, began, free_link, free_side, ends, used = (
+            state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
+        )  # fmt: skip
+        src, dst, n = part.first.src, part.first.dst, len(part.first.src)
+        channel = np.maximum(free[src], began[src] + self.params.g)
+        links = np.where(alone.link >= 0, free_link[alone.link], IDLE).ravel()
+        side = free_side[dst] if len(alone.receive) else NOTHING
+        slots = self.params.slots
+        credit = np.asarray(rows[8])[None, :] * slots + np.arange(slots)[:, None] if slots else NOTHING.reshape(0, n)
+        if slots:
+            credit = credit - credit % slots + (used[rows[8]] + np.arange(slots)[:, None]) % slots
+        last = ends[credit].ravel() if slots else NOTHING
+        done = (np.asarray(done), np.zeros(n, np.int64))
+        work = tuple(np.zeros(n, np.int64) for _ in range(3))
+        row, hops = (alone.hold, alone.to_head, alone.to_tail), (links, alone.busy.ravel(), alone.away.ravel())
+        block = BLOCK if self.compiled else n
+        self.kernel.go_round(
+            times, block, len(alone.busy), before, done, channel, row, hops, (side, alone.receive), last, work
+        )
+        began[src] = channel - alone.hold
+        free[src] = began[src] + alone.sent
+        behind = alone.link[1:].ravel()
+        free_link[behind[behind >= 0]] = links[n:][behind >= 0]
+        if len(side):
+            free_side[dst] = side
+        if slots:
+            ends[credit] = last.reshape(slots, n)
+            used[rows[8]] += times
+        state.clock[2] += times
+        self._advance(part, rows, times, np.asarray(done[times % 2]), int(state.clock[2]))
+        if not self.compiled:
+            for column, changed in zip(self.state, state, strict=True):
+                column[:] = changed.tolist()
+
+    def _advance(self, part: Repeat, rows: Any, times: int, done: Array, stamp: int) -> None:
+        """Turn the slots on, and remember what was written last: nobody waits for anything earlier any more."""
+        dst, base, written = part.first.dst, part.base, np.asarray(rows[3])
+        last = base + (written - base + (times - 1) * part.shift) % part.span
+        for column in (rows[1], rows[3]):
+            moved = base + (np.asarray(column) - base + times * part.shift) % part.span
+            column[:] = moved if self.compiled else moved.tolist()
+        keys, when, made, width, _ = self.memory
+        for place, slot, t in zip(dst.tolist(), last.tolist(), done.tolist(), strict=True):
+            for at in range(place * width + 1, (place + 1) * width):
+                keys[at] = -1
+            keys[place * width], when[place * width], made[place * width] = slot, t, stamp

@@ -1,0 +1,45 @@
+"""What each rank does in each of several operations that one program holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcoll.engine.timing_model import Index
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """The tasks of a program: what one rank does in one operation, or a computation of its own.
+
+    A task *opens* when all those before it are done. Its channels start nothing earlier, and what its rank brings to
+    the operation is not there earlier. It is *done* when `duration` (tasks,), in ps, has passed since it opened, the
+    transfers of its channels are sent, and those to its receive sides are complete. Task k waits for
+    `before[first[k]:first[k + 1]]`, (tasks + 1,), all of them lower than k and of earlier operations. `channel`
+    (channels,) and `side` (sides,) tell whose each is; NONE: an in-network agent's, which waits for nobody. Channels
+    with the same `lane` (channels,) are of tasks that come one after the other, so that never two of them send at once.
+    """
+
+    channel: Index
+    side: Index
+    duration: Index
+    first: Index
+    before: Index
+    lane: Index
+
+    def __len__(self) -> int:
+        return len(self.duration)
+
+    def behind(self) -> tuple[Index, Index]:
+        """The same turned round: those that wait for task k are `after[first[k]:first[k + 1]]`."""
+        waiting = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.first))
+        return grouped(self.before, waiting, len(self))
+
+
+def grouped(key: Index, values: Index, count: int) -> tuple[Index, Index]:
+    """The `values` of each key 0 … count − 1, one key after the other, order kept: where each begins, and the values.
+    Those of the key NONE are left out."""
+    order = np.argsort(key, kind="stable")[int((key < 0).sum()) :]
+    first = np.append(0, np.cumsum(np.bincount(key[key >= 0], minlength=count)))
+    return first.astype(np.int32), values[order].astype(np.int32)

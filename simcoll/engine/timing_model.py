@@ -1,0 +1,133 @@
+"""The timing model: what every engine implements, as plain functions on integers.
+
+Time is an int64 count of picoseconds. ARCHITECTURE.md tells the rules in prose ("How time passes"); in short:
+
+* a transfer starts when the version it reads is complete, its channel is free (the previous transfer of the channel is
+  `sent`, and `g` has passed since that started) and a credit is at hand; `o_send` later its head is at the first link;
+* it ends after the route's latencies, its bytes over the bandwidths (`fair` or `fifo` sharing), and its receive side
+  (`o_recv`, and `gamma` if it reduces);
+* an instant has two phases: first everything that becomes true, then each link, receive side or fabric decides once,
+  lowest (ready, index) first.
+
+`service_ps` is the only rounding, but for the due time of a flow whose rate changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine import _dependencies
+from simcoll.errors import InputError
+from simcoll.schedule.ir import Schedule
+
+Sharing = Literal["fair", "fifo"]
+Blocking = Literal["no", "sends-first", "even-odd"]
+ChannelsBy = Literal["chunk", "loop"]
+Index = NDArray[np.signedinteger[Any]]  # int32 for numbers of transfers, links and steps; int64 for times and bytes
+
+PS_PER_S: Final = 10**12
+NONE: Final = -1  # no predecessor
+NEVER: Final = 2**62  # service time of a dead link; also the limit of any sum of times
+
+
+@dataclass(frozen=True)
+class Params:
+    """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `ideal`.
+
+    LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
+    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channels_by` what goes to
+    them in turn, chunks over all loops or loops, `channel_bandwidth` the cap of one of them (0: none), `slots` the
+    number of messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0:
+    whole).
+    """
+
+    sharing: Sharing = "fair"
+    o_send: int = 0
+    o_recv: int = 0
+    g: int = 0
+    gamma: int = 0
+    channels: int = 1
+    channels_by: ChannelsBy = "chunk"
+    slots: int = 0
+    chunk: int = 0
+    channel_bandwidth: int = 0
+    barrier: bool = False
+    blocking: Blocking = "no"
+
+
+class RoutedNetwork(Protocol):
+    """What the model asks of a topology: links numbered densely, and routes over them."""
+
+    @property
+    def bandwidths(self) -> Index:
+        """B/s of each link; 0: the link is down."""
+
+    @property
+    def latencies(self) -> Index:
+        """ps of each link, at least 1."""
+
+    @property
+    def link_names(self) -> Sequence[str]:
+        """What each link is called, for messages."""
+
+    def route(self, src: str, dst: str) -> tuple[int, ...]:
+        """Links from one device to another; from a device to itself its memory link, if it has one."""
+
+    def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
+        """The routes from `devices[src[i]]` to `devices[dst[i]]` laid end to end: where each begins, and the links."""
+
+
+@lru_cache(maxsize=1 << 16)
+def service_ps(nbytes: int, bandwidth: int) -> int:
+    """How long `nbytes` occupy a server of `bandwidth` B/s: max(1, ⌈nbytes · 10¹² / bandwidth⌉) ps, exactly.
+
+    A dead server (bandwidth 0) takes for ever. Raises InputError beyond the range of the clock (53 days).
+
+    >>> service_ps(1, 50_000_000_000), service_ps(0, 1), service_ps(7, 3)
+    (20, 1, 2333333333334)
+    """
+    if not bandwidth:
+        return NEVER
+    ps = max(1, -(-nbytes * PS_PER_S // bandwidth))
+    if ps >= NEVER:
+        raise too_late(f"{nbytes} bytes at {bandwidth} B/s take")
+    return ps
+
+
+def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
+    """Times as a column; raises InputError if one is beyond the range of the clock, or was and came out negative."""
+    try:
+        found = np.asarray(times, np.int64)
+    except OverflowError:
+        raise too_late("the run takes") from None
+    if found.min(initial=0) < NONE or found.max(initial=0) >= NEVER:
+        raise too_late("the run takes")
+    return found
+
+
+def too_late(what: str) -> InputError:
+    """What is said of something that takes too long."""
+    return InputError(f"{what} longer than the clock runs (53 days)", "use a faster link or a smaller size")
+
+
+class Dependencies(NamedTuple):
+    """For each transfer the version it reads and the version of the slot it writes that must be complete before its
+    own is; both as the index of the transfer that made that version, or NONE for what was there at the start."""
+
+    reads: Index
+    chain: Index
+
+
+def dependencies(schedule: Schedule, compiled: bool = False) -> Dependencies:
+    """Derive the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
+
+    A transfer reads the newest version made by an earlier step. Its own version waits for the previous one if it
+    reduces, or if that one was made in the same step. Nothing waits for a read. `compiled` tells whether numba does it.
+    """
+    return Dependencies(*_dependencies.versions(schedule, compiled))

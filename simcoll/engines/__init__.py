@@ -1,1 +1,0 @@
-"""Engines: each takes a `Program` and returns a `Timeline`, all the same one."""

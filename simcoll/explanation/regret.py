@@ -1,0 +1,85 @@
+"""What NCCL's choice costs: its time, simulated, beside that of the best pair it could have used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from simcoll.config import yaml_tree
+from simcoll.errors import Place, RefusedError
+from simcoll.nccl import tuner
+from simcoll.nccl.call import OURS
+from simcoll.nccl.tuner_constants import COLLECTIVES, TunedCollective
+from simcoll.prediction.predict import predict
+from simcoll.scenario import scenario
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Point
+
+Pair = tuple[str, str]
+DTYPE: Final = "float16"
+
+
+def regrets(system: str, told: tuner.TunerTable, profile: str, sizes: Iterable[int]) -> list[dict[str, Any]]:
+    """A row for each collective and size: the pair that NCCL takes of those in its table, the pair that is done first
+    in a simulation with the profile, both times in us, and `regret`: how much longer NCCL's takes, as a share.
+
+    Of the collectives that the profile was fitted to; points whose choice is not modelled are left out. Raises
+    InputError for a system or profile that is not known.
+    """
+    found = []
+    fitted = load_profile(profile).calibration
+    covered = {series.collective for series in fitted.covers} if fitted else set(COLLECTIVES)
+    for collective in COLLECTIVES:
+        for size in sizes if collective in covered else ():
+            choice = tuner.choose(told, collective, size)
+            took = _times(system, told, profile, collective, size)
+            if choice is None or (choice.algorithm, choice.protocol) not in took:
+                continue
+            own, best = took[choice.algorithm, choice.protocol], min(took, key=lambda pair: took[pair])
+            found.append({
+                "collective": collective,
+                "size_bytes": size,
+                "algorithm": choice.algorithm,
+                "protocol": choice.protocol,
+                "time_us": own,
+                "best_algorithm": best[0],
+                "best_protocol": best[1],
+                "best_us": took[best],
+                "regret": own / took[best] - 1,
+            })  # fmt: skip
+    return found
+
+
+def _times(
+    system: str, told: tuner.TunerTable, profile: str, collective: TunedCollective, size: int
+) -> dict[Pair, float]:
+    """Simulated time of every pair in the table that is modelled, in us."""
+    found: dict[Pair, float] = {}
+    for served, algorithm, protocol in told.entries:
+        if served == collective and (algorithm, collective) in OURS:
+            try:
+                point = _point(system, told, profile, collective, size, OURS[algorithm, collective], protocol)
+                found[algorithm, protocol] = predict(point).time_ps / 1e6
+            except RefusedError:
+                continue
+    return found
+
+
+def _point(system: str, told: tuner.TunerTable, profile: str, collective: str, size: int, *pair: str) -> Point:
+    comm = told.communicator
+    topology = {"file": system} if system.endswith((".yaml", ".yml")) else {"system": system}
+    release = {"library_version": told.constants.release} if comm.library == "nccl" else {}
+    keys = {
+        "name": "tune",
+        "topology": {**topology, "nodes": comm.nodes},
+        "placement": {"per_node": comm.gpus},
+        "ranks": comm.ranks,
+        "collective": collective,
+        "algorithm": pair[0],
+        "protocol": pair[1],
+        "size": f"{size} B",
+        "dtype": DTYPE,
+        "profile": profile,
+        **release,
+    }
+    return scenario.points(yaml_tree.located(keys, Place("tune", 1, 1)), [])[0]

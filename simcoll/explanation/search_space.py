@@ -1,0 +1,173 @@
+"""What could be chosen for a point: algorithms, protocols, groups, chunks, and of training steps bucket sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.errors import InputError, did_you_mean
+from simcoll.formats.schedules import schedule_json
+from simcoll.nccl.call import OURS
+from simcoll.prediction.lowering import PLAIN, pairs
+from simcoll.prediction.predict import placed, topology_of
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import CHOSEN, Scenario
+from simcoll.schedule import registry
+from simcoll.units import format_size
+from simcoll.workload.spec import Bucketed, Fsdp
+from simcoll.workload.templates import plan_of
+
+LARGE: Final = 64  # ranks beyond which only algorithms are tried that NCCL has, or that use groups
+CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes that are tried where a pipelined algorithm is given none
+CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # tried where a channel has a cap
+BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # 1 … 256 MiB
+PREFETCHES: Final = (0, 1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice; None leaves a matter as the scenario has it. `groups`: how many; `nccl`: what NCCL calls the
+    algorithm, where it has it."""
+
+    algorithm: str
+    protocol: str = "none"
+    groups: int | None = None
+    chunk: int | None = None
+    channels: int | None = None
+    bucket_cap: int | None = None
+    prefetch: int | None = None
+    nccl: str | None = None
+
+    @property
+    def method(self) -> tuple[str, str]:
+        """Without its settings."""
+        return self.algorithm, self.protocol
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """What it sets otherwise than the scenario."""
+        names = ("groups", "chunk", "channels", "bucket_cap", "prefetch")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def __str__(self) -> str:
+        told = self.algorithm if self.protocol == "none" else f"{self.algorithm}/{self.protocol}"
+        sizes = ("chunk", "bucket_cap")
+        its = (
+            f"{name} {(format_size(v) if v else 'none') if name in sizes else v}" for name, v in self.settings.items()
+        )
+        return " ".join([told, *its])
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """The scenario with this choice."""
+        own = {name: value for name, value in self.settings.items() if name in ("chunk", "channels")}
+        if scenario.workload:
+            its = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
+            spec = scenario.workload.model_copy(update={"algorithm": self.algorithm, **its})
+            return scenario.model_copy(update={"workload": spec})
+        changed: dict[str, Any] = {"algorithm": self.algorithm, "protocol": self.protocol}
+        if own:
+            changed["model"] = scenario.model.model_copy(update=own)
+        if self.groups is not None:
+            changed["groups"] = self.groups
+        return scenario.model_copy(update=changed)
+
+
+def _spelt(name: str, value: int) -> str:
+    if name not in ("chunk", "bucket_cap"):
+        return str(value)
+    return format_size(value) if value else "none"
+
+
+def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | None = None) -> list[Candidate]:
+    """What could be chosen for a point; those of NCCL first. `named` are algorithms that the scenario itself names, of
+    which files and spellings with options are added; `among` allows these algorithms only. Raises InputError if nothing
+    is left."""
+    found = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
+    names = list(dict.fromkeys(one.algorithm for one in found))
+    for name in among or ():
+        if name not in names:
+            raise InputError(f"--among: {name!r} does not serve here", did_you_mean(name, names))
+    return [one for one in found if among is None or one.algorithm in among]
+
+
+def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
+    collective, costs = scenario.collective, load_profile(scenario.profile).kernels
+    theirs = {ours: its for (its, which), ours in OURS.items() if which == collective}
+    if costs:
+        rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
+        for algorithm, protocol in pairs(scenario, costs, rated, placed(scenario, rated)):
+            yield Candidate(algorithm, protocol, nccl=theirs[algorithm])
+        return
+    topology = topology_of(scenario)
+    places = placed(scenario, topology)
+    large = len(places) > LARGE
+    names = [*registry.library(collective), *registry.names(collective), *named]
+    default = len(topology.default_groups(places) or registry.default_groups(len(places)))
+    for name in dict.fromkeys(name for name in names if name not in CHOSEN):
+        if schedule_json.is_file(name):
+            yield from _settled(scenario, Candidate(name))
+            continue
+        entry, options = registry.find(collective, name)
+        if large and not (entry.library or entry.uses_groups or name in named):
+            continue
+        nccl = theirs.get(name) or (name if (name, collective) in OURS else None)
+        splits = _splits(len(places), default) if entry.uses_groups and not (scenario.groups or options) else [None]
+        for spelling in [name] if options else _spellings(entry):
+            for groups in splits:
+                one = Candidate(spelling, groups=groups, nccl=nccl)
+                yield from _settled(scenario, one, pipelined=entry.pipelined)
+
+
+def _spellings(entry: registry.Algorithm) -> Iterator[str]:
+    yield entry.name
+    for option, choices in entry.options.items():
+        yield from (entry.spelt({option: choice}) for choice in choices[1:])  # the first is what it does by itself
+
+
+def _splits(n: int, default: int) -> list[int | None]:
+    return [None, *(g for g in range(2, n) if n % g == 0 and g != default)]
+
+
+def _settled(scenario: Scenario, one: Candidate, pipelined: bool = False) -> Iterator[Candidate]:
+    """With the chunks, or the channels, that are worth a try."""
+    params = scenario.params()
+    yield one
+    if pipelined and not params.chunk:
+        yield from (_with(one, chunk=chunk) for chunk in CHUNKS)
+    elif params.chunk:
+        yield from (_with(one, chunk=chunk) for chunk in (params.chunk // 4, 4 * params.chunk))
+    if params.channel_bandwidth:
+        yield from (_with(one, channels=count) for count in CHANNELS if count != params.channels)
+
+
+def _with(one: Candidate, **settings: int) -> Candidate:
+    return Candidate(**{**vars(one), **settings})
+
+
+def _of_step(scenario: Scenario) -> Iterator[Candidate]:
+    spec: Any = scenario.workload
+    topology = topology_of(scenario)
+    plan, _ = plan_of(spec, len(placed(scenario, topology)), scenario.itemsize)
+    collectives = {work.call.collective for work in plan.works if work.call}
+    kernels = load_profile(scenario.profile).kernels is not None
+    own = [spec.algorithm, *(["auto"] if kernels else [])]  # auto: what NCCL takes
+    for name in dict.fromkeys([*own, *for_steps(collectives, kernels)]):
+        if isinstance(spec, Bucketed):
+            yield from (Candidate(name, bucket_cap=size) for size in sorted({spec.bucket_cap, *BUCKETS}))
+        elif isinstance(spec, Fsdp):
+            yield from (Candidate(name, prefetch=count) for count in sorted({spec.prefetch, *PREFETCHES}))
+        else:
+            yield Candidate(name)
+
+
+def for_steps(collectives: Collection[str], kernels: bool) -> list[str]:
+    """The algorithms that a step with these collectives is tried with, if all of them have them: those that NCCL has,
+    and without its `kernels` the hierarchical one."""
+    served = [
+        {ours for (_, which), ours in OURS.items() if which == collective}
+        if kernels
+        else {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
+        for collective in collectives
+    ]
+    return sorted(set.intersection(*served)) if served else []

@@ -1,0 +1,287 @@
+"""What if: a point simulated again with one thing changed, and how many times as fast that makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from simcoll.engine import event, fast
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.explanation.explained_run import Subject
+from simcoll.explanation.search_space import for_steps
+from simcoll.nccl.kernel_costs import BlockCosts, Kernels
+from simcoll.prediction import workload_run
+from simcoll.prediction.lowering import PLAIN, pairs
+from simcoll.prediction.predict import Prediction, placed, predict, topology_of
+from simcoll.prediction.workload_run import COMPUTING, LAUNCHING, WorkloadPrediction
+from simcoll.scenario.faults import struck
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.profile import Profile, load_profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
+from simcoll.topology.graph import Link, Topology
+from simcoll.units import format_size
+from simcoll.workload.spec import Bucketed
+
+OVERHEADS: Final = ("o_send", "o_recv", "g")
+SMALL: Final = 1_000_000  # messages up to which all algorithms are tried, not only those that NCCL has
+NO_OVERHEADS: Final = "no overheads (o_send, o_recv, g, launch)"
+CHUNK: Final = 512 << 10  # bytes of the chunks that are tried where there are none
+
+Change = tuple[str, Callable[[], int]]  # what is changed, and what then gives the time in ps
+
+
+class Answer(NamedTuple):
+    """With `change` the point takes `time_ps`, and is `factor` times as fast."""
+
+    change: str
+    time_ps: int
+    factor: float
+
+
+def answers(subject: Subject) -> list[Answer]:
+    """What each change that there is to make would do, by simulation; most gain first. What cannot run is left out."""
+    found = []
+    for change, time in _changes(subject):
+        try:
+            took = time()
+        except (RefusedError, InputError, StuckError):
+            continue
+        found.append(Answer(change, took, subject.time_ps / took if took else 1.0))
+    return sorted(found, key=lambda answer: -answer.factor)
+
+
+def _changes(subject: Subject) -> Iterator[Change]:
+    if isinstance(subject.ran, WorkloadPrediction):
+        yield from _of_step(subject, subject.ran)
+    else:
+        yield from _of_call(subject, subject.ran)
+
+
+def _links(subject: Subject) -> dict[str, frozenset[str]]:
+    """Kinds of links that could be faster, and what that is called: each that carries something, those of ways between
+    nodes, all of them."""
+    kinds = [link.kind for *_, link in subject.topology.graph.edges.data("link")]
+    carried = subject.totals.carried.tolist()
+    used = list(dict.fromkeys(kind for kind, its in zip(kinds, carried, strict=True) if its))
+    found = {f"links of kind {kind} twice as fast": frozenset([kind]) for kind in used}
+    outer = frozenset(used) - {kinds[link] for link in _within_nodes(subject)}
+    if 1 < len(outer) < len(used):
+        found[f"links beyond a node ({', '.join(sorted(outer))}) twice as fast"] = outer
+    if len(used) > 1:
+        found["all links twice as fast"] = frozenset(used)
+    return found
+
+
+def _within_nodes(subject: Subject) -> set[int]:
+    """The links of ways that stay in a node."""
+    topology, (src, dst, hop, links) = subject.topology, subject.program.routes
+    nodes = [topology.node_of(device) for device in subject.ran.devices]
+    ends = enumerate(zip(src.tolist(), dst.tolist(), strict=True))
+    known = len(nodes)  # joint programs number the agents of each operation anew, behind the ranks
+    inside = [way for way, (u, v) in ends if max(u, v) < known and nodes[u] == nodes[v]]
+    return {link for way in inside for link in links[hop[way] : hop[way + 1]].tolist()}
+
+
+# --- collectives ---
+
+
+def _of_call(subject: Subject, ran: Prediction) -> Iterator[Change]:
+    scenario = subject.scenario
+    profile = load_profile(scenario.profile)
+    rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
+
+    def on(link: Callable[[Link], Link]) -> int:
+        return predict(scenario, _with(rated, link)).time_ps
+
+    def given(**changed: Any) -> int:
+        return predict(scenario.model_copy(update=changed)).time_ps
+
+    for text, kinds in _links(subject).items():
+        yield text, partial(on, partial(_faster, kinds))
+    if profile.kernels:
+        yield from _of_kernels(ran, profile.kernels)
+    else:
+        yield "latencies of links halved", lambda: on(_closer)
+        yield from _of_model(scenario, ran.launch_ps, given)
+    yield from ((text, partial(given, launch=launch)) for text, launch in _other_launches(scenario, profile))
+    if scenario.arrivals and any(scenario.arrivals.values()):
+        yield "no rank late", lambda: given(arrivals=None)
+    if scenario.faults:
+        yield "no faults", lambda: given(faults=())
+    for text, changed in _other_algorithms(scenario, ran, profile.kernels):
+        yield text, partial(given, **changed)
+
+
+def _of_model(scenario: Scenario, launch: int, given: Callable[..., int]) -> Iterator[Change]:
+    params = scenario.params()
+
+    def model(**changed: Any) -> int:
+        return given(model=scenario.model.model_copy(update=changed))
+
+    if launch or any(getattr(params, name) for name in OVERHEADS):
+        yield NO_OVERHEADS, partial(_without_overheads, scenario)
+    if params.gamma:
+        yield "reductions take no time", lambda: model(gamma=0)
+    for text, changed in _settings(params, scenario.nbytes):
+        yield text, partial(model, **changed)
+
+
+def _without_overheads(scenario: Scenario) -> int:
+    plain = scenario.model.model_copy(update=dict.fromkeys(OVERHEADS, 0))
+    found = predict(scenario.model_copy(update={"model": plain}))
+    return max(found.called_ps - found.launch_ps, found.host_ps)
+
+
+def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """What the scenario's `model` could say otherwise."""
+    if params.chunk:
+        yield f"chunks of {format_size(2 * params.chunk)}", {"chunk": 2 * params.chunk}
+        yield f"chunks of {format_size(params.chunk // 2)}", {"chunk": params.chunk // 2}
+    elif nbytes > CHUNK:
+        yield f"chunks of {format_size(CHUNK)}", {"chunk": CHUNK}
+    if params.channels:
+        yield f"{2 * params.channels} channels", {"channels": 2 * params.channels}
+    if params.slots:
+        yield f"{2 * params.slots} slots", {"slots": 2 * params.slots}
+    if params.channel_bandwidth:
+        yield "channels twice as fast", {"channel_bandwidth": 2 * params.channel_bandwidth}
+
+
+def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
+    """A call of NCCL with kernels that cost less."""
+    assert ran.lowered
+    profile, kind, lowered = load_profile(ran.scenario.profile), ran.lowered.call.kind, ran.lowered
+    costs = lowered.costs(costs)
+    launch = profile.launch_ps(ran.scenario.launch)
+
+    def costing(launch: int, its: Kernels) -> int:
+        one = predict(lowered.point(its), lowered.topology(profile.links, its))
+        return max(one.time_ps + lowered.launch_ps(its, launch, profile.links), ran.host_ps)
+
+    def halved() -> Kernels:
+        own: BlockCosts = getattr(costs, kind)
+        return costs.model_copy(update={"net": (costs.net or 0) // 2, kind: own.model_copy(update=_halved(own))})
+
+    yield "launches take no time", lambda: costing(0, costs.model_copy(update={"grid": 0}))
+    yield f"hops of {kind} take half the time", lambda: costing(launch, halved())
+
+
+def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
+    """Other ways to launch calls than the scenario says, of those that the profile knows."""
+    others = {"one GPU a process": Launch(gpus_per_process=1), "launched in a CUDA graph": Launch(graph=True)}
+    said = scenario.launch
+    for text, launch in others.items():
+        if profile.knows(launch) and launch != said and (said.paced or launch.graph) and not said.graph:
+            yield text, launch
+
+
+def _halved(block: BlockCosts) -> dict[str, int]:
+    hops = {name: getattr(block, name) for name in ("hop", "net", "net_tree")}
+    return {name: hop // 2 for name, hop in hops.items() if hop is not None}
+
+
+def _other_algorithms(
+    scenario: Scenario, ran: Prediction, costs: Kernels | None
+) -> Iterator[tuple[str, dict[str, str]]]:
+    if costs:
+        assert ran.lowered
+        its = (ran.algorithm, ran.protocol)
+        rated = ran.lowered.rated
+        open_ = scenario.model_copy(update={"protocol": "auto"})
+        for algorithm, protocol in pairs(open_, costs, rated, placed(scenario, rated)):
+            if (algorithm, protocol) != its:
+                yield f"algorithm {algorithm}, protocol {protocol}", {"algorithm": algorithm, "protocol": protocol}
+        return
+    small = ran.totals.messages <= SMALL
+    for name in registry.names(scenario.collective) if small else registry.library(scenario.collective):
+        if name != scenario.algorithm:
+            yield f"algorithm {name}", {"algorithm": name}
+
+
+# --- workloads ---
+
+
+def _of_step(subject: Subject, step: WorkloadPrediction) -> Iterator[Change]:
+    """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
+    program, scenario, spec = step.program, subject.scenario, subject.scenario.workload
+    kinds = np.array([link.kind for *_, link in step.topology.graph.edges.data("link")])
+    tasks = program.tasks
+    assert tasks
+    assert spec
+
+    def played(**changed: Any) -> int:
+        plain = dataclasses.replace(program, **{"changes": None, **changed})
+        return _makespan_ps(struck(plain, step.topology, scenario.faults))
+
+    def lasting(factor: float, some: Any) -> dict[str, Any]:
+        took = np.where(some, np.rint(factor * tasks.duration), tasks.duration).astype(np.int64)
+        return {"tasks": dataclasses.replace(tasks, duration=took)}
+
+    def costing(**changed: Any) -> dict[str, Any]:
+        parts = tuple(dataclasses.replace(part, **changed) for part in program.parts)
+        return {"parts": parts, "params": dataclasses.replace(program.params, **changed)}
+
+    def anew(**changed: Any) -> int:
+        return workload_run.simulate(scenario.model_copy(update=changed)).step_ps
+
+    for text, some in _links(subject).items():
+        faster = np.where(np.isin(kinds, list(some)), 2, 1) * program.bandwidths
+        yield text, partial(played, bandwidths=faster)
+    if step.compute_ps:
+        yield "computation twice as fast", partial(played, **lasting(0.5, step.kind == COMPUTING))
+    if len(program) and program.latencies.max() > 1:
+        yield "latencies of links halved", partial(played, latencies=np.maximum(1, program.latencies // 2))
+    launching = step.kind == LAUNCHING
+    if launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS):
+        text = "launches and hops take no time" if subject.kernels else NO_OVERHEADS
+        yield text, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
+    if scenario.faults:
+        yield "no faults", partial(_makespan_ps, dataclasses.replace(program, changes=None))
+    if any(part.gamma for part in program.parts):
+        yield "reductions take no time", partial(played, **costing(gamma=0))
+    if subject.drawn:  # what is bound anew would be drawn anew
+        yield "nothing disturbed", anew
+        return
+    if not subject.kernels:
+        largest = max((work.call.nbytes for work in step.plan.works if work.call), default=0)
+        for text, given in _settings(scenario.params(), largest):
+            yield text, partial(anew, model=scenario.model.model_copy(update=given))
+    for text, other in _other_plans(subject, step):
+        yield text, partial(anew, workload=spec.model_copy(update=other))
+
+
+def _other_plans(subject: Subject, step: WorkloadPrediction) -> Iterator[tuple[str, dict[str, Any]]]:
+    spec = subject.scenario.workload
+    for name in for_steps({work.call.collective for work in step.plan.works if work.call}, subject.kernels):
+        if (name,) != step.algorithms:
+            yield f"algorithm {name}", {"algorithm": name}
+    if isinstance(spec, Bucketed) and spec.bucket_cap:
+        for size in (2 * spec.bucket_cap, spec.bucket_cap // 2):
+            yield f"buckets of {format_size(size)}", {"bucket_cap": size}
+
+
+def _makespan_ps(program: Program) -> int:
+    totals = fast.totals(program)
+    return totals.makespan_ps if totals else event.run(program).makespan_ps
+
+
+# --- links ---
+
+
+def _with(topology: Topology, changed: Callable[[Link], Link]) -> Topology:
+    return topology.with_links(changed(topology.graph.edges[ends]["link"]) for ends in topology.links)
+
+
+def _faster(kinds: frozenset[str], link: Link) -> Link:
+    return dataclasses.replace(link, bandwidth=2 * link.bandwidth) if link.kind in kinds else link
+
+
+def _closer(link: Link) -> Link:
+    return dataclasses.replace(link, latency=max(1, link.latency // 2))

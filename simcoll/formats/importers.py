@@ -1,0 +1,178 @@
+"""Other people's files: what a file is, and what becomes of it. Nothing in a file leads to another one.
+
+Texts are decoded whatever they are, and bounded. Speeds that a file does not carry, and other things that it leaves
+open, are told in notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from simcoll.config import yaml_tree
+from simcoll.config.import_log import ImportLog
+from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
+from simcoll.formats import measured
+from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
+from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_smi
+from simcoll.schedule.ir import Schedule
+from simcoll.units import format_size
+
+MOST_BYTES: Final = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What whoever imports adds to a file: the shipped system that lends speeds, the collective of a schedule, columns
+    of a measured table."""
+
+    like: str | None = None
+    collective: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+class Imported(NamedTuple):
+    """What a file became: `kind` is what it was taken for, `text` ours of it (a topology file, a schedule, a measured
+    table), `suffixes` how names of such files end."""
+
+    kind: str
+    text: str
+    suffixes: tuple[str, ...]
+    notes: ImportLog
+
+
+Reader = Callable[[str, str, ImportOptions], Imported]
+
+
+def decoded(data: bytes) -> str:
+    """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace").replace("\x00", "�")
+    return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
+
+
+def read_bounded(path: Path) -> str:
+    """The text of a file; raises InputError if it cannot be read or is too large."""
+    try:
+        with yaml_tree.open_file(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(what, "give the path of a file") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {format_size(MOST_BYTES)}", "give a part of it")
+    return decoded(data)
+
+
+def assignments(options: Iterable[str]) -> dict[str, str]:
+    """Columns and values of `COLUMN=VALUE`; raises InputError."""
+    found = {}
+    for option in options:
+        column, equals, value = option.partition("=")
+        if not equals or not column.strip():
+            raise InputError(f"--set {option!r} is not COLUMN=VALUE", "write e.g. --set ranks=8")
+        found[column.strip()] = value.strip()
+    return found
+
+
+def convert(text: str, source: str, asked: ImportOptions, kind: str | None = None) -> Imported:
+    """A text as one of our files; `kind` (of `KINDS`) if it is known. Raises InputError with the place."""
+    if kind is None:
+        kind = recognise(text)
+        if kind is None:
+            known = "; or say what it is with --as: " + ", ".join(KINDS)
+            raise InputError(f"{source}: not known what this is", f"give {_WHAT}{known}")
+    if kind not in KINDS:
+        raise InputError(f"{kind!r} is no kind of file", did_you_mean(kind, KINDS))
+    try:
+        return KINDS[kind](text, source, asked)
+    except RecursionError:
+        raise InputError([Diagnostic("nested too deeply", "flatten the file", "", Place(source, 1, 1))]) from None
+
+
+_WHAT: Final = "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, or a measured table"
+_ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
+_REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
+_ROOTS: Final = {nccl_xml.ROOT: "nccl-topology", graph_file.ROOT: "nccl-graph", msccl.ROOT: "msccl"}
+
+
+def recognise(text: str) -> str | None:
+    """The kind of file that a text is, told by what only that kind has; None if nothing tells."""
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith("<"):
+        root = _ROOT.search(_REMARK.sub("", start[:65536]))
+        return _ROOTS.get(root[1]) if root else None
+    if nvidia_smi.looks(text):
+        return "nvidia-smi"
+    if start.startswith("{") and schedule_json.looks(text):
+        return "schedule"
+    if start.startswith("{") and mscclpp.looks(text):
+        return "mscclpp"
+    if goal.looks(text):
+        return "goal"
+    if infragraph.looks(text):
+        return "infragraph"
+    return "measured" if measured.looks(text) else None
+
+
+def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
+    def read(text: str, source: str, asked: ImportOptions) -> Imported:
+        sketch = reader(text, source, asked.like)
+        return Imported(kind, sketch.document(Path(source).name), (".yaml", ".yml"), sketch.notes)
+
+    return read
+
+
+def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> Reader:
+    def read(text: str, source: str, asked: ImportOptions) -> Imported:
+        notes = ImportLog()
+        return Imported(
+            "schedule", schedule_json.dump(reader(text, source, asked.collective, notes)), (".json",), notes
+        )
+
+    return read
+
+
+def _table(text: str, source: str, asked: ImportOptions) -> Imported:
+    rows = measured.parse_measured(text, source, asked.columns)
+    notes = ImportLog()
+    named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
+    notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
+    sources = sorted({row.timing for row in rows if row.timing})
+    if sources:
+        notes.read.append(f"timed by {', '.join(sources)}")
+    kept = list(dict.fromkeys(name for row in rows for name in row.others if name.startswith("env.")))
+    if kept:
+        notes.read.append(f"of the environment: {', '.join(kept)}; the rest is dropped")
+    for column in ("nodes", "dtype"):
+        if any(getattr(row, column) is None for row in rows):
+            notes.warn(f"nothing says {column}; --set {column}=VALUE does")
+    return Imported("measured table", measured.dump(rows), (".csv",), notes)
+
+
+def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
+    """A schedule of ours; proved, as any."""
+    found = schedule_json.parse(text, source)
+    try:
+        _thread_order.prove(found)
+    except ScheduleError as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"{source}: {what}", cure or "it does not do what its collective promises") from None
+    notes.read.append(f"proved {found.name}: {found.n} ranks, {found.n_steps} steps, {found.messages} messages")
+    return found
+
+
+KINDS: Final[Mapping[str, Reader]] = {
+    "nvidia-smi": _topology(nvidia_smi.read, "topology"),
+    "nccl-topology": _topology(nccl_xml.read, "topology"),
+    "nccl-graph": _topology(graph_file.read, "topology"),
+    "infragraph": _topology(infragraph.read, "topology"),
+    "msccl": _schedule(msccl.read),
+    "mscclpp": _schedule(mscclpp.read),
+    "goal": _schedule(goal.read),
+    "schedule": _schedule(_own),
+    "measured": _table,
+}

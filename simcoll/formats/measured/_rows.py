@@ -1,0 +1,190 @@
+"""What one row of a measured table says, in one vocabulary, and the checks of it, whoever read the table.
+
+`size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports.
+Strict on the columns listed in `COLUMNS`, tolerant on all others, which are kept as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.schedule.collectives import COLLECTIVES
+
+LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and where that stands
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRow:
+    """One measurement; None is what the table does not say, and for algorithm and protocol what was not forced."""
+
+    system: str | None = None
+    library: str | None = None
+    library_version: str | None = None
+    collective: str
+    ranks: int
+    nodes: int | None = None
+    dtype: str | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    timing: str | None = None
+    harness: str = "library"
+    size_bytes: int
+    time_us: float
+    time_us_min: float | None = None
+    time_us_max: float | None = None
+    runs: int | None = None
+    in_place_time_us: float | None = None
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
+    place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
+
+
+COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in ("others", "place"))
+REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
+MAX_MISTAKES: Final = 20
+
+_ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
+WORKLOAD: Final = "workload"  # what stands in place of a collective; its size is 0
+_SQUASHED: Final = {
+    WORKLOAD: WORKLOAD,
+    **{name.replace("_", ""): name for name in COLLECTIVES},
+    "bcast": "broadcast",
+    "all2all": "all_to_all",
+    "sendreceive": "send_recv",
+}
+_DTYPES: Final = {
+    **dict.fromkeys(("float", "fp32", "f32"), "float32"),
+    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+    **dict.fromkeys(("double", "fp64", "f64"), "float64"),
+    "bf16": "bfloat16",
+    "int": "int32",
+    "char": "int8",
+}
+_ALGORITHMS: Final = {"nvlstree": "nvls_tree", "collnetdirect": "collnet_direct", "collnetchain": "collnet_chain"}
+_PROTOCOLS: Final = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+
+
+def _collective(text: str) -> str:
+    squashed = re.sub(r"[\s_-]", "", text.lower())
+    if squashed not in _SQUASHED:
+        raise ValueError(f"{reprlib.repr(text)} is no collective; {did_you_mean(text.lower(), COLLECTIVES)}")
+    return _SQUASHED[squashed]
+
+
+def _algorithm(text: str) -> str:
+    seen = re.fullmatch(r"auto\(=(\w+)\)", text)  # chosen by the library, as its log tells
+    name = seen[1] if seen else text
+    return _ALGORITHMS.get(name, name)
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text) if text.isdecimal() else float(text)
+        except ValueError:
+            raise ValueError(f"{reprlib.repr(text)} is not a number; write e.g. 8") from None
+        if not (least <= value < 2**63 and value == int(value)):
+            raise ValueError(f"{reprlib.repr(text)} is out of range; write a whole number of at least {least}")
+        return int(value)
+
+    return read
+
+
+def _duration(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{reprlib.repr(text)} is not a number; write microseconds, e.g. 53.2") from None
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{reprlib.repr(text)} is not a duration; write microseconds above 0, e.g. 53.2")
+    return value
+
+
+_READ: Final[dict[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("system", "library", "library_version", "timing"), str),
+    "collective": _collective,
+    "ranks": _whole(1),
+    "nodes": _whole(1),
+    "dtype": lambda text: _DTYPES.get(text.lower(), text.lower()),
+    "algorithm": lambda text: _algorithm(text.lower()),
+    "protocol": lambda text: _PROTOCOLS.get(text.lower(), text),
+    "harness": str.lower,
+    "size_bytes": _whole(0),
+    "runs": _whole(0),
+    **dict.fromkeys(("time_us", "time_us_min", "time_us_max", "in_place_time_us"), _duration),
+}
+
+
+def normal(column: str, value: object) -> Any:
+    """A value of a column of `COLUMNS` in our vocabulary, None if absent; others as text.
+
+    Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
+
+    >>> normal("collective", "AllReduce"), normal("dtype", "half"), normal("algorithm", "auto")
+    ('all_reduce', 'float16', None)
+    """
+    text = "" if value is None else str(value).strip()
+    return None if text.lower() in _ABSENT else _READ.get(column, str)(text)
+
+
+def given(defaults: Mapping[str, object]) -> LocatedCells:
+    """Defaults as cells; raises InputError for a column that does not exist and for a value that it cannot have."""
+    found: LocatedCells = {}
+    mistakes = []
+    for column, value in defaults.items():
+        try:
+            if column not in COLUMNS:
+                raise ValueError(f"unknown column; {did_you_mean(column, COLUMNS)}")
+            meant = normal(column, value)
+        except ValueError as error:
+            what, _, cure = str(error).partition("; ")
+            mistakes.append(Diagnostic(what, cure, column))
+            continue
+        if meant is not None:
+            found[column] = (str(meant), None)
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
+def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
+    """Located cells as checked rows; `given` fills what is absent.
+
+    Raises InputError with these and the reader's own `mistakes`, at most MAX_MISTAKES of them.
+    """
+    found = [_row(cells, given, mistakes) for cells in table]
+    if mistakes:
+        first = sorted(mistakes, key=lambda d: (d.place is None, d.place))[:MAX_MISTAKES]
+        if len(mistakes) > len(first):
+            first[-1] = Diagnostic(f"{len(mistakes) - len(first) + 1} more mistakes", "mend these first")
+        raise InputError(first)
+    return [row for row in found if row is not None]
+
+
+def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:
+    before, values = len(mistakes), dict[str, Any]()
+    nowhere = ("", None)
+    said = {column: cell for column, cell in cells.items() if cell[0].strip().lower() not in _ABSENT}
+    for column, (text, place) in {**given, **said}.items():
+        if column in _READ:
+            try:
+                values[column] = normal(column, text)
+            except ValueError as error:
+                what, _, cure = str(error).partition("; ")
+                mistakes.append(Diagnostic(what, cure, column, place))
+    missing = [column for column in REQUIRED if column not in said and column not in given]
+    mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
+    if len(mistakes) > before:
+        return None
+    if values.get("harness") is None:
+        by_tests = re.search(r"[nr]ccl[-_ ]tests", values.get("timing") or "", re.IGNORECASE)
+        values["harness"] = "nccl-tests" if by_tests else "library"
+    swept = {column: cell for column, cell in cells.items() if "." in column and cell[0].strip()}  # none says something
+    others = {column: text for column, (text, _) in {**said, **swept}.items() if column not in _READ}
+    return MeasuredRow(**values, others=others, place=cells.get("time_us", nowhere)[1])

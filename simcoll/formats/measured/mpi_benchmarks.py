@@ -1,0 +1,109 @@
+"""What the OSU micro-benchmarks and the Intel MPI benchmarks print of collectives.
+
+    # OSU MPI Allreduce Latency Test v7.0          # Benchmarking Allreduce
+    # Size       Avg Latency(us) …                 # #processes = 4
+    1024                   12.34                         #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+
+Both count the bytes of one rank's part; our sizes are whole buffers, so all_gather, gather, scatter and all_to_all of n
+ranks are n times as large (and OSU's and IMB's reduce_scatter already is the whole buffer).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.formats.measured._rows import LocatedCells
+
+_OSU: Final = re.compile(
+    r"#\s*OSU (?:MPI|NCCL|XCCL|UPC\S*|OpenSHMEM)?\S*\s*(?:\S+ )?([\w -]+?)\s+Latency Test", re.IGNORECASE
+)
+_IMB: Final = re.compile(r"#\s*Benchmarking\s+(\w+)")
+_RANKS: Final = re.compile(r"#\s*#processes\s*=\s*(\d+)|#\s*(?:Number of processes|NP)\s*[:=]\s*(\d+)", re.IGNORECASE)
+_WORD: Final = re.compile(r"\S+")
+_NUMBER: Final = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_NAMES: Final = {
+    "allreduce": "all_reduce", "reduce": "reduce", "bcast": "broadcast", "broadcast": "broadcast",
+    "allgather": "all_gather", "gather": "gather", "scatter": "scatter", "alltoall": "all_to_all",
+    "reducescatter": "reduce_scatter", "reducescatterblock": "reduce_scatter", "barrier": "barrier",
+}  # fmt: skip
+_PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))
+
+
+@dataclass
+class _MpiTable:
+    """The table that is being read: which columns hold what."""
+
+    collective: str
+    whose: str
+    columns: list[str]
+
+
+def looks(text: str) -> bool:
+    """Whether a line says that one of the two wrote it."""
+    return _OSU.search(text) is not None or _IMB.search(text) is not None
+
+
+def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
+    """The located cells of every row. Raises InputError if there is none, or if nothing says how many ranks."""
+    found: list[LocatedCells] = []
+    whose, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        place = Place(source, number, 1)
+        if title := _OSU.search(line) or _IMB.search(line):
+            whose = "osu" if "osu" in title[0].lower() else "imb"
+            collective, table = _NAMES.get(re.sub(r"[\s_-]", "", title[1].lower().removeprefix("mpi"))), None
+            continue
+        if said := _RANKS.search(line):
+            ranks = said[1] or said[2]
+        elif collective and _is_header(line):
+            table = _MpiTable(collective, whose, _columns(line))
+        elif table and (words := list(_WORD.finditer(line))) and all(_NUMBER.fullmatch(word[0]) for word in words):
+            if row := _row(table, [(w[0], Place(source, number, w.start() + 1)) for w in words], ranks, place):
+                found.append(row)
+        elif line.strip() and not line.lstrip().startswith("#") and not collective:
+            table = None
+    if not found:
+        raise InputError(
+            f"{source}: holds no measurement", "give what OSU's or Intel's MPI benchmarks print, with heads"
+        )
+    return found
+
+
+def _is_header(line: str) -> bool:
+    low = line.lower()
+    return ("size" in low or "bytes" in low or "t_avg" in low) and ("latency" in low or "t_avg" in low)
+
+
+def _columns(line: str) -> list[str]:
+    """Words of the header; OSU's are of two words where it says `Avg Latency(us)`."""
+    text = re.sub(r"\b(avg|min|max) +latency ?\(us\)", r"\1_latency", line.lstrip("# \t"), flags=re.IGNORECASE)
+    text = re.sub(r"\blatency ?\(us\)", "latency", text, flags=re.IGNORECASE)
+    return [word.lower().lstrip("#") for word in text.split()]
+
+
+_TIME: Final = ("t_avg[usec]", "avg_latency", "latency")
+_LEAST: Final = ("t_min[usec]", "min_latency")
+_MOST: Final = ("t_max[usec]", "max_latency")
+
+
+def _row(table: _MpiTable, words: list[tuple[str, Place]], ranks: str, place: Place) -> LocatedCells | None:
+    named = dict(zip(table.columns, words, strict=False))
+    size = named.get("size") or named.get("bytes") or (("0", place) if table.collective == "barrier" else None)
+    time = next((named[name] for name in _TIME if name in named), None)
+    if size is None or time is None or (table.collective != "barrier" and not size[0].strip("0.")):
+        return None
+    if not ranks:
+        raise InputError([Diagnostic("nothing says how many ranks took part", "give ranks=N", "", place)])
+    each = int(float(size[0])) if len(size[0]) < 20 else 0
+    nbytes = each * int(ranks) if table.collective in _PER_RANK and len(ranks) < 10 else each
+    row: LocatedCells = {"collective": (table.collective, place), "ranks": (ranks, place), "time_us": time}
+    row |= {"size_bytes": (str(nbytes), size[1]), "timing": (f"{table.whose} benchmarks, mean over ranks", place)}
+    row |= {"library": ("mpi", place), "harness": ("library", place)}
+    for column, names in (("time_us_min", _LEAST), ("time_us_max", _MOST)):
+        told = [named[name] for name in names if name in named and named[name][0].strip("0.")]
+        row |= {column: told[0]} if told else {}
+    runs = named.get("repetitions") or named.get("iterations")
+    return row | ({"runs": runs} if runs else {})

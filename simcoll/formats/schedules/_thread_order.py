@@ -1,0 +1,200 @@
+"""From programs of threads to steps: what readers of schedules share.
+
+A reader plays its program in any order that the program allows and records who reads and writes which slot. What
+follows from the data alone then cuts the transfers into steps: a value is read later than it is written, and not later
+than it is overwritten. Within a step all reads come before all writes, so a read and the write after it may share one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from simcoll.errors import ScheduleError
+from simcoll.schedule import proof
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.steps import Step
+
+MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
+MOST_PLACES: Final = 2_000_000  # ranks times slots
+MOST_BYTES: Final = 3 * 10**8  # that a proof may need where chunks are mixed; where they are not, it is bounded
+
+
+def check_size(ranks: int, slots: int) -> None:
+    """Raise ScheduleError for more than can be proved in little memory."""
+    if ranks * slots > MOST_PLACES:
+        raise ScheduleError(f"{ranks} ranks of {slots} slots are too many; give a smaller schedule")
+
+
+class Hint(NamedTuple):
+    """Where a transfer stands in the schedule that a file was made from: its step and its row."""
+
+    step: int
+    row: int
+
+
+@dataclass
+class _Slot:
+    """What was last done with a slot."""
+
+    writer: int = -1
+    reduced: bool = False
+    readers: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Moves:
+    """Transfers in the making, recorded in an order in which they may happen."""
+
+    src: list[int] = field(default_factory=list)
+    src_slot: list[int] = field(default_factory=list)
+    dst: list[int] = field(default_factory=list)
+    dst_slot: list[int] = field(default_factory=list)
+    reduce: list[bool] = field(default_factory=list)
+    hints: list[Hint | None] = field(default_factory=list)
+    _slots: dict[tuple[int, int], _Slot] = field(default_factory=dict)
+    _after: list[tuple[int, int, int]] = field(default_factory=list)  # step of the second ≥ that of the first + …
+
+    def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
+        """A transfer begins: `rank` reads `slot`. Its number."""
+        if len(self.src) >= MOST_TRANSFERS:
+            raise ScheduleError(f"more than {MOST_TRANSFERS} transfers; give a smaller schedule")
+        number = len(self.src)
+        self.src.append(rank)
+        self.src_slot.append(slot)
+        self.hints.append(hint)
+        for column in (self.dst, self.dst_slot):
+            column.append(-1)
+        self.reduce.append(False)
+        known = self._slots.setdefault((rank, slot), _Slot())
+        if known.writer >= 0:
+            self._after.append((known.writer, number, 1))
+        known.readers.append(number)
+        return number
+
+    def write(self, number: int, rank: int, slot: int, reduce: bool) -> None:
+        """It ends: `rank` has it in `slot`."""
+        self.dst[number], self.dst_slot[number], self.reduce[number] = rank, slot, reduce
+        known = self._slots.setdefault((rank, slot), _Slot())
+        if known.writer >= 0:
+            self._after.append((known.writer, number, 0 if reduce and known.reduced else 1))
+        self._after += ((reader, number, 0) for reader in known.readers if reader != number)
+        self._slots[rank, slot] = _Slot(number, reduce)
+
+    def local(self, rank: int, src_slot: int, dst_slot: int, reduce: bool, hint: Hint | None = None) -> None:
+        """A copy or reduction within a rank; none if the slot is the same."""
+        if src_slot != dst_slot:
+            self.write(self.read(rank, src_slot, hint), rank, dst_slot, reduce)
+
+    def follows(self, first: int, second: int) -> None:
+        """The second transfer is no step before the first: both are of one thread."""
+        self._after.append((first, second, 0))
+
+    def schedule(self, **what: Any) -> Schedule:
+        """The schedule, in the steps and rows that hints give if all have one and these fit, else as early as data
+        allow. Raises ScheduleError."""
+        slots = max(self.src_slot + self.dst_slot, default=0) + 1
+        check_size(what["n"], max(slots, what["n_chunks"]))
+        hinted = self._hinted()
+        if hinted is not None:
+            rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
+            return Schedule.from_rows(rows, **what)
+        return Schedule.from_steps(self._parts(self._levels(), what["n"]), **what)
+
+    def _row(self, i: int) -> tuple[int, int, int, int, bool]:
+        return self.src[i], self.src_slot[i], self.dst[i], self.dst_slot[i], self.reduce[i]
+
+    def _hinted(self) -> list[Hint] | None:
+        hints = [hint for hint in self.hints if hint is not None]
+        if not hints or len(hints) < len(self.hints) or len({hint.row for hint in hints}) < len(hints):
+            return None
+        by_row = sorted(hints, key=lambda hint: hint.row)
+        if any(one.step > other.step for one, other in itertools.pairwise(by_row)):
+            return None
+        fits = all(hints[b].step >= hints[a].step + apart for a, b, apart in self._after)
+        return hints if fits else None
+
+    def _levels(self, backward: bool = False) -> list[int]:
+        """The least steps: longest ways over `_after`. Backward: how many steps are to come after each."""
+        out: list[list[tuple[int, int]]] = [[] for _ in self.src]
+        for a, b, apart in self._after:
+            out[b if backward else a].append((a if backward else b, apart))
+        level = [0] * len(self.src)
+        waiting, queued = deque(range(len(level))), [True] * len(level)
+        budget = 200 * (len(self._after) + len(level)) + 10_000
+        while waiting:
+            a = waiting.popleft()
+            queued[a] = False
+            budget -= 1 + len(out[a])
+            if level[a] > len(level) or budget < 0:
+                raise ScheduleError("cannot be cut into steps: a value would be overwritten before it is read")
+            for b, apart in out[a]:
+                if level[b] < level[a] + apart:
+                    level[b] = level[a] + apart
+                    if not queued[b]:
+                        queued[b] = True
+                        waiting.append(b)
+        return level
+
+    def _parts(self, level: list[int], n: int) -> Iterable[Step]:
+        """By step. What a rank sends to several in one step is the work of threads side by side: first what most steps
+        wait for, then whoever is next, so that not all send to the same rank at once."""
+        if not level:
+            return []
+        apart = (np.asarray(self.dst) - np.asarray(self.src)) % n
+        to_come = np.asarray(self._levels(backward=True), dtype=np.int64)
+        order = np.lexsort((apart, -to_come, np.asarray(level, dtype=np.int64)))
+        columns = [np.asarray(c, dtype=np.int32)[order] for c in (self.src, self.src_slot, self.dst, self.dst_slot)]
+        reduce = np.asarray(self.reduce, dtype=np.bool_)[order]
+        edges = np.flatnonzero(np.diff(np.asarray(level)[order])) + 1
+        parts = [np.split(column, edges) for column in (*columns, reduce)]
+        return [Step._make(columns) for columns in zip(*parts, strict=True)]
+
+
+Variant = Mapping[str, int]
+MOST_ORDERS: Final = 200  # in which a program is played, and fewer where it is long
+WORK: Final = 100_000  # transfers in all these orders
+Builder = Callable[[Variant], Schedule]
+
+
+def prove(schedule: Schedule) -> None:
+    """In full. Raises ScheduleError, also for a schedule that cannot be proved in little memory."""
+    check_size(schedule.participants, schedule.n_slots)
+    places = schedule.participants * schedule.n_slots
+    apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
+    if not apart and places * (schedule.n + 140) > MOST_BYTES:
+        what = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
+        raise ScheduleError(f"{what} are too many to be proved; give a smaller schedule")
+    proof.prove(schedule)
+
+
+def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
+    """The schedule that a program is, proved, in the simplest form that is proved as well.
+
+    `truth` takes the program at its word, and must do what it should whichever of its `threads` is slow (all are tried,
+    or some of a long program): one that lacks a wait does not. A simpler form leaves out copies that buffers of their
+    own need (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is
+    wrong.
+    """
+    found = build(truth)
+    prove(found)
+    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(found))))
+    for k in range(tries):
+        try:
+            prove(build({**truth, "order": 1 + k * threads // tries}))
+        except ScheduleError as error:
+            what = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
+            raise ScheduleError(f"{what}; let steps that use the same chunks wait for each other") from None
+    for variant in simpler:
+        try:
+            other = build(variant)
+            prove(other)
+        except ScheduleError:
+            continue
+        return other
+    return found

@@ -1,0 +1,143 @@
+"""A schedule as JSON: what `simcoll show --json` prints, `simcoll import` writes, and scenarios and `simcoll verify`
+read."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll.config import yaml_tree
+from simcoll.config.lru import LruCache
+from simcoll.errors import InputError, ScheduleError
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import Schedule
+
+MOST_BYTES: Final = 64 * 2**20
+MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have
+_KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
+_WHENCE: Final = "see `simcoll show --json`"
+_RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
+
+
+def sent_fraction(schedule: Schedule) -> Fraction:
+    """The largest share of the collective's size that any rank sends."""
+    held = collective(schedule.collective)
+    nbytes = schedule.n_chunks * schedule.n
+    sizes = held.sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root)
+    each = int(sizes.max(initial=0))
+    away = (schedule.src != schedule.dst) & (schedule.src < schedule.n)
+    most = int(np.bincount(schedule.src[away], minlength=1).max())
+    return Fraction(most * each, nbytes)
+
+
+def counts(schedule: Schedule) -> dict[str, Any]:
+    """Steps, messages and the share of the data that the busiest rank sends."""
+    return {
+        "steps": schedule.n_steps,
+        "messages": schedule.messages,
+        "bytes_per_rank_fraction": float(sent_fraction(schedule)),
+    }
+
+
+def dump(schedule: Schedule) -> str:
+    """A schedule as JSON."""
+    columns = (schedule.step, schedule.src, schedule.src_slot, schedule.dst, schedule.dst_slot, schedule.reduce)
+    extra = {"agents": schedule.agents} if schedule.agents else {}
+    extra |= {"root": schedule.root} if schedule.root else {}
+    extra |= {"pipelined": True} if schedule.pipelined else {}
+    return json.dumps(
+        {
+            "collective": schedule.collective,
+            "algorithm": schedule.algorithm,
+            "ranks": schedule.n,
+            "n_chunks": schedule.n_chunks,
+            **extra,
+            "counts": counts(schedule),
+            "transfers": list(zip(*(column.tolist() for column in columns), strict=True)),
+        }
+    )
+
+
+SUFFIX: Final = ".json"  # an algorithm whose name ends so is a file
+
+
+def is_file(algorithm: str) -> bool:
+    """Whether what stands for an algorithm is the path of a schedule."""
+    return algorithm.endswith(SUFFIX)
+
+
+def text(path: str) -> str:
+    """What a file says, carried along or here; raises InputError."""
+    try:
+        with yaml_tree.open_file(Path(path)) as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(what, "give the path of a schedule as `simcoll import` writes it") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{path}: larger than {MOST_BYTES} bytes", "give a schedule of fewer ranks")
+    return data.decode("utf-8", errors="replace")
+
+
+def read(path: str) -> Schedule:
+    """The schedule of a file; raises InputError."""
+    found = text(path)
+    return _RECENT.get((path, found), lambda: parse(found, path))
+
+
+def looks(text: str) -> bool:
+    """Whether a JSON text has a schedule's keys."""
+    return '"transfers"' in text and '"n_chunks"' in text
+
+
+def parse(text: str, source: str) -> Schedule:
+    """Read `dump`'s JSON; raises InputError naming what is wrong with it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        what = getattr(error, "msg", "nested too deeply")
+        raise InputError(
+            f"{source}:{line}:{column}: not JSON: {what}", "give what `simcoll show --json` prints"
+        ) from None
+    if not isinstance(found, dict):
+        raise InputError(f"{source}:1:1: not a mapping", "give what `simcoll show --json` prints")
+    for key, kind in _KEYS.items():
+        if not isinstance(found.get(key), kind) or isinstance(found.get(key), bool):
+            raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", _WHENCE)
+    for i, row in enumerate(found["transfers"]):
+        if (
+            not isinstance(row, list)
+            or len(row) != 6
+            or not all(isinstance(x, int) for x in row)
+            or row[5] not in (0, 1)
+        ):
+            what = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
+            raise InputError(f"{source}:1:1: {what}", _WHENCE)
+    agents, root = found.get("agents", 0), found.get("root", 0)
+    limits = {"ranks": (found["ranks"], 1, MOST), "n_chunks": (found["n_chunks"], 1, MOST // max(1, found["ranks"]))}
+    limits |= {"agents": (agents, 0, MOST), "root": (root, 0, found["ranks"] - 1)}
+    for key, (value, least, most) in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InputError(f"{source}:1:1: {key}: {value!r} is out of range", f"write {least} … {most}")
+    if not isinstance(found.get("pipelined", False), bool):
+        raise InputError(f"{source}:1:1: pipelined: neither true nor false", "write true or false")
+    try:
+        collective(found["collective"])
+        return Schedule.from_rows(
+            found["transfers"],
+            collective=found["collective"],
+            algorithm=found["algorithm"],
+            n=found["ranks"],
+            n_chunks=found["n_chunks"],
+            agents=agents,
+            root=root,
+            pipelined=found.get("pipelined", False),
+        )
+    except (ScheduleError, ValueError, OverflowError) as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(f"{source}:1:1: {what}", cure) from None

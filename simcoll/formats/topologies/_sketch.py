@@ -1,0 +1,141 @@
+"""What readers of topologies share: a machine in the making, written as a topology file; and the shipped system that
+tells what the file does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simcoll import units
+from simcoll.config import yaml_tree
+from simcoll.config.import_log import ImportLog
+from simcoll.topology.machines import LinkRule, SystemFile
+from simcoll.topology.systems import load_system
+
+NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}
+"""GB/s of one NVLink and one direction by compute capability, as NCCL 2.30 counts it (topo.h)."""
+_SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-pcie", 89: "l40s-pcie", 90: "hgx-h100",
+                   100: "hgx-b200", 103: "hgx-b300", 120: "rtx-pro-6000"}  # fmt: skip
+
+
+def system_of(capability: int) -> str:
+    """The shipped system whose GPUs have that compute capability, or the nearest below it."""
+    return _SYSTEMS[max((known for known in _SYSTEMS if known <= capability), default=70)]
+
+
+@dataclass(frozen=True)
+class LinkText:
+    """A link in the words of a topology file: `bandwidth` of one direction in GB/s, `latency` in us."""
+
+    bandwidth: float
+    latency: float
+    kind: str
+
+
+class LenderSystem:
+    """The shipped system that lends what a file does not say."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.file: SystemFile = load_system(name)
+        self._rules: dict[str, LinkRule] = {}
+        for rule in self.file.links:
+            self._rules.setdefault(rule.kind, rule)
+
+    @property
+    def capability(self) -> int:
+        """Compute capability of its GPUs; 0 where it has none."""
+        return (self.file.gpu.compute_capability if self.file.gpu else None) or 0
+
+    @property
+    def nvlink(self) -> float:
+        """GB/s of one NVLink."""
+        return NVLINK[max((known for known in NVLINK if known <= self.capability), default=70)]
+
+    @property
+    def nic(self) -> LinkText | None:
+        """The cable of one of its NICs."""
+        nic = self.file.nic
+        return LinkText(_number(nic.rate, "GB/s"), _number(nic.latency, "us"), "cable") if nic else None
+
+    def has(self, kind: str) -> bool:
+        """Whether it has links of a kind."""
+        return kind in self._rules
+
+    def speed(self, kind: str, bandwidth: float | None = None) -> LinkText:
+        """A link of a kind, with the pattern's bandwidth unless one is given; kinds that it lacks are like PCIe."""
+        rule = self._rules.get(kind) or self._rules.get("pcie") or self.file.links[0]
+        own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
+        return LinkText(own, _number(rule.latency, "us"), kind)
+
+    def direct(self, bandwidth: float) -> LinkText:
+        """An NVLink from GPU to GPU: as long as two to a switch and back."""
+        speed = self.speed("nvlink", bandwidth)
+        switched = "nvswitch" in dict(self.file.devices if isinstance(self.file.devices, dict) else {})
+        return dataclasses.replace(speed, latency=round(speed.latency * 2, 6)) if switched else speed
+
+
+def _number(text: str, unit: str) -> float:
+    exact = units.parse_exact(text, "bandwidth" if unit == "GB/s" else "duration")
+    return float(exact / 10**9 if unit == "GB/s" else exact / 10**6)
+
+
+@dataclass
+class Sketch:
+    """A machine in the making. Devices are named by kind and number, in the order in which they come."""
+
+    name: str
+    notes: ImportLog = field(default_factory=ImportLog)
+    counts: Counter[str] = field(default_factory=Counter)
+    links: dict[tuple[str, str], LinkText] = field(default_factory=dict)
+    memory: LinkText | None = None
+    keys: dict[str, Any] = field(default_factory=dict)  # cpu, gpu, nic, nccl, in_network as a topology file has them
+
+    def add(self, kind: str) -> str:
+        """A new device; its name."""
+        name = f"{kind}{self.counts[kind]}"
+        self.counts[kind] += 1
+        return name
+
+    def join(self, u: str, v: str, speed: LinkText) -> None:
+        """Link two devices, both ways; what joins them already is added to."""
+        ends = (u, v) if (v, u) not in self.links else (v, u)
+        old = self.links.get(ends)
+        bandwidth = round(speed.bandwidth + (old.bandwidth if old else 0.0), 6)
+        self.links[ends] = dataclasses.replace(speed, bandwidth=bandwidth)
+
+    def borrow(self, pattern: LenderSystem) -> None:
+        """Take over what the pattern says of GPUs, memory, NICs and, where all have an NVSwitch, of its reductions."""
+        file = pattern.file
+        if file.gpu:
+            self.keys.setdefault("gpu", file.gpu.model_dump(exclude_none=True))
+        if file.cpu:
+            self.keys.setdefault("cpu", file.cpu.model_dump())
+        if file.nic and self.counts["nic"]:
+            self.keys.setdefault("nic", file.nic.model_dump())
+        if pattern.has("memory"):
+            self.memory = pattern.speed("memory")
+        if file.in_network and self.counts["nvswitch"]:
+            self.keys.setdefault("in_network", ["nvswitch0"])
+
+    def rules(self, gpus: Sequence[str]) -> list[dict[str, Any]]:
+        """The links as a topology file has them, those of one speed together; `gpus` have memory."""
+        by_speed: dict[LinkText, list[list[str]]] = {}
+        for (u, v), speed in self.links.items():
+            by_speed.setdefault(speed, []).append([u, v])
+        memory = [{"from": gpu, "to": "self", **_said(self.memory)} for gpu in gpus] if self.memory else []
+        return [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
+
+    def document(self, origin: str) -> str:
+        """The topology file, as YAML; opens with what was read and assumed, and from where."""
+        rules = self.rules(["gpu*"] if self.counts["gpu"] else [])
+        keys = {"name": self.name, **self.keys, "devices": dict(self.counts), "links": rules}
+        remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
+        return "\n".join([*remarks, yaml_tree.dump(keys, inline=True)])
+
+
+def _said(speed: LinkText) -> dict[str, str]:
+    return {"bandwidth": f"{speed.bandwidth:.6g} GB/s", "latency": f"{speed.latency:.6g} us", "kind": speed.kind}

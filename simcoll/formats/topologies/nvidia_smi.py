@@ -1,0 +1,211 @@
+"""`nvidia-smi topo -m`: which GPUs and NICs are near each other, by what kind of way. It carries no speeds.
+
+Cells: `X` itself; `NV#` so many NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` several,
+but no host bridge; `PHB` a host bridge; `NODE` host bridges of one NUMA node; `SYS` (once `SOC`) across sockets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.formats.topologies._sketch import LenderSystem, Sketch
+
+MOST_DEVICES: Final = 160
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_GPU: Final = re.compile(r"GPU\d+")
+_CELL: Final = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
+_WORD: Final = re.compile(r"\S+")
+_TABBED: Final = re.compile(r"[^\t]+")
+_LEGEND: Final = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$")
+_SWITCHED = ("PIX", "PXB")
+_NEAR = ("PIX", "PXB", "PHB", "NODE")
+
+
+class Matrix(NamedTuple):
+    """Devices by name, GPUs first; `cells[a, b]` is the way between two; `numa` a GPU's NUMA node or processors;
+    `called` what the legend calls a NIC."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    cells: Mapping[tuple[str, str], str]
+    numa: Mapping[str, str]
+    called: Mapping[str, str]
+
+
+def looks(text: str) -> bool:
+    """Whether a line names GPUs as columns, and a row begins with one."""
+    lines = [_COLOUR.sub("", line) for line in text.splitlines()]
+    return any(_is_header(line) for line in lines)
+
+
+def _is_header(line: str) -> bool:
+    words = line.split()
+    return bool(words) and _GPU.fullmatch(words[0]) is not None and not any(_CELL.fullmatch(word) for word in words[1:])
+
+
+def read(text: str, source: str, like: str | None = None) -> Sketch:
+    """The machine that a matrix shows, with speeds and latencies of the shipped system `like`, by default the one whose
+    GPUs have as many NVLinks. Raises InputError with line and column."""
+    matrix = parse(text, source)
+    pattern = LenderSystem(like or _guess(matrix))
+    sketch = Sketch(f"{pattern.name}-imported")
+    notes = sketch.notes
+    notes.read.append(f"{len(matrix.gpus)} GPUs, {len(matrix.nics)} NICs of nvidia-smi topo -m")
+    how = "as was asked for" if like else "the number of NVLinks was the hint; --like NAME takes another"
+    notes.assume(f"speeds and latencies, which the matrix does not carry, are those of {pattern.name} ({how})")
+    names = {gpu: sketch.add("gpu") for gpu in matrix.gpus}
+    nics = _near_gpus(matrix, sketch)
+    names |= {nic: sketch.add("nic") for nic in nics}
+    if matrix.called:
+        told = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
+        notes.read.append(f"names of NICs: {told}")
+    _nvlinks(matrix, names, pattern, sketch)
+    _pcie(matrix, [*matrix.gpus, *nics], names, pattern, sketch)
+    sketch.borrow(pattern)
+    return sketch
+
+
+# --- the text ---
+
+
+def parse(text: str, source: str) -> Matrix:
+    """The matrix of a text, whatever stands around it."""
+    lines = [_COLOUR.sub("", line) for line in text.splitlines()]
+    start = next((i for i, line in enumerate(lines) if _is_header(line)), None)
+    if start is None:
+        what = f"{source}: no line names GPUs as columns"
+        raise InputError(what, "give what `nvidia-smi topo -m` prints, its first line included")
+    columns = _header(lines[start], Place(source, start + 1, 1))
+    rows: dict[str, list[str]] = {}
+    numa: dict[str, str] = {}
+    called: dict[str, str] = {}
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        name = (line.split() or [""])[0]
+        if name in columns and name not in rows:
+            rows[name], numa[name] = _row(line, columns, Place(source, number, 1))
+        elif legend := _LEGEND.fullmatch(line):
+            called[legend[1]] = legend[2]
+    missing = [name for name in columns if name not in rows]
+    if missing:
+        _wrong(f"there is no row for {missing[0]}", "give the whole matrix", Place(source, start + 1, 1))
+    cells = {(a, b): cell for a, row in rows.items() for b, cell in zip(columns, row, strict=True)}
+    for a, b in itertools.combinations(columns, 2):
+        if cells[a, b] != cells[b, a]:
+            what = f"{a} to {b} is {cells[a, b]}, and back {cells[b, a]}"
+            _wrong(what, "give the matrix as it was printed", Place(source, start + 1, 1))
+    gpus = tuple(name for name in columns if _GPU.fullmatch(name))
+    return Matrix(gpus, tuple(name for name in columns if name not in gpus), cells, numa, called)
+
+
+def _wrong(what: str, cure: str, place: Place) -> NoReturn:
+    raise InputError([Diagnostic(what, cure, "", place)])
+
+
+def _header(line: str, place: Place) -> list[str]:
+    """The devices: all words before those about processors."""
+    words = line.split()
+    ends = [i for i, word in enumerate(words) if word in ("CPU", "NUMA") or (word == "GPU" and i)]
+    columns = words[: min(ends, default=len(words))]
+    if len(set(columns)) < len(columns) or len(columns) > MOST_DEVICES:
+        _wrong("a device stands twice, or there are too many", f"give at most {MOST_DEVICES}, each once", place)
+    return columns
+
+
+def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], str]:
+    """The cells of a row, and where its device is: the last of what follows, NUMA node or processors."""
+    parts = [(match[0].strip(), match.start() + 1) for match in _WORD.finditer(line)][1:]
+    found = []
+    for text, column in parts[: len(columns)]:
+        if not _CELL.fullmatch(text):
+            where = Place(place.source, place.line, column)
+            _wrong(f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where)
+        found.append("SYS" if text == "SOC" else text)
+    if len(found) < len(columns):
+        _wrong(f"the row has {len(found)} cells for {len(columns)} columns", "give whole rows", place)
+    rest = [text for text, _ in parts[len(columns) :]]
+    return found, rest[0] if rest and re.match(r"\d", rest[0]) else ""
+
+
+# --- the machine ---
+
+
+def _guess(matrix: Matrix) -> str:
+    """The system with as many NVLinks a pair."""
+    most = max((int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")), default=0)
+    if not most:
+        return "l40s-pcie"
+    return "dgx1-v100" if most <= 2 else "dgx-a100" if most <= 12 else "hgx-h100"
+
+
+def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
+    """The NICs that share a PCIe switch with a GPU, where any do; the others are for storage and management."""
+    near = [nic for nic in matrix.nics if any(matrix.cells[nic, gpu] in _SWITCHED for gpu in matrix.gpus)]
+    far = [nic for nic in matrix.nics if nic not in near]
+    if near and far:
+        shares = "shares a PCIe switch with a GPU, as others do: taken to be for storage or management, and left out"
+        sketch.notes.assume(f"{', '.join(far)}: none {shares}")
+    return near or far
+
+
+def _nvlinks(matrix: Matrix, names: Mapping[str, str], pattern: LenderSystem, sketch: Sketch) -> None:
+    pairs = list(itertools.combinations(matrix.gpus, 2))
+    counts = [int(cell[2:]) if (cell := matrix.cells[pair]).startswith("NV") else 0 for pair in pairs]
+    if not any(counts):
+        return
+    each = f"{pattern.nvlink:g} GB/s an NVLink and direction"
+    if len(set(counts)) == 1 and len(matrix.gpus) > 2:
+        switch = sketch.add("nvswitch")
+        speed = pattern.speed("nvlink", counts[0] * pattern.nvlink)
+        for gpu in matrix.gpus:
+            sketch.join(names[gpu], switch, speed)
+        sketch.notes.assume(f"all pairs have NV{counts[0]}: an NVSwitch joins them; {each}")
+        return
+    for (a, b), count in zip(pairs, counts, strict=True):
+        if count:
+            sketch.join(names[a], names[b], pattern.direct(count * pattern.nvlink))
+    sketch.notes.assume(f"pairs differ in NVLinks: they join GPUs directly; {each}")
+
+
+def _pcie(
+    matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], pattern: LenderSystem, sketch: Sketch
+) -> None:
+    """PCIe switches where devices share bridges, a processor where they share host bridges or NUMA nodes."""
+    cells, speed = matrix.cells, pattern.speed("pcie")
+    bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
+    for group in bridged:
+        if any(cells[pair] == "PXB" for pair in itertools.combinations(group, 2)):
+            sketch.notes.assume("devices with PXB between them share one PCIe switch")
+
+    def same(a: str, b: str) -> bool:
+        known = bool(matrix.numa.get(a)) and matrix.numa.get(a) == matrix.numa.get(b)
+        return cells[a, b] in _NEAR or (known and cells[a, b].startswith("NV"))
+
+    tops: list[str] = []
+    for socket in _groups(devices, same):
+        tops.append(cpu := sketch.add("cpu"))
+        for group in (group for group in bridged if group[0] in socket):
+            above = cpu
+            if len(group) > 1:
+                above = sketch.add("pcie_switch")
+                sketch.join(above, cpu, speed)
+            for device in group:
+                sketch.join(names[device], above, speed)
+    for a, b in itertools.combinations(tops, 2):
+        sketch.join(a, b, pattern.speed("socket"))
+
+
+def _groups(devices: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
+    """Devices that are joined, at first or second hand, in order."""
+    left, found = list(devices), []
+    while left:
+        group = [left.pop(0)]
+        for member in group:
+            near: Iterable[str] = [device for device in left if joined(member, device)]
+            group += near
+            left = [device for device in left if device not in group]
+        found.append([device for device in devices if device in group])
+    return found

@@ -1,0 +1,157 @@
+"""What one device tells: launch latency, copies and reductions against size, collectives of one rank; and NCCL between
+several ranks on one GPU.
+
+    rows = [*device("cuda"), *one_rank("nccl")]
+    write(path, rows, "cuda")
+    gamma_ps_per_byte(rows)                          # what a reduction costs, for `model.gamma`
+    several_on_one_gpu(points)                       # rows of a measured table, as `measure.run` gives them
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import simcoll
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place
+from simcoll.measurement import real_run
+from simcoll.measurement.cases import CaseRow, Tell
+from simcoll.measurement.launcher import ONE_GPU_S, on_one_gpu
+from simcoll.measurement.torch_backend.support import Backend
+from simcoll.scenario import scenario
+from simcoll.scenario.scenario import Point
+
+COLUMNS: Final = ("what", "dtype", "size_bytes", "time_us", "time_us_min", "time_us_max", "runs", "GBps")
+SIZES: Final = tuple(4**power for power in range(5, 15))  # 1 KiB … 256 MiB
+COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+
+
+def device(
+    name: str = "cuda",
+    *,
+    dtypes: Sequence[str] = ("float32",),
+    sizes: Sequence[int] = SIZES,
+    runs: int = 20,
+    tell: Tell = lambda line: None,
+) -> list[CaseRow]:
+    """Launches, copies and reductions on a device (`cuda`, `cuda:1` or `cpu`), a row each with `COLUMNS`.
+
+    `time_us` is the median of `runs`, `GBps` the size over it: a copy reads and writes that much, a reduction (b += a)
+    reads it twice and writes it. Raises InputError where there is no such device.
+    """
+    _check(name)
+    from simcoll.measurement.torch_backend.device import samples
+
+    found = []
+    for sample in samples(name, dtypes, sizes, runs):
+        tell(f"{sample.what}, {sample.nbytes} B {sample.dtype}")
+        times = sorted(ns / 1e3 for ns in sample.times)
+        found.append(_row(sample.what, sample.dtype, sample.nbytes, statistics.median(times), times, len(times)))
+    return found
+
+
+def one_rank(
+    backend: Backend,
+    *,
+    collectives: Sequence[str] = COLLECTIVES,
+    dtypes: Sequence[str] = ("float32",),
+    sizes: Sequence[int] = SIZES,
+    runs: int = 20,
+    timeout_s: float = 60.0,
+    tell: Tell = lambda line: None,
+) -> list[CaseRow]:
+    """The library's collectives with one rank, which sends nothing: what a call costs by itself; rows with `COLUMNS`.
+
+    In a process of its own. Raises like `measure.run`.
+    """
+    asked = {
+        "topology": {"system": "loopback"},
+        "ranks": 1,
+        "collective": list(collectives),
+        "dtype": list(dtypes),
+        "size": [f"{size} B" for size in sizes],
+        "measure": {"harness": "library", "repeats": runs},
+    }
+    points = scenario.points(yaml_tree.located(asked, Place("probes", 1, 1)))
+    rows = real_run.run(points, backend=backend, timeout_s=timeout_s, tell=tell)
+    return [{column: _with_rate(row).get(column) for column in COLUMNS} for row in rows]
+
+
+def several_on_one_gpu(
+    points: Sequence[Point], *, timeout_s: float = 30.0, limit_s: float = ONE_GPU_S, tell: Tell = lambda line: None
+) -> list[CaseRow]:
+    """Measure points with all NCCL ranks on the first GPU, each as if on a host of its own, over NCCL's sockets.
+
+    Nothing like the network of a cluster, but NCCL's own rings and trees, and ours by its send and receive. Kernels
+    that wait for each other take turns on the GPU and may spin for ever: a run that takes longer than `timeout_s`, or a
+    launch longer than `limit_s`, is killed. Raises like `measure.run`, InputError where there is no GPU.
+    """
+    _check("cuda")
+    return real_run.run(points, on_one_gpu(), backend="nccl", timeout_s=timeout_s, limit_s=limit_s, tell=tell)
+
+
+def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
+    """What a reduction costs, ps/B: its time over its size, at the largest size that was measured.
+
+    Raises InputError if no row tells.
+    """
+    told = [row for row in rows if row["what"] == "reduce" and row["dtype"] == dtype]
+    if not told:
+        raise InputError(f"no row reduces {dtype}", "give rows of `device`")
+    largest = max(told, key=lambda row: float(str(row["size_bytes"])))
+    return float(str(largest["time_us"])) * 1e6 / float(str(largest["size_bytes"]))
+
+
+def write(path: Path, rows: Sequence[CaseRow], name: str) -> None:
+    """Write rows with their provenance, whole or not at all. Raises InputError."""
+    real_run.write_table(path, COLUMNS, rows, remarks(name))
+
+
+def read(path: Path) -> list[CaseRow]:
+    """The rows of a table that `write` has made. Raises InputError."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    try:
+        return [{**row, "size_bytes": int(row["size_bytes"]), "time_us": float(row["time_us"])} for row in rows]
+    except (KeyError, TypeError, ValueError):
+        cure = "remove it, and it is measured anew"
+        raise InputError(f"{path}: is no table of what a device does", cure) from None
+
+
+def remarks(name: str) -> Iterator[str]:
+    """What is written over a table: the device, versions, how it was timed, what the environment says."""
+    from simcoll.measurement.torch_backend.device import about
+
+    yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, GBps the size over it"
+    yield "launch: until the host knows that something tiny is done; launch_queued, copy (b = a), reduce (b += a):"
+    yield "each of many, one behind the other, by the device's clock; collectives: of one rank"
+    yield from (f"{key}: {value}" for key, value in {**about(name), **real_run.surroundings()}.items() if value)
+    if name != "cpu":
+        yield from real_run.gpus_here()
+
+
+def _row(what: str, dtype: str, nbytes: int, median: float, times: Sequence[float], runs: int) -> CaseRow:
+    said = {"what": what, "dtype": dtype, "size_bytes": nbytes, "runs": runs}
+    return _with_rate({**said, "time_us": median, "time_us_min": min(times), "time_us_max": max(times)})
+
+
+def _with_rate(row: CaseRow) -> CaseRow:
+    size, took = float(str(row["size_bytes"])), float(str(row["time_us"]))
+    return {**row, "what": row.get("what", row.get("collective")), "GBps": size / took / 1e3 if took else None}
+
+
+def _check(name: str) -> None:
+    """Raise InputError where the device is not there."""
+    real_run.check_torch()
+    from simcoll.measurement.torch_backend.session import gpus
+
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise InputError(f"{name!r} is no device", "take cuda, cuda:1 or cpu")
+    if kind == "cuda" and (there := gpus()) <= int(number or 0):
+        what = f"there is no GPU {number or 0}: torch sees {there or 'none'}"
+        raise InputError(what, "run this where there is one, or on the device cpu")

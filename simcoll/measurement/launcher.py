@@ -1,0 +1,239 @@
+"""Starting ranks on this machine, watching them, and ending them whatever happens.
+
+The ranks share a folder: the job in it, a file through which they meet, what each writes to its terminal, and a table
+of marks that says at every moment which task, run and transfer each is at, also of a rank that hangs or has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.errors import InputError, MeasureError
+from simcoll.measurement.rank_tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
+
+BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
+GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed
+POLL_S: Final = 0.02
+ONE_GPU_S: Final = 300.0  # for a launch on one GPU, where ranks that wait for each other may do so for ever
+CODE: Final = "from simcoll.measurement.launcher import begin; begin()"
+LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+
+
+def _nothing_before(rank: int) -> Sequence[str]:
+    return ()
+
+
+def _nothing_added(rank: int) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How rank r is started: `prefix(r)` stands before its command, `environment(r)` is added to its environment.
+
+    Where the latter has an NCCL_HOSTID for each rank, NCCL takes them for different hosts, and ranks may share a GPU.
+    """
+
+    prefix: Callable[[int], Sequence[str]] = _nothing_before
+    environment: Callable[[int], Mapping[str, str]] = _nothing_added
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """All that is set for a rank: one thread for each, gloo over loopback (NCCL's ranks meet over it as well), and
+        what the launcher says."""
+        own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        if LOOPBACK:
+            own["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK)
+        return own | dict(self.environment(rank))
+
+
+LOCAL: Final = Launcher()
+
+
+def on_one_gpu() -> Launcher:
+    """All NCCL ranks on the first GPU, each as if on a host of its own, over NCCL's sockets on loopback."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+    def environment(rank: int) -> dict[str, str]:
+        own = {"NCCL_HOSTID": f"simcoll-{rank}", "NCCL_NET": "Socket", "CUDA_VISIBLE_DEVICES": gpu}
+        return {**own, "NCCL_SOCKET_IFNAME": LOOPBACK} if LOOPBACK else own
+
+    return Launcher(environment=environment)
+
+
+def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None] = lambda line: None) -> Report:
+    """Run a job on `world` ranks. Nothing of it is left when this returns or raises, and if this process is killed its
+    ranks die with it.
+
+    Raises MeasureError when a rank dies, fails or does not get on, with what every rank was at; InputError when a
+    prefix cannot be run.
+    """
+    with orderly_end(), _folder() as folder:
+        marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
+        marks[:] = 0, NOT_BEGUN, IDLE
+        meet = job.meet if "MASTER_ADDR" in launcher.environment(0) else f"file://{folder / 'meet'}"
+        (folder / "job").write_bytes(pickle.dumps(replace(job, meet=meet)))
+        ranks: list[subprocess.Popen[bytes]] = []
+        try:
+            ranks.extend(_started(rank, world, launcher, folder) for rank in range(world))  # one by one
+            _watch(ranks, job, marks, folder, tell)
+            report: Report = pickle.loads((folder / "report").read_bytes())
+            return report
+        finally:
+            _end(ranks)
+
+
+@contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """Whoever is asked to end, by `kill` or a terminal that closes, leaves through every `finally`."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    try:
+        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not the main thread, where alone signals come
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="simcoll-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:
+    ours = str(Path(__file__).parents[2])  # the ranks import this simcoll, wherever they start
+    path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+    numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    environment = {**os.environ, "PYTHONPATH": path, **launcher.variables(rank), **numbers}
+    command = [*launcher.prefix(rank), sys.executable, "-c", CODE, str(folder)]
+    with (folder / f"out-{rank}").open("wb") as out:
+        try:
+            return subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
+            )
+        except OSError as error:
+            what = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
+            raise InputError(what, "mend the words before its command") from None
+
+
+def begin() -> None:
+    """What every process of a launch runs: a rank's work, which ends with the process that started it.
+
+    Nothing is ever written to its standard input, whose end comes when the other side is gone, however it went.
+    """
+
+    def watch() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    from simcoll.measurement.rank_process import main  # imports torch, which takes its time
+
+    main()
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill every rank with all that it has started, and wait until they are gone."""
+    for process in ranks:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in ranks:
+        process.wait()
+        if process.stdin:
+            process.stdin.close()
+
+
+def _watch(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    job: Job,
+    marks: NDArray[np.int64],
+    folder: Path,
+    tell: Callable[[str], None],
+) -> None:
+    """Return when all ranks have ended well. Raises MeasureError as soon as one has not, or when nothing moves."""
+    before, moved, told = marks.copy(), time.monotonic(), -1
+    latest = moved + job.limit_s
+    while any(process.poll() is None for process in ranks):
+        if any(process.poll() for process in ranks):
+            _wait_for_the_others(ranks)
+            break
+        now = marks.copy()
+        if (now != before).any():
+            before, moved = now, time.monotonic()
+        begun = bool((now[:, 1] != NOT_BEGUN).all())
+        if begun and now[0, 0] != told:
+            told = int(now[0, 0])
+            tell(job.tasks[told].title)
+        if time.monotonic() > latest:
+            raise MeasureError(f"not over after {job.limit_s:g} s\n{_complaint(ranks, job, marks, folder, 'was')}")
+        if time.monotonic() - moved > (job.timeout_s + GRACE_S if begun else BEGIN_S):
+            raise MeasureError(_complaint(ranks, job, marks, folder))
+        time.sleep(POLL_S)
+    if any(process.poll() for process in ranks):
+        raise MeasureError(_complaint(ranks, job, marks, folder))
+
+
+def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + GRACE_S
+    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _complaint(
+    ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path, did: str = ""
+) -> str:
+    """What went wrong, a line a rank: those that died, those that are silent (or what they `did`), then those that say
+    something, the first to do so first: the others may have failed because of it."""
+    did = did or f"gave no answer for {job.timeout_s:g} s"
+    died, silent, said = [], [], []
+    for rank, process in enumerate(ranks):
+        error, status = folder / f"error-{rank}", process.poll()
+        where = _where(job, marks[rank])
+        if error.exists():
+            said.append((error.stat().st_mtime_ns, error.read_text("utf-8")))
+        elif status:
+            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            died.append(f"rank {rank} died ({how}) {where}{_last_words(folder / f'out-{rank}')}")
+        elif status is None:
+            silent.append(f"rank {rank} {did} {where}")
+    return "\n".join([*died, *silent, *(text for _, text in sorted(said))])
+
+
+def _where(job: Job, mark: NDArray[np.int64]) -> str:
+    number, run, transfer = mark.tolist()
+    if run == NOT_BEGUN:
+        return "before its first run"
+    task = job.tasks[number]
+    which = f"run {run}" if run >= 0 else "the check" if run == CHECKING else "a warm-up"
+    waits = f", waiting for {task.transfer(transfer)}" if task.transfer(transfer) else ""
+    return f"in {task.title}, {which}{waits}"
+
+
+def _last_words(out: Path) -> str:
+    lines = out.read_text("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""

@@ -1,0 +1,148 @@
+"""A topology built on this machine as `wiring` plans it, and taken down again. Only Linux can do this, and only root.
+
+Names begin with `simcoll-` and the process id, so that what a killed run left behind can be told from what is in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from simcoll.errors import InputError, SimcollError
+from simcoll.measurement.network_wiring import WiringPlan
+from simcoll.topology.graph import Topology
+
+PREFIX: Final = "simcoll-"
+NAMES: Final = Path("/run/netns")
+ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+
+
+def why_not() -> str | None:
+    """Why namespaces cannot be made here; None if they can."""
+    if sys.platform != "linux":
+        return f"network namespaces need Linux, this is {sys.platform}"
+    if missing := [tool for tool in ("ip", "tc", "sysctl") if shutil.which(tool) is None]:
+        return f"{' and '.join(missing)} cannot be found (packages iproute2 and procps)"
+    if os.geteuid():
+        return "network namespaces need root"
+    told = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    held = int(told[1], 16) if told else 0
+    if lost := [name for name, bit in CAPABILITIES.items() if not held >> bit & 1]:
+        return f"network namespaces need {' and '.join(lost)}, which root lacks here (a container?)"
+    return None
+
+
+class BuiltNetwork:
+    """A plan that stands; build it by `with Network(topology) as network:`, which takes everything down again."""
+
+    def __init__(self, topology: Topology):
+        if reason := why_not():
+            raise InputError(f"the lab cannot be built: {reason}", "run it as root on Linux")
+        self.plan = WiringPlan(topology)
+        self.hosts = self.plan.hosts
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The namespace of each device."""
+        return {device: f"{PREFIX}{os.getpid()}-{device}" for device in self.plan.devices}
+
+    def inside(self, device: str) -> list[str]:
+        """What a command line begins with to run at a device."""
+        return ["ip", "netns", "exec", self.names[device]]
+
+    def sent(self) -> dict[str, int]:
+        """Bytes that each link (`host0->switch`) has carried so far, headers included."""
+        found = {}
+        for cable in self.plan.cables:
+            for (device, peer), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True):
+                told = run("tc", "-n", self.names[device], "-s", "class", "show", "dev", f"port{port}")
+                found[f"{device}->{peer}"] = int(re.findall(r"Sent (\d+) bytes", told)[0])
+        return found
+
+    def __enter__(self) -> BuiltNetwork:
+        remove_stale()
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+    def _build(self) -> None:
+        for name in self.names.values():
+            run("ip", "netns", "add", name)
+        run("ip", "-batch", "-", lines=self.plan.wiring(self.names))
+        for device, name in self.names.items():
+            run(*self.inside(device), "sysctl", "-qew", *self.plan.settings(device))
+            run("ip", "-n", name, "-batch", "-", lines=self.plan.setup(device))
+            run("tc", "-n", name, "-batch", "-", lines=self.plan.shapers(device))
+
+    def _remove(self) -> None:
+        with _undisturbed(), contextlib.ExitStack() as everything:
+            for name in self.names.values():
+                everything.callback(remove, name)  # also after one that failed
+
+
+def remove_stale() -> list[str]:
+    """Remove the namespaces of runs that are no more; their names."""
+    stale = [path.name for path in NAMES.glob(f"{PREFIX}*") if not _alive(path.name)]
+    for name in stale:
+        remove(name)
+    return stale
+
+
+def _alive(name: str) -> bool:
+    owner = name.removeprefix(PREFIX).partition("-")[0]
+    return owner.isdecimal() and Path("/proc", owner).exists()
+
+
+def remove(name: str) -> None:
+    """End what runs in a namespace and remove it with its interfaces; nothing happens if it is gone."""
+    try:
+        if os.path.ismount(NAMES / name):  # else it was killed while it was made, and nothing can be in it
+            for process in run("ip", "netns", "pids", name).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+        if (NAMES / name).exists():
+            run("ip", "netns", "delete", name)
+    except SimcollError:
+        if (NAMES / name).exists():  # nobody else has removed it meanwhile
+            raise
+
+
+def run(*words: str, lines: Sequence[str] = ()) -> str:
+    """Run a command with lines on stdin; what it printed. Raises SimcollError with what it complained of.
+
+    In a session of its own: Ctrl-C at the terminal is for us, who then clean up with such commands.
+    """
+    done = subprocess.run(words, input="\n".join(lines), text=True, capture_output=True, start_new_session=True)
+    if done.returncode:
+        raise SimcollError(f"`{' '.join(words)}` failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C and `kill` change nothing now: half of a network would stay otherwise."""
+    try:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
+    except ValueError:  # not the main thread: signals do not come here
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,227 @@
+"""How a topology is built from network namespaces, veth pairs, bridges and shapers: the commands, not their execution.
+
+Every device is a namespace. A switch holds a bridge; a host has one address, and routes that follow `Topology.route`,
+through other hosts where there is no switch (torus, ring). Every link is one direction of a veth pair, and an HTB
+shaper at its sending end lets no more through than the link's bandwidth, headers included.
+
+So that links behave as links of the model do, and not as a busy machine's software does:
+
+* A shaper may send BURST behind schedule, since timers are late. Without that every late timer is lost bandwidth.
+* TCP's segments leave a host in pieces of SEGMENT and not of 64 KiB, which would hold a link for 2.6 ms at 200 Mb/s.
+* A connection keeps little queued before the host's own port (QUEUED), where acknowledgements wait behind it, and has
+  some milliseconds' worth on the way altogether (WINDOW): enough to keep every link busy, and little enough that a flow
+  that is slow at its far end soon is slow at its sender, as `fair` sharing has it. Ports never drop: nothing is sent
+  twice.
+* Congestion control is Reno, which does without losses nothing but open its window, and does not forget it when idle.
+
+These are durations, turned into bytes by the bandwidth of a host's fastest port.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simcoll.errors import InputError
+from simcoll.topology.graph import MEMORY, Topology
+
+INTERFACE: Final = "port0"  # the interface of every host that has its address
+MOST_DEVICES: Final = 250
+FRAME: Final = 1514  # bytes of a full Ethernet frame
+LARGEST: Final = 65536  # bytes that TCP hands down in one piece
+MOST_AHEAD: Final = 32 << 20  # bytes of a window, however fast the link
+ROOM: Final = 1 << 30  # bytes that a port holds before it drops: more than all windows together
+BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds, see above
+SETTINGS: Final = (
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv4.tcp_congestion_control=reno",
+    "net.ipv4.tcp_slow_start_after_idle=0",
+    "net.ipv4.tcp_no_metrics_save=1",
+)
+
+
+@dataclass(frozen=True)
+class VethPair:
+    """A veth pair: two devices, the number of the port at each end, and B/s each way."""
+
+    ends: tuple[str, str]
+    ports: tuple[int, int]
+    bandwidths: tuple[int, int]
+
+
+class WiringPlan:
+    """What is made of a topology. Raises InputError for what namespaces and bridges cannot be."""
+
+    def __init__(self, topology: Topology):
+        self.topology = topology
+        self.hosts = topology.ranks
+        _check(topology)
+        self.devices = tuple(topology.kinds)
+        self.cables = tuple(self._cables())
+        self._port = {
+            (u, v): port
+            for cable in self.cables
+            for (u, v), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True)
+        }
+
+    def _cables(self) -> Iterator[VethPair]:
+        used = dict.fromkeys(self.topology.kinds, 0)
+        for u, v in self.topology.links:
+            if u < v or (v, u) not in self.topology.links:
+                there, back = self.topology.link(u, v), self.topology.link(v, u)
+                yield VethPair((u, v), (used[u], used[v]), (there.bandwidth, back.bandwidth))
+                used[u] += 1
+                used[v] += 1
+
+    def address(self, host: str) -> str:
+        """The IPv4 address of a host, of the block that is set apart for measuring networks (RFC 2544)."""
+        return f"198.18.0.{self.hosts.index(host) + 1}"
+
+    def mac(self, device: str, port: int) -> str:
+        """The address of a port."""
+        return f"02:00:00:00:{self.devices.index(device):02x}:{port:02x}"
+
+    def wiring(self, name: Mapping[str, str]) -> list[str]:
+        """Lines for `ip -batch`: the veth pairs between namespaces called `name[device]`."""
+        return [
+            f"link add port{p} netns {name[u]} address {self.mac(u, p)} type veth"
+            f" peer name port{q} netns {name[v]} address {self.mac(v, q)}"
+            for cable in self.cables
+            for (u, v), (p, q) in [(cable.ends, cable.ports)]
+        ]
+
+    def ports(self, device: str) -> list[tuple[int, int]]:
+        """Number and B/s of what leaves through it, for each port of a device."""
+        return [
+            (cable.ports[end], cable.bandwidths[end])
+            for cable in self.cables
+            for end in (0, 1)
+            if cable.ends[end] == device
+        ]
+
+    def setup(self, device: str) -> list[str]:
+        """Lines for `ip -batch` inside a device's namespace."""
+        ports = [f"port{port}" for port, _ in self.ports(device)]
+        lines = ["link set lo up"]
+        if device in self.hosts:
+            lines += [f"link set {port} gso_max_size {self.pace(device).segment} up" for port in ports]
+            lines.append(f"address add {self.address(device)}/32 dev {INTERFACE}")
+            return lines + [line for host in self.hosts if host != device for line in self._way(device, host)]
+        lines.append("link add bridge type bridge stp_state 0")
+        lines.append("link set bridge up")
+        return lines + [f"link set {port} master bridge up" for port in ports]
+
+    def _way(self, src: str, dst: str) -> list[str]:
+        """The next host on the way, by its hardware address: nothing has to be asked for, nothing can be mixed up."""
+        port, hop, entry = self._hop(src, dst)
+        route = f"route add {self.address(dst)}/32 dev port{port} src {self.address(src)}"
+        if hop != dst:
+            return [f"{route} via {self.address(hop)} onlink"]
+        return [f"neighbour replace {self.address(dst)} lladdr {entry} dev port{port} nud permanent", route]
+
+    def _hop(self, src: str, dst: str) -> tuple[int, str, str]:
+        """The port that a host sends through, the next host on the way, and the hardware address it is entered by."""
+        way = [self.topology.links[link] for link in self.topology.route(src, dst)]
+        before, hop = next((u, v) for u, v in way if v in self.hosts)
+        return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
+
+    def pace(self, host: str) -> Pace:
+        """How many bytes TCP keeps on the way."""
+        return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
+
+    def settings(self, device: str) -> list[str]:
+        """What `sysctl` sets inside a device's namespace."""
+        return [*SETTINGS, *(self.pace(device).settings() if device in self.hosts else ())]
+
+    def shapers(self, device: str) -> list[str]:
+        """Lines for `tc -batch` inside a device's namespace: what each port lets through."""
+        return [line for port, bandwidth in self.ports(device) for line in shaper(f"port{port}", bandwidth)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Bytes that TCP hands down in one piece, keeps queued before its own port, and lets be on the way."""
+
+    segment: int
+    queued: int
+    window: int
+
+    @classmethod
+    def of(cls, bandwidth: int) -> Pace:
+        """For a host whose fastest port carries B/s."""
+        segment = min(max(2 * FRAME, round(SEGMENT * bandwidth)), LARGEST)
+        window = min(max(4 * segment, round(WINDOW * bandwidth)), MOST_AHEAD)
+        return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), window)
+
+    def settings(self) -> Sequence[str]:
+        """As `sysctl` takes them."""
+        return (
+            f"net.ipv4.tcp_limit_output_bytes={self.queued}",
+            f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
+        )
+
+
+def shaper(interface: str, bandwidth: int) -> list[str]:
+    """Lines for `tc -batch` that let B/s through an interface."""
+    burst = max(FRAME, round(BURST * bandwidth))
+    rate = f"rate {bandwidth}bps ceil {bandwidth}bps burst {burst} cburst {burst} quantum {FRAME}"
+    return [
+        f"qdisc add dev {interface} root handle 1: htb default 10",
+        f"class add dev {interface} parent 1: classid 1:10 htb {rate}",
+        f"qdisc add dev {interface} parent 1:10 bfifo limit {ROOM}",
+    ]
+
+
+def _check(topology: Topology) -> None:
+    alien = next((kind for kind in topology.kinds.values() if kind not in ("host", "switch")), None)
+    if alien:
+        raise InputError(f"{topology.name} has a {alien}", "the lab builds hosts and switches: take a fabric of hosts")
+    odd = next((device for device in topology.kinds if not re.fullmatch(r"[\w.-]{1,64}", device)), None)
+    if odd:
+        raise InputError(f"a device is called {odd!r}", "name devices by letters, digits, dots and dashes")
+    if len(topology.kinds) > MOST_DEVICES:
+        raise InputError(f"{topology.name} has {len(topology.kinds)} devices", f"the lab builds up to {MOST_DEVICES}")
+    for (u, v), name, bandwidth in zip(topology.links, topology.link_names, topology.bandwidths, strict=True):
+        if u == v:
+            raise InputError(f"{name} is a {MEMORY} link", "the lab has links between devices only")
+        if (v, u) not in topology.links:
+            raise InputError(f"{name} has no way back", "a cable of the lab works both ways")
+        if not bandwidth:
+            raise InputError(f"{name} is down", "give it a bandwidth")
+    _no_loops(topology)
+    _agreeing(topology)
+
+
+def _no_loops(topology: Topology) -> None:
+    """Bridges know one way to each host: switches must form trees."""
+    root = {device: device for device in topology.of_kind("switch")}
+
+    def find(device: str) -> str:
+        while root[device] != device:
+            device = root[device]
+        return device
+
+    for u, v in topology.links:
+        if u < v and u in root and v in root:
+            if find(u) == find(v):
+                raise InputError(f"{topology.name}: there are two ways from {u} to {v}", "write spines: 1")
+            root[find(u)] = find(v)
+
+
+def _agreeing(topology: Topology) -> None:
+    """A host hands on by destination alone: what comes from elsewhere must go on as its own would."""
+    for src, dst in itertools.permutations(topology.ranks, 2):
+        route = topology.route(src, dst)
+        for place, link in enumerate(route[:-1], 1):
+            via = topology.links[link][1]
+            if topology.kinds[via] == "host" and topology.route(via, dst) != route[place:]:
+                raise InputError(
+                    f"{topology.name}: {src}->{dst} leaves {via} on another way than {via}->{dst}",
+                    "give routes that agree behind a host",
+                )

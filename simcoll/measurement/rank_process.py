@@ -1,0 +1,327 @@
+"""What one rank of a real run does: every task in turn, checked once, timed often.
+
+A rank is a process. `main` is for one that `launch` has started; one that torchrun or Slurm has started makes a
+`RankProcess` itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine.program import Program
+from simcoll.errors import MeasureError, SimcollError
+from simcoll.formats import nccl_log
+from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.rank_tasks import CHECKING, IDLE, WARMING, Job, RankTask, Report, TaskResult, WorkTask
+from simcoll.measurement.result_check import complaint, sample
+from simcoll.measurement.torch_backend.ddp_step import DdpStep, Passes
+from simcoll.measurement.torch_backend.library_calls import CallSetting, LibraryCall
+from simcoll.measurement.torch_backend.send_recv import Exchange, Post, TransferError
+from simcoll.measurement.torch_backend.session import Session, Timing, meeting
+from simcoll.measurement.torch_backend.small_programs import RankSetting as SmallSetting
+from simcoll.measurement.torch_backend.small_programs import SmallProgram as SmallProgram
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.group_contracts import cut_slots, promised
+from simcoll.workload.spec import Ddp
+
+PASSES: Final = 4  # over all tasks, so that what changes on the machine meets all of them alike
+KEEP_BYTES: Final = 1 << 30  # of all buffers together, up to which they are made once and not once a pass
+TARDY_NS: Final = 20_000_000  # how late a rank comes to a barrier, to see the others wait
+INEXACT: Final = 10  # times as late where ranks do not begin at the same instant
+PS_PER_NS: Final = 1000
+LOOKING: Final = -2  # in place of a transfer: the result is looked at, from here down
+
+
+class Runner(Protocol):
+    """A collective made ready on one rank."""
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Put the rank's buffer in."""
+
+    def run(self) -> None:
+        """Run it once."""
+
+    def result(self) -> NDArray[Any]:
+        """What the contract promises this rank."""
+
+    def undone(self) -> int:
+        """The transfer that a GPU is at; IDLE for none."""
+
+
+class Worker(Protocol):
+    """A workload made ready on one rank."""
+
+    def run(self) -> None:
+        """Run it once."""
+
+    def undone(self) -> int:
+        """The transfer that a GPU is at; IDLE for none."""
+
+    def alone(self) -> list[int]:
+        """Compute once without sending anything: ns of each computation."""
+
+    def complaint(self) -> str | None:
+        """What is wrong with a run that all ranks now do."""
+
+    def buckets(self) -> int | None:
+        """In how many buckets gradients are sent."""
+
+
+class RankProcess:
+    """One rank at work. `marks` (3,) tell at every moment the task, the run and the transfer that it is at."""
+
+    def __init__(self, session: Session, marks: NDArray[np.int64]):
+        self._session, self._marks = session, marks
+
+    def work(self, tasks: Sequence[RankTask | WorkTask]) -> Report:
+        """Run every task. Raises MeasureError naming rank, task and transfer."""
+        outcomes = [TaskResult() for _ in tasks]
+        keep = 3 * sum(task.nbytes for task in tasks) <= KEEP_BYTES
+        passes = max(1, min(PASSES, max(task.repeats for task in tasks))) if keep else 1
+        ready: dict[int, Runner | Worker] = {}
+        with _no_collector():
+            overhead, resolution = self._session.overhead()
+            for turn in range(passes):
+                for number, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True)):
+                    self._marks[:] = number, WARMING, IDLE
+                    share = range(task.repeats * turn // passes, task.repeats * (turn + 1) // passes)
+                    with self._blaming(task), _chosen(outcome):
+                        runner = ready.get(number) or self._runner(task)
+                        self._begin(task, runner, first=not turn)
+                        self._measure(runner, share, outcome)
+                    if passes > 1:
+                        ready[number] = runner
+        return Report(outcomes, overhead, resolution, self._session.one_host, self._session.software())
+
+    def _begin(self, task: RankTask | WorkTask, runner: Any, first: bool) -> None:
+        if task.verify and first:
+            self._marks[1] = CHECKING
+            if isinstance(task, WorkTask):
+                self._verify_work(task, runner)
+            else:
+                self._verify(task, runner)
+        self._marks[1] = WARMING
+        for _ in range(task.warmup if first else min(1, task.warmup)):
+            self._timed(runner)
+
+    def _measure(self, runner: Any, share: range, outcome: TaskResult) -> None:
+        gc.collect()
+        mine = []
+        for run in share:
+            self._marks[1:] = run, IDLE
+            mine.append(self._timed(runner))
+            if isinstance(runner, DdpStep | SmallProgram):  # the two in turn, so that the machine is alike
+                outcome.alone.append(self._alone(runner))
+                outcome.buckets = runner.buckets()
+        outcome.durations += self._slowest([timing.duration for timing in mine])
+        outcome.late += self._slowest([timing.late for timing in mine])
+
+    def _alone(self, worker: Worker) -> list[int]:
+        """When each computation of a workload was over on the last rank, with nothing sent between them; ns."""
+        took: list[int] = []
+        self._session.timed(lambda: took.extend(worker.alone()))
+        return self._slowest(list(itertools.accumulate(took)))
+
+    def _timed(self, runner: Runner | Worker) -> Timing:
+        def stuck() -> None:
+            raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
+
+        return self._session.timed(runner.run, stuck)
+
+    def _slowest(self, mine: list[int]) -> list[int]:
+        return [max(every) for every in zip(*self._session.gather(mine), strict=True)] if mine else []
+
+    @contextlib.contextmanager
+    def _blaming(self, task: RankTask | WorkTask) -> Iterator[None]:
+        """Failures in the words of the user: rank, task, transfer."""
+        who = f"{task.title}: rank {self._session.rank}"
+        try:
+            yield
+        except TransferError as error:
+            raise MeasureError(f"{who}: {task.transfer(error.index) or 'a call'}: {said(error.said)}") from None
+        except RuntimeError as error:  # what torch.distributed raises for everything
+            raise MeasureError(f"{who}: {said(str(error))}") from None
+
+    # --- the check ---
+
+    def _verify(self, task: RankTask, runner: Runner) -> None:
+        """One run whose result is compared with the contract, element by element, on every rank."""
+        rank = self._session.rank
+        if task.schedule.collective == "barrier":
+            self._verify_barrier(task, runner)
+            return
+        runner.fill(sample(task, rank))
+        self._timed(runner)
+
+        def alive(one: int) -> None:
+            self._marks[2] = LOOKING - one
+
+        if wrong := complaint(task, rank, runner.result(), alive):
+            raise MeasureError(f"{task.title}: rank {rank}: {wrong}")
+
+    def _verify_work(self, task: WorkTask, worker: Worker) -> None:
+        if wrong := worker.complaint():
+            raise MeasureError(f"{task.title}: rank {self._session.rank}: {wrong}")
+
+    def _verify_barrier(self, task: RankTask, runner: Runner) -> None:
+        """The last rank of every group comes late: nobody of it may leave before."""
+        groups, exact = task.schedule.groups, self._session.exact
+        tardy = TARDY_NS if exact else INEXACT * TARDY_NS
+        late = self._session.rank in {group[-1] for group in groups}
+
+        def run() -> None:
+            if late:
+                time.sleep(tardy / 1e9)
+            runner.run()
+
+        left = [took for (took,) in self._session.gather([self._session.timed(run).duration])]
+        least = tardy if exact else tardy // 2  # half of it for what ranks began at different instants
+        early = [rank for group in groups for rank in group if left[rank] < least]
+        if early:
+            raise MeasureError(f"{task.title}: rank {early[0]} left the barrier before the last rank had come")
+
+    # --- a task made ready ---
+
+    def _runner(self, task: RankTask | WorkTask) -> Runner | Worker:
+        if isinstance(task, WorkTask):
+            return self._worker(task)
+        groups = {group: self._session.group(group) for group in task.schedule.groups}  # all ranks make all of them
+        mine = next((group for group in groups if self._session.rank in group), ())
+        if task.program is not None:
+            return self._exchange(task, task.program, len(mine))
+        return self._call(task, groups[mine], mine) if mine else _Nothing()
+
+    def _worker(self, task: WorkTask) -> Worker:
+        spec, rank = task.spec, self._session.rank
+        if not isinstance(spec, Ddp):
+            setting = SmallSetting(
+                rank, task.ranks, spec.root, spec.size // task.itemsize, task.dtype, spec.local // PS_PER_NS
+            )
+            return SmallProgram(spec.template, setting)
+        layers = spec.timed(task.itemsize)
+        forward = sum(layer.forward for layer in layers) if spec.forward is None else spec.forward
+        passes = [  # the whole forward pass is in the first layer
+            Passes(layer.nbytes // task.itemsize, 0 if number else forward // PS_PER_NS, layer.backward // PS_PER_NS)
+            for number, layer in enumerate(layers)
+        ]
+        first = spec.bucket_cap if spec.first_bucket is None else spec.first_bucket
+        return DdpStep(
+            passes,
+            task.dtype,
+            task.compute,
+            rank=rank,
+            caps=(first, spec.bucket_cap),
+            batch=spec.batch,
+            optimizer_ns=spec.optimizer // PS_PER_NS,
+        )
+
+    def _exchange(self, task: RankTask, program: Program, members: int) -> Runner:
+        def waits(index: int) -> None:
+            self._marks[2] = index
+
+        rank, cuts = self._session.rank, cut_slots(task.schedule, task.elements, task.weights)
+        free: Post = "grouped" if self._session.backend == "nccl" else "overlapped"
+        blocking = program.params.blocking
+        return Exchange(
+            part_of(program, rank, task.nbytes, task.itemsize, task.weights),
+            task.dtype,
+            self._session.device,
+            task.op,
+            free if blocking == "no" else blocking,
+            promised(task.schedule, rank),
+            cuts.get(rank, [slice(0)] * task.schedule.n_chunks),
+            divisor=members if task.op == "avg" and collective(task.schedule.collective).reduces else 0,
+            waits=waits,
+        )
+
+    def _call(self, task: RankTask, group: Any, members: tuple[int, ...]) -> Runner:
+        cuts = cut_slots(task.schedule, task.elements, task.weights)
+        lengths = {rank: [part.stop - part.start for part in cuts[rank]] for rank in members}
+        row, place = lengths[self._session.rank], members.index(self._session.rank)
+        turned = task.schedule.collective == "all_to_all"
+        column = [lengths[rank][place] for rank in members] if turned else row
+        root = members[task.schedule.root]
+        setting = CallSetting(
+            group, members, self._session.rank, root, task.op, row, column, task.buckets, task.in_place
+        )
+        return LibraryCall(task.schedule.collective, setting, task.dtype, self._session.device, task.async_op)
+
+
+class _Nothing:
+    """A rank that no group has."""
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """There is nothing to put in."""
+
+    def run(self) -> None:
+        """There is nothing to do."""
+
+    def result(self) -> NDArray[Any]:
+        """Nothing is promised."""
+        return np.zeros(0)
+
+    def undone(self) -> int:
+        """Nothing is awaited."""
+        return IDLE
+
+
+@contextlib.contextmanager
+def _no_collector() -> Iterator[None]:
+    """Garbage is collected between tasks only, and what torch brings along is not looked through."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+@contextlib.contextmanager
+def _chosen(outcome: TaskResult) -> Iterator[None]:
+    """What NCCL meanwhile writes to its log of its choice, where it writes one."""
+    log = nccl_log.file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
+    seen = log.stat().st_size if log.is_file() else 0
+    yield
+    if log.is_file():
+        outcome.choice |= nccl_log.choice(log.read_bytes()[seen:].decode(errors="replace"))
+
+
+def said(text: str) -> str:
+    """What a backend says of an error, without its source file, its C++ stack and its advice."""
+    lines = text.strip().splitlines() or ["failed"]
+    if "Last error:" in lines[:-1]:  # NCCL's own words come last
+        return lines[lines.index("Last error:") + 1]
+    first = lines[0]
+    return (first.partition("] ")[2] if first.startswith("[/") else first).partition(". ")[0]
+
+
+def main() -> None:
+    """What a process of `launch` runs: the job in the folder named by its argument, as the environment's rank."""
+    folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
+    try:
+        job: Job = pickle.loads((folder / "job").read_bytes())
+        store = meeting(job.meet, rank, world)
+        with Session(job.backend, rank, world, int(os.environ["LOCAL_RANK"]), store, job.timeout_s) as session:
+            report = RankProcess(session, marks).work(job.tasks)
+        if not rank:
+            (folder / "report").write_bytes(pickle.dumps(report))
+    except (SimcollError, RuntimeError) as error:
+        text = str(error) if isinstance(error, SimcollError) else f"rank {rank}: {said(str(error))}"
+        (folder / f"error-{rank}").write_text(text, encoding="utf-8")
+        sys.stderr.flush()
+        os._exit(1)  # leaving in order would wait for ranks that are gone

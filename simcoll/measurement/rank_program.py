@@ -1,0 +1,187 @@
+"""One rank's part of a program: what it sends, receives and computes, in which order, and where it keeps it.
+
+A rank has one flat memory. Each of its slots has a range in it that holds the largest value that ever comes there, so
+ranks may lay slots out differently (weights) and a loop is a part of its slot's range. A *place* is one loop's part of
+one slot: what a transfer reads or writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine.program import Program
+from simcoll.errors import RefusedError
+from simcoll.schedule.collectives import collective
+
+SlotPlace = tuple[int, int]  # slot and loop
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRange:
+    """A range of the rank's memory, in elements."""
+
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One transfer as one of its ends sees it.
+
+    `index` is its place in the program, `peer` the rank at the other end. `place` is what is read (a send) or written;
+    a local copy has the `source` that it reads too. `direct`: it may be written at once, because nothing of its step
+    still reads the place; others wait in memory of their own until the step is over.
+    """
+
+    index: int
+    peer: int
+    place: SlotPlace
+    span: MemoryRange
+    reduce: bool
+    direct: bool
+    source: tuple[SlotPlace, MemoryRange] | None = None
+
+
+class Stage(NamedTuple):
+    """What a rank does in one step, each in index order."""
+
+    step: int
+    receives: tuple[Move, ...]
+    sends: tuple[Move, ...]
+    locals: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """One rank's part: its `stages`, the `elements` of its memory, and where the slots of the buffer lie before the
+    first step (`held`, empty where nothing is) and after the last (`left`)."""
+
+    rank: int
+    stages: tuple[Stage, ...]
+    elements: int
+    held: tuple[MemoryRange, ...]
+    left: tuple[MemoryRange, ...]
+
+    def lines(self, itemsize: int) -> Iterator[str]:
+        """In words, a line a step: `step 0: send chunk 1 (512 B) to 1; receive …`."""
+        for stage in self.stages:
+            said = [_told("send", "to", move, itemsize) for move in stage.sends]
+            said += [_told("reduce" if move.reduce else "receive", "from", move, itemsize) for move in stage.receives]
+            said += [_told("reduce" if move.reduce else "copy", "itself,", move, itemsize) for move in stage.locals]
+            yield f"step {stage.step}: {'; '.join(said)}"
+
+
+def _told(verb: str, towards: str, move: Move, itemsize: int) -> str:
+    slot, loop = move.place
+    chunk = f"chunk {slot}" + (f" loop {loop}" if loop else "")
+    return f"{verb} {chunk} ({move.span.count * itemsize} B) {towards} {move.peer}, tag {move.index}"
+
+
+def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: object = None) -> RankProgram:
+    """The part of `rank`; `nbytes`, `itemsize` and `weights` as the program was bound with.
+
+    Raises RefusedError for a schedule with in-network agents: there is no switch here that would play them.
+    """
+    schedule = program.schedule
+    if schedule.agents:
+        raise RefusedError(
+            f"{schedule.name} reduces in the network, which send and receive cannot do; measure ring, tree or another "
+            "algorithm that `simcoll list algorithms` shows without a switch"
+        )
+    mine = np.flatnonzero((program.src == rank) | (program.dst == rank)).tolist()
+    before = _held(program, rank, nbytes, itemsize, weights)
+    layout = _MemoryLayout(program, rank, mine, before, itemsize)
+    return RankProgram(
+        rank=rank,
+        stages=tuple(_stages(program, rank, mine, layout)),
+        elements=layout.elements,
+        held=tuple(MemoryRange(layout.base[slot], size // itemsize) for slot, size in enumerate(before)),
+        left=tuple(MemoryRange(layout.base[slot], layout.left[slot]) for slot in range(schedule.n_chunks)),
+    )
+
+
+def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: object) -> list[int]:
+    """Bytes of each slot of the buffer before the first step."""
+    schedule = program.schedule
+    contract = collective(schedule.collective)
+    for group in schedule.groups:
+        if rank in group:
+            sizes = contract.sizes(nbytes, len(group), schedule.n_chunks, schedule.root, itemsize, weights)
+            held: list[int] = sizes[group.index(rank)].tolist()
+            return held
+    return [0] * schedule.n_chunks
+
+
+class _MemoryLayout:
+    """Where the slots and places of one rank lie, in elements."""
+
+    def __init__(self, program: Program, rank: int, mine: list[int], before: list[int], itemsize: int):
+        schedule, chunk = program.schedule, program.params.chunk
+        piece = max(itemsize, chunk // itemsize * itemsize) // itemsize if chunk else 0
+        written: dict[SlotPlace, int] = {}  # elements of the last value
+        room: Counter[int] = Counter({slot: size // itemsize for slot, size in enumerate(before)})
+        for i in mine:
+            loop, count = int(program.loop[i]), int(program.nbytes[i]) // itemsize
+            for participant, slots in ((program.src, schedule.src_slot), (program.dst, schedule.dst_slot)):
+                if participant[i] == rank:
+                    slot = int(slots[program.origin[i]])
+                    room[slot] = max(room[slot], loop * piece + count)
+            if program.dst[i] == rank:
+                written[int(schedule.dst_slot[program.origin[i]]), loop] = count
+        self.piece, self.itemsize = piece, itemsize
+        self.base: dict[int, int] = {}
+        self.elements = 0
+        for slot in sorted({*room, *range(schedule.n_chunks)}):
+            self.base[slot] = self.elements
+            self.elements += room[slot]
+        came: Counter[int] = Counter()
+        for (slot, _), count in written.items():
+            came[slot] += count
+        known = {slot for slot, _ in written}
+        self.left = {slot: came[slot] if slot in known else before[slot] // itemsize for slot in range(len(before))}
+
+    def span(self, place: SlotPlace, count: int) -> MemoryRange:
+        """The range of a place."""
+        slot, loop = place
+        return MemoryRange(self.base[slot] + loop * self.piece, count)
+
+
+def _stages(program: Program, rank: int, mine: list[int], layout: _MemoryLayout) -> Iterator[Stage]:
+    steps = program.step[mine]
+    edges = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(mine)] if mine else [0]
+    for first, last in itertools.pairwise(edges):
+        yield _stage(program, rank, mine[first:last], layout)
+
+
+def _stage(program: Program, rank: int, rows: list[int], layout: _MemoryLayout) -> Stage:
+    read = {_place(program, i, program.schedule.src_slot) for i in rows if program.src[i] == rank}
+    seen: set[SlotPlace] = set()
+    receives: list[Move] = []
+    sends: list[Move] = []
+    locals_: list[Move] = []
+    for i in rows:
+        src, dst, reduce = int(program.src[i]), int(program.dst[i]), bool(program.reduce[i])
+        source, target = (_place(program, i, slots) for slots in (program.schedule.src_slot, program.schedule.dst_slot))
+        count = int(program.nbytes[i]) // layout.itemsize
+        if dst != rank:
+            sends.append(Move(i, dst, source, layout.span(source, count), reduce, False))
+            continue
+        free = target not in read and target not in seen
+        seen.add(target)
+        if src == rank:
+            local = (source, layout.span(source, count))
+            locals_.append(Move(i, src, target, layout.span(target, count), reduce, free, local))
+        else:
+            receives.append(Move(i, src, target, layout.span(target, count), reduce, free and not reduce))
+    return Stage(int(program.step[rows[0]]), tuple(receives), tuple(sends), tuple(locals_))
+
+
+def _place(program: Program, i: int, slots: NDArray[np.int32]) -> SlotPlace:
+    return int(slots[program.origin[i]]), int(program.loop[i])

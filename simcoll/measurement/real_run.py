@@ -1,0 +1,330 @@
+"""Real runs: the points of a scenario executed with torch.distributed, as rows of a measured table.
+
+    run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[Row]
+
+* `points`: what `scenario.load` gives. `scenario.ranks` says how many ranks, by default every place of the topology;
+  one launch per rank count serves all points of it (several, if `measure.launches` says so).
+* `launcher`: how rank r is started, a `launch.Launcher(prefix, environment)`: `prefix(rank)` gives the words before the
+  command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` what is added to the environment
+  (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if that
+  environment holds MASTER_ADDR and MASTER_PORT they meet there.
+* `backend`: `gloo` or `nccl`. `timeout_s`: how long any one transfer may take; `limit_s`: how long any one launch may.
+* `tell`: called with a line of progress now and then.
+
+Each row is a mapping with the columns of measured tables; `write` makes a file of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import itertools
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+import simcoll
+from simcoll.errors import InputError, MeasureError
+from simcoll.formats.measured import COLUMNS, WORKLOAD
+from simcoll.measurement.cases import Case, CaseRow, Tell, cases
+from simcoll.measurement.launcher import LOCAL, Launcher, launch
+from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
+from simcoll.measurement.torch_backend.support import Backend
+from simcoll.measurement.workload_tasks import work_row
+from simcoll.prediction.result_rows import write_atomically
+from simcoll.scenario.scenario import Point
+
+OWN: Final = (  # columns behind those that every measured table has
+    *("op", "root", "in_place", "buckets", "async_op", "launches", "launch_us"),
+    *("spread", "late_us", "overhead_us", "clock_ns"),
+    *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
+    *("simcoll", "date"),
+)
+_TOLD_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
+_OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change what both harnesses do
+_ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
+_MANY_TIMING: Final = "median over runs of the slowest rank, from its way out of a barrier (monotonic clock)"
+_GPU_TIMING: Final = "median over runs of the slowest rank (CUDA events)"
+
+
+def run(
+    points: Sequence[Point],
+    launcher: Launcher = LOCAL,
+    *,
+    backend: Backend = "gloo",
+    timeout_s: float = 60.0,
+    limit_s: float = math.inf,
+    tell: Tell = lambda line: None,
+) -> list[CaseRow]:
+    """Measure points on processes of this machine; see above.
+
+    Raises InputError for what the user can mend, RefusedError when no point can be run, MeasureError when a rank dies,
+    hangs or computes something wrong.
+    """
+    check_torch()
+    found = cases(points, backend, tell)
+    for ranks in {case.ranks for case in found}:
+        _check_devices(backend, ranks, launcher)
+    rows: dict[int, CaseRow] = {}
+    for ranks in dict.fromkeys(case.ranks for case in found):
+        which = [index for index, case in enumerate(found) if case.ranks == ranks]
+        alike = [found[index] for index in which]
+
+        def start(tasks: tuple[RankTask | WorkTask, ...], ranks: int = ranks) -> Report:
+            return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, tell)
+
+        made = _launched(alike, backend, start)
+        if backend == "nccl":
+            chosen = _chosen(alike, ranks, launcher, (timeout_s, limit_s), tell)
+            made = [row | choice for row, choice in zip(made, chosen, strict=True)]
+        said = surroundings(launcher.variables(0), launcher.prefix(0))
+        rows |= {index: row | said for index, row in zip(which, made, strict=True)}
+    return [rows[index] for index in range(len(found))]
+
+
+def _launched(
+    which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
+) -> list[CaseRow]:
+    """The rows of cases with one rank count, over as many launches as any of them asks for; `start` is one."""
+    reports: list[tuple[list[int], Report]] = []
+    for turn in range(max(case.launches for case in which)):
+        todo = [i for i, case in enumerate(which) if turn < case.launches]
+        tasks = tuple(replace(which[i].task, verify=which[i].task.verify and not turn) for i in todo)
+        reports.append((todo, start(tasks)))
+    made = []
+    for i, case in enumerate(which):
+        mine = [(report, report.outcomes[todo.index(i)]) for todo, report in reports if i in todo]
+        made.append(_row(case, mine, backend))
+    return made
+
+
+def _chosen(
+    which: Sequence[Case], ranks: int, launcher: Launcher, limits: tuple[float, float], tell: Tell
+) -> list[dict[str, str]]:
+    """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time. What
+    has been measured counts without it as well."""
+    library = [i for i, case in enumerate(which) if isinstance(case.task, RankTask) and case.task.program is None]
+    found: list[dict[str, str]] = [{} for _ in which]
+    if not library:
+        return found
+    tasks = tuple(replace(which[i].task, verify=False, warmup=1, repeats=0) for i in library)
+    with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
+
+        def environment(rank: int) -> dict[str, str]:
+            log = str(Path(folder) / "log") if not rank else os.devnull
+            how = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
+            return {**launcher.environment(rank), **how}
+
+        try:
+            report = launch(Job(tasks, "nccl", "env://", *limits), ranks, replace(launcher, environment=environment))
+        except MeasureError as error:
+            tell(f"left out: what NCCL chose: {str(error).splitlines()[0]}")
+            return found
+    for i, outcome in zip(library, report.outcomes, strict=True):
+        found[i] = outcome.choice
+    return found
+
+
+def join(
+    points: Sequence[Point], *, backend: Backend = "gloo", timeout_s: float = 60.0, tell: Tell = lambda line: None
+) -> list[CaseRow] | None:
+    """Measure as one of the ranks that torchrun or Slurm has started; the rows on rank 0, None on the others.
+
+    The processes stay; each launch connects them anew. Raises like `run`; InputError also where a point needs another
+    number of ranks. After a MeasureError others may be gone: end with `os._exit`, as leaving in order waits for them.
+    """
+    check_torch()
+    from simcoll.measurement.rank_process import RankProcess, said
+    from simcoll.measurement.torch_backend.session import Session, meeting
+
+    rank, world, local = membership()
+    _check_devices(backend, 1, LOCAL)
+    found = cases(points, backend, tell if not rank else lambda line: None)
+    unfit = next((case for case in found if case.ranks != world), None)
+    if unfit:
+        raise InputError(
+            f"{unfit.task.title}: there are {world} ranks", f"start {unfit.ranks} of them, or give --ranks {world}"
+        )
+    marks, turns = np.full(3, NOT_BEGUN, np.int64), itertools.count()
+
+    def start(tasks: tuple[RankTask | WorkTask, ...]) -> Report:
+        with Session(backend, rank, world, local, store, timeout_s, next(turns)) as session:
+            return RankProcess(session, marks).work(tasks)
+
+    try:
+        store = meeting("env://", rank, world)
+        rows = _launched(found, backend, start)
+    except RuntimeError as error:  # what torch.distributed raises for everything
+        raise MeasureError(f"rank {rank}: {said(str(error))}") from None
+    if rank:
+        return None
+    about = surroundings()
+    again = {"timing": f"{rows[0]['timing']}; each launch connects the same processes anew"}
+    return [row | about | (again if row["launches"] != 1 else {}) for row in rows]
+
+
+def membership() -> tuple[int, int, int]:
+    """Rank, number of ranks and place on this host that torchrun (RANK, WORLD_SIZE, LOCAL_RANK) or srun has given.
+
+    Raises InputError if nobody has, or nobody said where the ranks meet.
+    """
+    for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
+        if all(name in os.environ for name in names[:2]):
+            rank, world, local = (int(os.environ.get(name, "0")) for name in names)
+            break
+    else:
+        raise InputError("no rank is set", "start this with torchrun or srun")
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise InputError(f"{missing[0]} is not set", "export it: where rank 0 is to be reached")
+    return rank, world, local
+
+
+def is_member() -> bool:
+    """Whether torchrun or srun has started this process as one of several ranks."""
+    return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+
+
+def check_torch() -> None:
+    """Raise InputError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(
+            "torch is not installed", "install it into this environment, e.g. pip install 'simcoll[validate]'"
+        )
+
+
+def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
+    """NCCL wants a GPU a rank, unless the launcher gives every rank a host of its own (NCCL_HOSTID)."""
+    if backend != "nccl":
+        return
+    from simcoll.measurement.torch_backend.session import gpus
+
+    if not (there := gpus()):
+        raise InputError("--backend nccl needs a GPU, and torch sees none", "take --backend gloo, or --dry-run")
+    if ranks > there and "NCCL_HOSTID" not in launcher.environment(0):
+        raise InputError(f"{ranks} ranks need {ranks} GPUs, and there are {there}", f"give --ranks {there} or less")
+
+
+# --- rows ---
+
+
+def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Backend) -> CaseRow:
+    times = [[ns / 1e3 for ns in outcome.durations] for _, outcome in launches]
+    runs = sorted(ns for launch in times for ns in launch)
+    median, first = statistics.median(runs), launches[0][0]
+    low, high = np.percentile(runs, [25, 75])
+    timing = _GPU_TIMING if backend == "nccl" else _ONE_TIMING if first.one_host else _MANY_TIMING
+    return {
+        **case.says,
+        **first.software,
+        **{key: value for _, outcome in launches for key, value in outcome.choice.items()},
+        "timing": timing,
+        "time_us": median,
+        "time_us_min": runs[0],
+        "time_us_max": runs[-1],
+        "runs": len(runs),
+        "launch_us": " ".join(f"{statistics.median(launch):.3f}" for launch in times),
+        "spread": round((high - low) / median, 4),
+        "late_us": statistics.median(ns for _, outcome in launches for ns in outcome.late) / 1e3,
+        "overhead_us": statistics.median(report.overhead for report, _ in launches) / 1e3,
+        "clock_ns": max(report.resolution for report, _ in launches),
+        "verified": case.task.verify,
+        **(work_row([outcome for _, outcome in launches], median) if isinstance(case.task, WorkTask) else {}),
+    }
+
+
+def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Sequence[str] = ()) -> CaseRow:
+    """Machine, versions and the variables that backends read; nothing else of the environment is looked at."""
+    told = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
+            if _TOLD_VARIABLES.fullmatch(name)]  # fmt: skip
+    before = [f"prefix={' '.join(prefix)}"] if prefix else []
+    return {
+        "machine": machine(),
+        "environment": "; ".join([*before, *told]),
+        "simcoll": simcoll.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def machine() -> str:
+    """Processor, cores this process may use, kernel, Python."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.*)$", info.read_text("utf-8", "replace"), re.M) if info.exists() else []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{cores} cores of {names[0] if names else platform.processor() or platform.machine()}, {system}"
+
+
+def write(path: Path, rows: Sequence[CaseRow], remarks: Iterable[str] = ()) -> None:
+    """Write a measured table, whole or not at all; `remarks` come first, as comments. Raises InputError."""
+    swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
+    known = [column for column in COLUMNS if any(column in made for made in rows)]
+    write_table(path, [*known, *OWN, *dict.fromkeys(swept)], rows, remarks)
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Sequence[CaseRow], remarks: Iterable[str] = ()) -> None:
+    """Write rows as CSV, whole or not at all; `remarks` come first, as comments. Raises InputError."""
+    text = io.StringIO()
+    for line in remarks:
+        text.write(f"# {line}".rstrip() + "\n")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({column: _cell(value) for column, value in made.items()} for made in rows)
+    write_atomically(path, text.getvalue())
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1000 else f"{value:.3f}"
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def remarks(backend: Backend) -> Iterator[str]:
+    """What is written over a table: with GPUs how they are connected."""
+    yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, launch_us that of each launch,"
+    yield "spread the quartiles' distance over the median, overhead_us what the harness takes with nothing to do"
+    if backend == "nccl":
+        yield from gpus_here()
+
+
+def gpus_here() -> Iterator[str]:
+    """GPUs, driver and how they are connected, as `nvidia-smi` tells; nothing where it cannot."""
+    for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
+        try:
+            done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return
+        yield from (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in done.stdout.splitlines())
+
+
+def beside_library(rows: Sequence[CaseRow]) -> list[CaseRow]:
+    """The rows with `of_library`: their time over that of the library's collective for the same data, where it was
+    measured as one call."""
+    links = dict.fromkeys(key for made in rows for key in made if key.startswith("topology."))
+    keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH, *links)
+    calls = [made for made in rows if made["collective"] != WORKLOAD]
+    yardstick = {
+        tuple(made.get(key) for key in keys): made["time_us"]
+        for made in calls
+        if made["harness"] == "library" and made.get("buckets") == 1 and not made.get("async_op")
+    }
+    found = []
+    for made in rows:
+        library: Any = yardstick.get(tuple(made.get(key) for key in keys))
+        mine: Any = made["time_us"]
+        found.append({**made, "of_library": mine / library if library else None})
+    return found

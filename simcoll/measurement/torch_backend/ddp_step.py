@@ -1,0 +1,206 @@
+"""A training step of torch's DistributedDataParallel, for real: forward, backward, gradients in buckets, optimizer.
+
+What a layer computes is one of two things. `real`: a matrix product on the processor. `sleep`: nothing, for as long as
+it is told. A processor that waits for a GPU computes nothing either, so this is what a step looks like whose layers run
+on GPUs, and more ranks than cores do not slow each other down. Gradients, buckets and all that is sent are real.
+
+Beside it stands the same step without communication, which tells what computing takes: see `DdpStep.alone`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from simcoll.measurement.torch_backend.support import widths
+from simcoll.measurement.torch_backend.tensors import TYPES
+
+Tensor: TypeAlias = torch.Tensor
+ComputeStyle = Literal["sleep", "real"]
+MIB: Final = 2**20
+RATE: Final = 2.0**-10  # of the optimizer
+SETTLED: Final = 2  # steps until buckets are those that stay: torch forms them anew after the first
+NEAR: Final = 64  # rounding errors of the type by which a mean may be off: the order of adding is the library's
+
+
+class Passes(NamedTuple):
+    """A layer: elements of its one tensor, and the ns of its passes, if it sleeps."""
+
+    elements: int
+    forward_ns: int
+    backward_ns: int
+
+
+class DdpStep:
+    """A step on one rank of a group of them. `caps`: bytes of the first bucket and of the others; `optimizer_ns`: how
+    long the optimizer sleeps before it updates."""
+
+    def __init__(
+        self,
+        layers: Sequence[Passes],
+        dtype: str,
+        compute: ComputeStyle,
+        *,
+        rank: int,
+        caps: tuple[int, int],
+        batch: int = 1,
+        optimizer_ns: int = 0,
+        group: Any = None,
+    ):
+        self._group, self._pause_ns = group, optimizer_ns if compute == "sleep" else 0
+        self._computing = contextlib.nullcontext if compute == "sleep" else beneath_the_network
+        torch.manual_seed(0)  # replicas begin alike
+        build = _sleeping if compute == "sleep" else _dense
+        model, self._input = build(layers, TYPES[dtype], rank, batch)
+        self._plain = deepcopy(model)
+        self._marks: list[int] = []
+        for parameter in self._plain.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: self._marks.append(time.monotonic_ns()))
+        self._replica = DistributedDataParallel(model, process_group=group, **_caps(*caps))
+        self._optimizers = {each: torch.optim.SGD(each.parameters(), lr=RATE) for each in (self._replica, self._plain)}
+        for _ in range(SETTLED):
+            self.run()
+
+    def run(self) -> None:
+        """One step."""
+        self._step(self._replica, lambda: None)
+
+    def alone(self) -> list[int]:
+        """One step without communication: ns of the forward pass, of the backward pass of each layer in forward order,
+        and of the optimizer."""
+        began = time.monotonic_ns()
+        self._marks.clear()
+        self._step(self._plain, lambda: self._marks.append(time.monotonic_ns()))
+        forward, *backward, optimizer = (b - a for a, b in pairwise([began, *self._marks, time.monotonic_ns()]))
+        return [forward, *reversed(backward), optimizer]
+
+    def _step(self, model: torch.nn.Module, passed: Callable[[], None]) -> None:
+        optimizer = self._optimizers[model]
+        with self._computing():
+            optimizer.zero_grad()
+            loss = model(self._input).square().mean() if self._input.dim() else model(self._input)
+            passed()
+            loss.backward()
+            _pause(self._pause_ns)
+            optimizer.step()
+
+    def undone(self) -> int:
+        """Its transfers are the library's."""
+        return -1
+
+    def buckets(self) -> int:
+        """In how many buckets torch sends the gradients."""
+        return len(str(self._replica._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(","))
+
+    def complaint(self) -> str | None:
+        """What is wrong with a step that all ranks now take; None if gradients are the mean of what each rank has by
+        itself, and all ranks then hold the same parameters, bit by bit."""
+        self._plain.load_state_dict(self._replica.module.state_dict())
+        self.alone()
+        own = [parameter.grad.clone() for parameter in self._plain.parameters()]
+        self.run()
+        for number, (mine, got) in enumerate(zip(own, self._replica.parameters(), strict=True)):
+            every = self._everyone(mine)
+            mean = torch.stack([each.double() for each in every]).mean(0)
+            worst = float((got.grad.double() - mean).abs().max())
+            if worst > NEAR * torch.finfo(mine.dtype).eps * float(torch.stack(every).abs().max()):
+                return f"the gradient of layer {number} is not the mean of the ranks': it is off by {worst:g}"
+            if any((each != got.detach()).any() for each in self._everyone(got.detach())):
+                return f"after the step the ranks hold different parameters of layer {number}"
+        return None
+
+    def _everyone(self, mine: Tensor) -> list[Tensor]:
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(every, mine.contiguous(), group=self._group)
+        return every
+
+
+def _caps(first: int, others: int) -> dict[str, Any]:
+    """Bucket limits as this torch takes them. Raises RuntimeError where it cannot have them."""
+    if first == others:
+        return {"bucket_cap_mb": max(1, others) / MIB}
+    if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
+        return {"bucket_cap_mb": None}
+    if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
+        raise RuntimeError("this torch has no first bucket of its own size; write first_bucket: same")
+    return {"bucket_cap_mb_list": [max(1, first) / MIB, max(1, others) / MIB]}
+
+
+# --- layers that sleep ---
+
+
+class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped: see pyproject.toml
+    """Passes of which each takes its time. The gradient of the weight is the rank's own `data`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, times: Passes) -> Tensor:
+        ctx.data, ctx.times = data, times
+        _pause(times.forward_ns)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        _pause(ctx.times.backward_ns)
+        return grad, ctx.data * grad, None, None
+
+
+class _Sleeping(torch.nn.Module):  # type: ignore[misc]  # likewise
+    def __init__(self, times: Passes, dtype: torch.dtype, rank: int):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(times.elements, dtype=dtype))
+        place = torch.arange(times.elements)
+        self._data, self._times = ((place * 31 + 17 * rank) % 61).to(dtype), times  # of a rank's own samples
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Sleep.apply(x, self.weight, self._data, self._times)
+
+
+def _pause(ns: int) -> None:
+    if ns:
+        time.sleep(ns / 1e9)
+
+
+def _sleeping(layers: Sequence[Passes], dtype: torch.dtype, rank: int, batch: int) -> tuple[torch.nn.Module, Tensor]:
+    model = torch.nn.Sequential(*(_Sleeping(layer, dtype, rank) for layer in layers))
+    return model, torch.ones((), dtype=dtype, requires_grad=True)
+
+
+# --- layers that compute ---
+
+
+@contextlib.contextmanager
+def beneath_the_network() -> Iterator[None]:
+    """This thread computes and does not keep the library's threads from sending.
+
+    Where ranks go before all else on a machine (a real-time policy), a thread that computes would hold its core for a
+    tenth of a second before another of the same rank had its turn. It still goes before what others run there.
+    """
+    policy, before = os.sched_getscheduler(0), os.sched_getparam(0)
+    if before.sched_priority <= 1:
+        yield
+        return
+    os.sched_setscheduler(0, policy, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, before)
+
+
+def _dense(layers: Sequence[Passes], dtype: torch.dtype, rank: int, batch: int) -> tuple[torch.nn.Module, Tensor]:
+    sizes = widths([layer.elements for layer in layers])
+    assert sizes, "refused before"
+    steps: list[torch.nn.Module] = []
+    for a, b in pairwise(sizes):
+        steps += [torch.nn.Linear(a, b, bias=False, dtype=dtype), torch.nn.Tanh()]
+    own = torch.Generator().manual_seed(rank)
+    return torch.nn.Sequential(*steps), torch.randn(batch, sizes[0], generator=own).to(dtype)

@@ -1,0 +1,169 @@
+"""The library's own collectives, as a yardstick for the same contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from simcoll.measurement.torch_backend.tensors import TYPES, to_numpy, to_tensor
+
+Tensor: TypeAlias = torch.Tensor
+Start = Callable[..., Any]  # takes async_op; what it returns then is waited for
+Buffers = tuple[list[Start], Tensor]  # the calls that make a collective, and where the answer lies
+
+OPERATORS: Final = {
+    "sum": dist.ReduceOp.SUM,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+    "bxor": dist.ReduceOp.BXOR,
+    "avg": dist.ReduceOp.AVG,
+}
+# by version
+_ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CallSetting:
+    """A collective on one rank: the ranks of its `group`, the `root` among all ranks, the operator, in how many
+    `buckets`; `row` the elements of each block that it sends, `column` of each that it receives (they differ only where
+    all_to_all is weighted); `in_place`: a rank's own block lies where it belongs in the whole (all_gather,
+    reduce_scatter)."""
+
+    group: Any
+    members: Sequence[int]
+    rank: int
+    root: int
+    op: str
+    row: Sequence[int]
+    column: Sequence[int]
+    buckets: int = 1
+    in_place: bool = False
+
+    @property
+    def place(self) -> int:
+        """The rank's place in its group."""
+        return list(self.members).index(self.rank)
+
+    def at_root(self, whole: Tensor) -> list[Tensor] | None:
+        """The blocks of a buffer, which only the root has."""
+        return list(torch.split(whole, list(self.row))) if self.rank == self.root else None
+
+
+class LibraryCall:
+    """A library's collective on this rank's buffers, ready to run any number of times.
+
+    With `async_op` all calls are on their way at once (buckets), else each ends before the next begins.
+    """
+
+    def __init__(self, collective: str, setting: CallSetting, dtype: str, device: torch.device, async_op: bool):
+        self._async = async_op
+        self._buffer = torch.zeros(sum(setting.row), dtype=TYPES[dtype], device=device)
+        self._other = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
+        self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._other)
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Put the rank's buffer in; what it does not hold is not looked at."""
+        self._other.zero_()
+        self._buffer.copy_(to_tensor(values, self._buffer))
+
+    def run(self) -> None:
+        """Call the library once, or once a bucket."""
+        works = []
+        for call in self._calls:
+            work = call(async_op=self._async)
+            if self._async and work is not None:
+                works.append(work)
+        for work in works:
+            work.wait()
+
+    def result(self) -> NDArray[Any]:
+        """What the contract promises this rank, end to end; undefined where it promises nothing."""
+        return to_numpy(self._answer)
+
+    def undone(self) -> int:
+        """A call has no transfers that could be told."""
+        return -1
+
+
+def _on_one_tensor(call: Start, s: CallSetting, buffer: Tensor) -> Buffers:
+    return [partial(call, part, group=s.group) for part in torch.tensor_split(buffer, s.buckets)], buffer
+
+
+def _all_reduce(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    return _on_one_tensor(partial(dist.all_reduce, op=OPERATORS[s.op]), s, buffer)
+
+
+def _reduce(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    return _on_one_tensor(partial(dist.reduce, dst=s.root, op=OPERATORS[s.op]), s, buffer)
+
+
+def _broadcast(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    return _on_one_tensor(partial(dist.broadcast, src=s.root), s, buffer)
+
+
+def _all_gather(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    mine, whole = torch.split(buffer, list(s.row))[s.place], buffer if s.in_place else other
+    return [partial(_ALL_GATHER, whole, mine, group=s.group)], whole
+
+
+def _reduce_scatter(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    out = torch.split(buffer, list(s.row))[s.place] if s.in_place else other[: s.row[s.place]]
+    return [partial(_REDUCE_SCATTER, out, buffer, op=OPERATORS[s.op], group=s.group)], out
+
+
+def _gather(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    mine = torch.split(buffer, list(s.row))[s.place]
+    return [partial(dist.gather, mine, s.at_root(other), s.root, group=s.group)], other
+
+
+def _scatter(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    out = other[: s.row[s.place]]
+    return [partial(dist.scatter, out, s.at_root(buffer), s.root, group=s.group)], out
+
+
+def _all_to_all(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    out = other[: sum(s.column)]
+    return [partial(dist.all_to_all_single, out, buffer, list(s.column), list(s.row), group=s.group)], out
+
+
+def _barrier(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    where = [buffer.device.index] if buffer.is_cuda else None  # else it would be gloo's, among the processors
+    return [partial(dist.barrier, group=s.group, device_ids=where)], buffer
+
+
+def _send_recv(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+    following = s.members[(list(s.members).index(s.root) + 1) % len(s.members)]
+    if following == s.root or s.rank not in (s.root, following):
+        return [], buffer
+    peer = following if s.rank == s.root else s.root
+
+    def call(*, async_op: bool) -> Any:
+        if s.rank == s.root:
+            return dist.isend(buffer, peer) if async_op else dist.send(buffer, peer)
+        return dist.irecv(buffer, peer) if async_op else dist.recv(buffer, peer)
+
+    return [call], buffer
+
+
+SHAPES: Final[dict[str, Callable[[CallSetting, Tensor, Tensor], Buffers]]] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "barrier": _barrier,
+    "send_recv": _send_recv,
+}

@@ -1,0 +1,267 @@
+"""One rank's part of a program executed with send and receive.
+
+A send waits for the version that it reads and for nothing else, so what the schedule allows to overlap does: receives
+of a step are posted before the rank waits for what the step sends, and what arrives is reduced when somebody reads it.
+Several reductions into one place are done in index order, so a result is the same in every run, and the same as
+`executors.data.run` computes.
+
+Gloo tells messages of a pair apart by tag, the index of the transfer. NCCL knows no tags: there all that a step
+sends and receives is one group, in which the messages of a pair match in index order, and groups run one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
+from simcoll.measurement.torch_backend.tensors import TYPES, to_numpy, to_tensor
+
+Tensor: TypeAlias = torch.Tensor
+Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]
+IDLE: Final = -1  # in place of a transfer: the rank waits for none
+
+REDUCE: Final[dict[str, Callable[..., Any]]] = {
+    "sum": torch.add,
+    "avg": torch.add,  # and one final scaling
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
+
+
+class TransferError(Exception):
+    """A transfer that failed or took too long: its index in the program, and what the backend said."""
+
+    def __init__(self, index: int, said: str):
+        super().__init__(said)
+        self.index, self.said = index, said
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write to a place: `work` must be done, then `staged` is put or reduced into it (None: it is there)."""
+
+    index: int
+    work: Any
+    staged: Tensor | None
+    reduce: bool
+    home: Tensor
+
+
+class Exchange:
+    """A rank's part made ready to run any number of times.
+
+    `cuts` say where each slot of the buffer lies in the rank's values. `promised` are the slots that
+    count in the end, and that avg divides by `divisor` (0: nothing is divided).
+    `waits(index)` is told before each wait which transfer the rank waits for, so that whoever watches can name it.
+    """
+
+    def __init__(
+        self,
+        part: RankProgram,
+        dtype: str,
+        device: torch.device,
+        op: str,
+        post: Post,
+        promised: Sequence[int],
+        cuts: Sequence[slice],
+        *,
+        divisor: int = 0,
+        waits: Callable[[int], None] = lambda index: None,
+    ):
+        self.part = part
+        self.memory = torch.zeros(part.elements, dtype=TYPES[dtype], device=device)
+        self._post, self._reduce, self._waits = post, REDUCE[op], waits
+        self._promised = [part.left[slot] for slot in promised]
+        self._divisor, self._cuts = divisor, cuts
+        self._groups: list[tuple[int, Any]] = []
+        self._nothing = torch.zeros(
+            2, dtype=TYPES[dtype], device=device
+        )  # what an empty message carries: sent, received
+        self._staged = {
+            move.index: self._staging(move)
+            for stage in part.stages
+            for move in (*stage.receives, *stage.locals)
+            if not move.direct
+        }
+        self._ops = [self._operations(stage) for stage in part.stages]
+        self._writes: dict[SlotPlace, list[_Write]] = {}
+        self._reads: dict[SlotPlace, list[tuple[int, Any]]] = {}
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Put the rank's buffer into its slots; what it does not hold is left out."""
+        self.memory.zero_()
+        for span, cut in zip(self.part.held, self._cuts, strict=True):
+            if span.count:
+                self._view(span).copy_(to_tensor(values[cut], self.memory))
+
+    def result(self) -> NDArray[Any]:
+        """What the promised slots hold, end to end."""
+        return to_numpy(torch.cat([self.memory[:0], *map(self._view, self._promised)]))
+
+    def undone(self) -> int:
+        """The first transfer of the last run that is not over; IDLE if all are. Only for groups, on a GPU."""
+        return next((index for index, work in self._groups if not work.is_completed()), IDLE)
+
+    def run(self) -> None:
+        """Execute the part once. Raises TransferError."""
+        self._writes, self._reads, self._groups = {}, {}, []
+        step = self._blocking if self._post in ("sends-first", "even-odd") else self._batched
+        for stage, ops in zip(self.part.stages, self._ops, strict=True):
+            fresh = step(stage, *ops)
+            if stage.locals:  # the others come in order
+                fresh.sort(key=lambda pair: pair[1].index)
+            for place, write in fresh:
+                self._writes.setdefault(place, []).append(write)
+        for place in list(self._writes):
+            self._settle(place)
+        for place in list(self._reads):
+            self._release(place)
+        if self._divisor:
+            self._divide()
+        self._waits(IDLE)
+
+    # --- a step ---
+
+    def _batched(
+        self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]
+    ) -> list[tuple[SlotPlace, _Write]]:
+        for move in stage.receives:
+            if move.direct:
+                self._vacate(move.place)
+        if self._post == "overlapped":
+            come = self._start(receives, stage.receives)
+            go = []
+            for move, op in zip(stage.sends, sends, strict=True):  # one by one: a send waits for no other's data
+                self._settle(move.place)
+                go += self._start([op], (move,))
+        else:
+            self._settle_all(move.place for move in stage.sends)
+            works = self._start(receives + sends, stage.receives + stage.sends)
+            come, go = works[: len(receives)], works[len(receives) :]
+        for move, work in zip(stage.sends, go, strict=True):
+            self._reads.setdefault(move.place, []).append((move.index, work))
+        return [*(self._written(move, work) for move, work in zip(stage.receives, come, strict=True)),
+                *filter(None, map(self._local, stage.locals))]  # fmt: skip
+
+    def _start(self, ops: list[dist.P2POp], moves: tuple[Move, ...]) -> list[Any]:
+        """Post operations as one batch; a work for each of them, which may be one for all."""
+        if not ops:
+            return []
+        try:
+            works = dist.batch_isend_irecv(ops)
+        except RuntimeError as error:
+            raise TransferError(moves[0].index, str(error)) from None
+        if self._post == "grouped":
+            self._groups.append((moves[0].index, works[0]))
+        return works if len(works) == len(ops) else [works[0]] * len(ops)
+
+    def _blocking(
+        self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]
+    ) -> list[tuple[SlotPlace, _Write]]:
+        """One thing at a time: the sends, then the receives; with `even-odd` the other way round on odd ranks."""
+        fresh: list[tuple[SlotPlace, _Write]] = []
+        turned = self._post == "even-odd" and self.part.rank % 2 == 1
+        for going in (False, True) if turned else (True, False):
+            for move, op in zip(*((stage.sends, sends) if going else (stage.receives, receives)), strict=True):
+                self._settle(move.place) if going else self._vacate_for(move)
+                self._waits(move.index)
+                try:
+                    (dist.send if going else dist.recv)(op.tensor, op.peer, tag=op.tag)
+                except RuntimeError as error:
+                    raise TransferError(move.index, str(error)) from None
+                if not going:
+                    fresh.append(self._written(move, None))
+        return [*fresh, *filter(None, map(self._local, stage.locals))]
+
+    def _written(self, move: Move, work: Any) -> tuple[SlotPlace, _Write]:
+        return move.place, _Write(move.index, work, self._staged.get(move.index), move.reduce, self._view(move.span))
+
+    def _local(self, move: Move) -> tuple[SlotPlace, _Write] | None:
+        """A copy or reduction inside the rank: at once, or, where its step still reads the place, from a copy later."""
+        assert move.source is not None
+        place, span = move.source
+        self._settle(place)
+        if not move.direct:
+            self._staged[move.index].copy_(self._view(span))
+            return self._written(move, None)
+        self._settle(move.place) if move.reduce else self._vacate(move.place)
+        self._put(move.place, self._view(move.span), self._view(span), move.reduce)
+        return None
+
+    # --- versions ---
+
+    def _settle_all(self, places: Iterable[SlotPlace]) -> None:
+        for place in places:
+            self._settle(place)
+
+    def _settle(self, place: SlotPlace) -> None:
+        """Bring a place to its newest version."""
+        for write in self._writes.pop(place, ()):
+            self._wait(write.index, write.work)
+            if write.staged is not None:
+                self._put(place, write.home, write.staged, write.reduce)
+
+    def _put(self, place: SlotPlace, home: Tensor, value: Tensor, reduce: bool) -> None:
+        self._release(place)
+        if value.numel():
+            self._reduce(home, value, out=home) if reduce else home.copy_(value)
+
+    def _vacate_for(self, move: Move) -> None:
+        if move.direct:
+            self._vacate(move.place)
+
+    def _vacate(self, place: SlotPlace) -> None:
+        """Make a place ready to be overwritten: what was still on its way there or from there is over."""
+        for write in self._writes.pop(place, ()):
+            self._wait(write.index, write.work)
+        self._release(place)
+
+    def _release(self, place: SlotPlace) -> None:
+        """Wait until nothing sends from a place any more."""
+        for index, work in self._reads.pop(place, ()):
+            self._wait(index, work)
+
+    def _wait(self, index: int, work: Any) -> None:
+        if work is None:
+            return
+        self._waits(index)
+        try:
+            work.wait()  # once only: gloo waits for ever for what it has already handed over
+        except RuntimeError as error:
+            raise TransferError(index, str(error)) from None
+
+    def _divide(self) -> None:
+        for span in self._promised:
+            home = self._view(span)
+            if home.is_floating_point():
+                home.div_(self._divisor)
+            else:
+                torch.div(home, self._divisor, rounding_mode="floor", out=home)
+
+    # --- what is made once ---
+
+    def _view(self, span: MemoryRange) -> Tensor:
+        return self.memory[span.start : span.start + span.count]
+
+    def _staging(self, move: Move) -> Tensor:
+        return torch.zeros(move.span.count, dtype=self.memory.dtype, device=self.memory.device)
+
+    def _operations(self, stage: Stage) -> tuple[list[dist.P2POp], list[dist.P2POp]]:
+        receives = [self._operation(dist.irecv, move, 1) for move in stage.receives]
+        return receives, [self._operation(dist.isend, move, 0) for move in stage.sends]
+
+    def _operation(self, kind: Callable[..., Any], move: Move, empty: int) -> dist.P2POp:
+        tensor = self._staged[move.index] if move.index in self._staged else self._view(move.span)
+        if not move.span.count:
+            tensor = self._nothing[empty : empty + 1]
+        return dist.P2POp(kind, tensor, move.peer, tag=move.index)

@@ -1,0 +1,171 @@
+"""The ranks of a run together: their process group, their clock, and what is timed by it.
+
+On CPUs a run is timed by the monotonic clock. Ranks of one host share it, so they agree on an instant a little ahead,
+all begin then, and a run lasts until the last of them is done: no rank's way out of a barrier counts. Ranks of several
+hosts begin when they leave a barrier, and the longest of them counts. On GPUs CUDA events stand around the run, and the
+longest rank counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from simcoll.measurement.torch_backend.clock import clock_of, resolution
+
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one a running kernel: who shares it shares the clock
+SPIN_NS: Final = 150_000  # a sleeping process wakes later than it wished by less than this
+MARGIN_NS: Final = (100_000, 10_000_000)  # the least and most that an appointment lies ahead
+TRIALS: Final = 30
+COMING: Final = timedelta(seconds=180)
+WATCHDOG_S: Final = 30.0  # later than us torch ends a rank whose GPU is stuck: it could not tell the transfer
+
+
+def _stuck() -> None:
+    raise RuntimeError("the device does not get done")
+
+
+class Timing(NamedTuple):
+    """One run on one rank, ns: how long, counted from the agreed start, and how late the rank began."""
+
+    duration: int
+    late: int
+
+
+class Session:
+    """A rank's membership in a run; a context manager, as the process group must be left in the end.
+
+    `backend` is gloo or nccl, `store` what `meeting` gives, `turn` the number of the launch: ranks that stay for
+    several connect anew for each. `clock` is that of the rank's device.
+    """
+
+    def __init__(self, backend: str, rank: int, world: int, local: int, store: Any, timeout_s: float, turn: int = 0):
+        self.backend, self.rank, self.world, self.timeout_s = backend, rank, world, timeout_s
+        torch.set_num_threads(1)
+        on_gpu = backend == "nccl"
+        self.device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+        self.clock = clock_of(self.device)
+        if on_gpu:
+            torch.cuda.set_device(self.device)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpu else backend,
+            store=dist.PrefixStore(f"launch-{turn}", store),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=timeout_s + (WATCHDOG_S if on_gpu else 0)),
+        )
+        self._connect()
+        self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
+        boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
+        self.one_host = len(set(self.gather([int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")]))) == 1
+        self._margin = MARGIN_NS[0]
+        self._margin = self._needed_margin()
+
+    @property
+    def exact(self) -> bool:
+        """Whether a run is timed from an instant that all ranks have agreed on, not from each rank's own start."""
+        return self.one_host and self.device.type == "cpu"
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # else peers may be gone, and leaving in order would wait for them
+            dist.destroy_process_group()
+
+    def group(self, members: Sequence[int]) -> Any:
+        """The process group of some ranks, made once; all ranks must ask for the same groups in the same order."""
+        key = tuple(members)
+        if key not in self._groups:
+            self._groups[key] = dist.new_group(list(key))
+        return self._groups[key]
+
+    def gather(self, values: Sequence[int]) -> list[tuple[int, ...]]:
+        """The numbers of every rank, on every rank."""
+        mine = torch.tensor(values, dtype=torch.int64)
+        everyone = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(everyone, mine)
+        return [tuple(row.tolist()) for row in everyone]
+
+    def timed(self, run: Callable[[], None], stuck: Callable[[], None] = _stuck) -> Timing:
+        """Run once, all ranks beginning together. `stuck` is called when a GPU does not finish in time, and raises."""
+        appointed = self._meet()
+        self.clock.settle()
+        began = self.clock.read()
+        run()
+        ended = self.clock.read()
+        deadline = time.monotonic() + self.timeout_s
+        while not self.clock.over(ended):
+            if time.monotonic() > deadline:
+                stuck()
+        if self.exact:
+            return Timing(ended - appointed, began - appointed)
+        return Timing(self.clock.between(began, ended), 0)
+
+    def overhead(self) -> tuple[int, int]:
+        """The time of a run of nothing (median over some runs, slowest rank), and the clock's resolution; ns."""
+        empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
+        return statistics.median_high(empty), resolution(self.clock)
+
+    def _connect(self) -> None:
+        """NCCL connects at its first call, in which all ranks must take part; not all do in a schedule's first step."""
+        if self.device.type == "cuda":
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            self.clock.settle()
+
+    def _meet(self) -> int:
+        """Wait for everyone; return the instant at which all begin (where there is no common clock: none)."""
+        ahead = torch.tensor(time.monotonic_ns() + self._margin)
+        dist.all_reduce(ahead, op=dist.ReduceOp.MAX)
+        appointed = int(ahead)
+        if not self.one_host:
+            return 0
+        if (rest := appointed - time.monotonic_ns() - SPIN_NS) > 0:
+            time.sleep(rest / 1e9)
+        while time.monotonic_ns() < appointed:
+            pass
+        return appointed
+
+    def _needed_margin(self) -> int:
+        """Three times what the slowest rank mostly takes to hear of an appointment once everyone has come."""
+        if not self.one_host:
+            return 0
+        heard = []
+        for _ in range(TRIALS):
+            last = torch.tensor(time.monotonic_ns())
+            dist.all_reduce(last, op=dist.ReduceOp.MAX)
+            heard.append(time.monotonic_ns() - int(last))
+        agreed = max(t for (t,) in self.gather([3 * statistics.median_high(heard)]))
+        return min(max(agreed, MARGIN_NS[0]), MARGIN_NS[1])
+
+    def software(self) -> dict[str, str]:
+        """Library and versions: columns of a measured table."""
+        said = {"library": self.backend, "library_version": f"torch {torch.__version__}", "torch": torch.__version__}
+        if self.device.type == "cuda":
+            said["library_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+            said["device"] = torch.cuda.get_device_name(self.device)
+        return said
+
+
+def meeting(meet: str, rank: int, world: int) -> Any:
+    """torch's store at a URL of `torch.distributed`, once all ranks have come there: some are slow to import torch,
+    which no transfer is to be blamed for."""
+    store, _, _ = next(dist.rendezvous(meet, rank, world, timeout=COMING))
+    if store.add("come", 1) == world:
+        store.set("all", "here")
+    store.wait(["all"], COMING)
+    return store
+
+
+def gpus() -> int:
+    """How many GPUs torch sees."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,0 +1,87 @@
+"""What each harness and backend can run: operator × type × backend, and what is refused with which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from simcoll.schedule.group_contracts import BITWISE
+
+Harness = Literal["p2p", "library"]
+Backend = Literal["gloo", "nccl"]
+
+FLOATS: Final = frozenset({"float32", "float64", "float16", "bfloat16"})
+ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # what can be cut into buckets
+OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # of the library's; ours are all in place
+EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library has both
+EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
+
+
+def refusal(
+    harness: Harness,
+    backend: Backend,
+    collective: str,
+    op: str,
+    dtype: str,
+    *,
+    weighted: bool = False,
+    equal: bool = True,
+    ordered: bool = True,
+    buckets: int = 1,
+    in_place: bool = False,
+    barriers: bool = False,
+) -> str | None:
+    """Why this cannot be run, and what could be; None if it can.
+
+    `op` counts only where the collective reduces; `equal`: the elements can be cut into as many equal blocks as there
+    are ranks; `ordered`: every sub-group lists its ranks in order; `barriers`: the model has them between
+    steps. Sends and receives carry everything, and torch's own kernels reduce: only floats have no bits.
+
+    >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
+    'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
+    """
+    if op in BITWISE and dtype in FLOATS:
+        return f"{op} does not work on {dtype}; take an integer dtype"
+    if harness == "p2p":
+        if barriers:
+            return "a real run has no barriers between steps; leave model.barrier out"
+        if buckets > 1:
+            return "buckets are of the library's collectives; take measure.harness: library, or model.chunk"
+        return None
+    if op in BITWISE and backend == "nccl":
+        return f"NCCL has no {op}; take --backend gloo or measure.harness: p2p"
+    if op == "avg" and backend == "gloo" and dtype not in FLOATS:
+        return f"gloo has no avg of {dtype}; take a float dtype, op: sum or measure.harness: p2p"
+    if weighted and collective != "all_to_all":
+        return f"the library's {collective} has no unequal blocks; leave weights out or take measure.harness: p2p"
+    if collective in EQUAL_BLOCKS and not weighted and not equal:
+        return f"the library's {collective} needs equal blocks; take a size of ranks × whole elements"
+    if not ordered:
+        return "the library's groups have their ranks in order; list them so, or take measure.harness: p2p"
+    if in_place and collective in OUT_OF_PLACE:
+        return f"the library's {collective} is not done in place; leave in_place out or take measure.harness: p2p"
+    if buckets > 1 and collective not in ON_ONE_TENSOR:
+        return f"{collective} cannot be cut into buckets; only {', '.join(sorted(ON_ONE_TENSOR))} can"
+    return None
+
+
+def done_in_place(harness: Harness, collective: str, asked: bool) -> bool:
+    """Whether a run's result lies where its input was: only with two collectives of the library that is a choice."""
+    if harness == "library" and collective in EITHER:
+        return asked
+    return harness == "p2p" or collective not in OUT_OF_PLACE
+
+
+def widths(elements: Sequence[int]) -> list[int]:
+    """Of a chain of matrices with so many elements: what goes into the first, and what comes out of each; nothing where
+    they make no chain.
+
+    >>> widths([65536, 131072, 131072])
+    [256, 256, 512, 256]
+    """
+    found = [1 << (elements[0].bit_length() - 1) // 2]
+    for many in elements:
+        if many % found[-1]:
+            return []
+        found.append(many // found[-1])
+    return found

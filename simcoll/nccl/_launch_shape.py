@@ -1,0 +1,47 @@
+"""Channels and threads that NCCL gives a call: fewer of both for small sizes.
+
+Source: NVIDIA/nccl, release 2.30, src/enqueue.cc: the rule and its figures.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.protocols import figures
+from simcoll.nccl.tuner_constants import Constants, NcclAlgorithm, Protocol
+
+
+class LaunchShape(NamedTuple):
+    """Thread blocks, one a channel, and the threads of each."""
+
+    channels: int
+    threads: int
+
+
+def launch(
+    communicator: Communicator, constants: Constants, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int
+) -> LaunchShape:
+    """What a call of `nbytes` (the largest buffer of a rank) gets: first channels are taken away, then threads."""
+    threads = figures().threads
+    if algorithm in ("nvls", "nvls_tree"):
+        channels = communicator.nvls_channels(constants)
+        return LaunchShape(min(channels, communicator.channels) if communicator.nodes > 1 else channels, threads.others)
+    wire = figures().protocols[protocol]
+    ring = algorithm == "ring"
+    least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
+    wide = _most_threads(communicator, algorithm, protocol)
+    narrow = max(1, min(communicator.channels, nbytes // (wide * least)))
+    while nbytes < narrow * wide * least and wide % 128 == 0:
+        wide //= 2
+    if ring and protocol == "Simple":
+        wide += threads.simple_ring_extra
+    return LaunchShape(narrow, threads.others if algorithm in ("tree", "pat") else max(wide, threads.least))
+
+
+def _most_threads(communicator: Communicator, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
+    wire, threads, graph = figures().protocols[protocol], figures().threads, communicator.graphs["ring"]
+    slow = graph.channels * graph.intra <= threads.slow_ring.below_GBps
+    if protocol == "Simple" and algorithm == "ring" and slow:
+        return threads.slow_ring.threads
+    return threads.others if algorithm == "pat" else wire.threads

@@ -1,0 +1,94 @@
+"""Point-to-point messages as NCCL splits them: over channels, as parts, which go in chunks.
+
+A part is what one thread block sends of a message, beside what it receives. With a buffer between the two GPUs every
+chunk is moved twice: into the buffer by the block of the sender, out of it by that of the receiver. Figures:
+`protocols.yaml`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.protocols import Messages, figures
+from simcoll.nccl.tuner_constants import Protocol, numbers
+
+AT_ONCE: Final = 8  # messages that a block serves at once
+
+
+@dataclass(frozen=True)
+class MessageParts:
+    """How a message goes: in parts of so many bytes at most, each on one of so many `channels`, by `protocol`.
+
+    `blocks` is the number of blocks of the kernel, `most` what it could be.
+    """
+
+    channels: int
+    part: int
+    chunk: int
+    protocol: Protocol
+    blocks: int
+    most: int
+
+    @property
+    def first(self) -> int:
+        """Bytes of the first chunk of a part."""
+        return min(self.part, self.chunk)
+
+    @property
+    def last(self) -> int:
+        """Bytes of the last chunk of a part."""
+        return self.part - (self.part - 1) // self.chunk * self.chunk if self.part else 0
+
+
+def parts(
+    comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
+) -> MessageParts:
+    """How a message to each of `peers` goes, over links of `between` B/s from GPU to GPU of a node."""
+    rule, most = _rule(comm, version), _power(comm.channels)
+    least = highest = _each(comm, between)
+    if comm.nodes == 1 and rule.fewer_for_more_ranks:
+        while least * comm.ranks > most and least > 1:
+            least //= 2
+        while highest * comm.ranks > AT_ONCE * most and highest > 1:
+            highest //= 2
+    elif comm.nodes > 1:
+        while least * -(-comm.ranks // AT_ONCE) > most and least > 1:
+            least = highest = least // 2
+    count = min(least, -(-message // rule.least_bytes) or 1)
+    size = max(rule.least_bytes, -(-message // count))
+    while size > rule.most_bytes and count <= highest // 2:
+        count *= 2
+        size = -(-message // count)
+    if message > rule.least_bytes:
+        count = -(-message // (-(-size // rule.grain_bytes) * rule.grain_bytes))
+    usual: Protocol = "LL" if message <= count * rule.LL_bytes else "Simple"
+    part = min(message, size)
+    return MessageParts(count, part, rule.chunk_bytes, protocol or usual, min(most, count * peers), most)
+
+
+def _rule(comm: Communicator, version: str | None) -> Messages:
+    known = figures().messages
+    for row in known:
+        near = comm.nodes == 1 and comm.graphs["ring"].type_intra in ("NVL", "NVB")
+        fits = row.nvlink in (None, near) and row.nodes in (None, "one" if comm.nodes == 1 else "several")
+        if fits and (row.before is None or (version is not None and numbers(version) < numbers(row.before))):
+            return row
+    raise AssertionError("the last rows fit all")
+
+
+def _each(comm: Communicator, between: int) -> int:
+    """Channels for one peer: two for each NVLink, two over PCIe, and as many as the network needs."""
+    speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
+    near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
+    found = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
+    if comm.nodes > 1 and comm.nic_GBps:
+        network = max(1, -(-comm.nic_GBps // figures().network_GBps_a_channel))
+        found = int(network) if comm.gpus == 1 else min(found, int(network))
+    return _power(min(found, comm.channels))
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()

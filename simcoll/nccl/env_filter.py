@@ -1,0 +1,73 @@
+"""`NCCL_ALGO` and `NCCL_PROTO`: which algorithms and protocols the user leaves to NCCL.
+
+The text is a list for all collectives, lists of single ones, or both, the first one first:
+`ring,tree`, `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` means all but these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from simcoll.errors import InputError, did_you_mean
+from simcoll.nccl.tuner_constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, NcclAlgorithm, Protocol, TunedCollective
+
+Name = TypeVar("Name", bound=str)
+
+_PLAIN: Final = str.maketrans("", "", "_")  # NCCL writes names without underscores, in any case
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What may be used, by collective; a collective that is not named may use everything."""
+
+    algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = field(default_factory=dict)
+    protocols: Mapping[TunedCollective, frozenset[Protocol]] = field(default_factory=dict)
+
+    def allows(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> bool:
+        """Whether the user left this pair in."""
+        in_algorithms = algorithm in self.algorithms.get(collective, ALGORITHMS)
+        return in_algorithms and protocol in self.protocols.get(collective, PROTOCOLS)
+
+    def insists(self, collective: TunedCollective, protocol: Protocol) -> bool:
+        """Whether the user asked for the protocol, also where NCCL would not take it by itself (LL128)."""
+        return protocol in self.protocols.get(collective, ())
+
+
+EVERYTHING: Final = Selection()
+
+
+def parse(algo: str | None = None, proto: str | None = None) -> Selection:
+    """What the values of NCCL_ALGO and NCCL_PROTO select; raises InputError for what NCCL does not understand."""
+    return Selection(
+        _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
+    )
+
+
+def _lists(variable: str, text: str | None, what: str, names: Sequence[Name]) -> dict[TunedCollective, frozenset[Name]]:
+    found: dict[TunedCollective, frozenset[Name]] = {}
+    for i, entry in enumerate((text or "").split(";") if text else ()):
+        function, colon, listed = entry.rpartition(":")
+        if not colon and i:
+            raise InputError(
+                f"{variable}: {entry!r} names no collective",
+                "write e.g. allreduce:ring; only the first list may do without",
+            )
+        collectives = [_known(variable, function, "collective", COLLECTIVES)] if colon else COLLECTIVES
+        found.update(dict.fromkeys(collectives, _list(variable, listed, what, names)))
+    return found
+
+
+def _list(variable: str, text: str, what: str, names: Sequence[Name]) -> frozenset[Name]:
+    listed = text.strip().removeprefix("^")
+    given = frozenset(_known(variable, word, what, names) for word in listed.split(","))
+    return frozenset(names) - given if text.strip().startswith("^") else given
+
+
+def _known(variable: str, word: str, what: str, names: Sequence[Name]) -> Name:
+    plain = {name.translate(_PLAIN).lower(): name for name in names}
+    key = word.strip().translate(_PLAIN).lower()
+    if key not in plain:
+        raise InputError(f"{variable}: {word.strip()!r} is no {what}", did_you_mean(key, plain))
+    return plain[key]

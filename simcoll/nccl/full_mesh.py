@@ -1,0 +1,48 @@
+"""GPUs that are joined one to one, as calls see them: their rings use all links of a GPU at once, whatever its peers.
+
+Which GPUs a channel visits one after another is the search's secret; that together they fill the links is what it
+looks for. So the links of a GPU to others of its node are one link here, to a hub that stands for the mesh.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from simcoll.topology.graph import Link, Topology
+
+HUB = "nvswitch"  # its kind: what stands for the mesh carries what a switch would
+
+
+def gathered(topology: Topology, places: Sequence[str]) -> Topology:
+    """The topology with such a hub on each node; the same where not every one of `places` has links to others."""
+    of_node: dict[int | None, set[str]] = defaultdict(set)
+    for place in places:
+        of_node[topology.node_of(place)].add(place)
+    direct = [(u, v) for u, v in topology.links if u != v and v in of_node.get(topology.node_of(u), ()) and u in places]
+    if {u for u, _ in direct} != set(places):
+        return topology
+    graph = topology.graph.copy()
+    out: dict[str, list[Link]] = defaultdict(list)
+    into: dict[str, list[Link]] = defaultdict(list)
+    for u, v in direct:
+        link = topology.link(u, v)
+        out[u].append(link)
+        into[v].append(link)
+        graph.remove_edge(u, v)
+    for node in of_node:
+        graph.add_node(_hub(topology, node), kind=HUB, node=node)
+    for place in places:
+        hub = _hub(topology, topology.node_of(place))
+        graph.add_edge(place, hub, link=_together(out[place]))
+        graph.add_edge(hub, place, link=_together(into[place]))
+    return Topology(graph, topology.name, topology.routing)
+
+
+def _hub(topology: Topology, node: int | None) -> str:
+    return f"node{node}.mesh" if topology.nodes > 1 else "mesh"
+
+
+def _together(links: Sequence[Link]) -> Link:
+    first = links[0]
+    return Link(sum(link.bandwidth for link in links), first.latency, first.kind)

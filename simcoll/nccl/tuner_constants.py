@@ -1,0 +1,192 @@
+"""What the tuners of NCCL and RCCL reckon with, by release: the YAML files `nccl.yaml` and `rccl.yaml`.
+
+A release is a text such as `2.27` or `2.27.3`. Rows of three are by protocol (LL, LL128, Simple) or by the number of
+nodes (one, two, more), as the files say.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BeforeValidator
+
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model
+from simcoll.errors import InputError
+
+Library = Literal["nccl", "rccl"]
+NcclAlgorithm = Literal["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
+Protocol = Literal["LL", "LL128", "Simple"]
+TunedCollective = Literal["broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"]
+Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+Hop = Literal["nvlink", "pci", "net"]
+
+ALGORITHMS: Final[tuple[NcclAlgorithm, ...]] = get_args(NcclAlgorithm)  # in the order in which NCCL compares them: ties
+PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
+COLLECTIVES: Final[tuple[TunedCollective, ...]] = get_args(TunedCollective)
+FIGURES: Final = Path(__file__).parent
+MESSAGES: Final = ("all_to_all", "gather", "scatter", "send_recv")  # point to point: not tuned
+_OLDEST_MESSAGES: Final = "2.7"  # which brought them
+
+Triple = tuple[float, float, float]
+Fractional = Annotated[float, BeforeValidator(lambda value: float(Fraction(str(value))))]  # `5/6` as well
+ByGeneration = Mapping[Generation, Triple]
+
+
+class Proxy(Model):
+    """What the host's processor takes to hand a message on, by its vendor."""
+
+    amd: float
+    other: float
+
+
+class Plateau(Model):
+    """What the ring's latency is multiplied by, from compute capability 8.0 on and before."""
+
+    from_cc_80: float
+    before: float
+
+
+class Constants(Model):
+    """What both libraries have: the terms of a latency."""
+
+    release: str
+    oldest: str
+    base_us: Mapping[NcclAlgorithm, Triple]
+    hop_us: Mapping[Hop, Mapping[NcclAlgorithm, Triple]]
+    proxy_us: Proxy
+    ring_extra_net_hops: int
+    lone_gpu_takes_tree_hop: bool
+    operations_a_batch: int
+    plateau: Plateau
+
+
+class Ceilings(Model):
+    """GB/s that no channel (`ll`: all of them together) exceeds, with one node, with two, with more."""
+
+    ll: ByGeneration
+    ring_ll128: ByGeneration
+    tree_ll128: ByGeneration
+    tree: ByGeneration
+    nvls_tree: ByGeneration
+
+
+class Shares(Model):
+    """What is left of the bandwidth of an algorithm's channels."""
+
+    ring_ll: Fractional
+    ring_ll_without_reduction: Fractional
+    ring_ll128: Fractional
+    tree: Fractional
+    tree_ll: Fractional
+    tree_ll128_one_node: Fractional
+    tree_ll128: Fractional
+    plain_tree: Fractional
+    pat: Fractional
+
+
+class NvlsChannels(Model):
+    """How many channels NVLS has on so many nodes, with at least such NICs and at most so many GPUs a node."""
+
+    channels: int
+    nodes: int | None = None
+    gpus: int | None = None
+    nic_GBps: float = 0  # noqa: N815
+
+
+class NcclConstants(Constants):
+    """What NCCL has beyond that."""
+
+    library: Literal["nccl"]
+    ceilings_GBps: Ceilings  # noqa: N815
+    shares: Shares
+    knows_p2c: bool
+    nvls_efficiency: Mapping[Generation, float]
+    nvls_share: Fractional | None
+    correction: Mapping[Protocol, tuple[float, ...]]
+    nvls_channels: Mapping[Generation, tuple[NvlsChannels, ...]]
+
+
+class RcclConstants(Constants):
+    """What RCCL has beyond that."""
+
+    library: Literal["rccl"]
+    shares_to_two_nodes: Mapping[NcclAlgorithm, Triple]
+    shares_beyond: Mapping[NcclAlgorithm, Triple]
+    correction: Mapping[NcclAlgorithm, Mapping[Protocol, tuple[float, ...]]]
+
+
+@functools.cache
+def nccl(version: str | None = None) -> NcclConstants:
+    """The constants of a release of NCCL, of the newest known by default.
+
+    Releases between those whose constants are known to have moved have those of the one before. Raises InputError for
+    what is no release, and for one that is older or newer than what is known.
+    """
+    file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    history = file.pop("history")
+    wanted = _checked(version, file, "NCCL")
+    for change in history:
+        if wanted < numbers(change["before"]):
+            file = _changed(file, change["was"])
+    return NcclConstants.model_validate({**file, "release": version or file["release"]})
+
+
+@functools.cache
+def rccl(version: str | None = None) -> RcclConstants:
+    """The constants of RCCL on MI300X; raises InputError as `nccl` does."""
+    file = yaml_tree.read(FIGURES / "rccl.yaml", "rccl.yaml").plain()
+    _checked(version, file, "RCCL")
+    return RcclConstants.model_validate({**file, "release": version or file["release"]})
+
+
+def check(version: str | None, collective: str) -> None:
+    """Raises InputError for a release of NCCL of which is not known how it makes calls of a collective."""
+    file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    _checked(version, {**file, "oldest": _OLDEST_MESSAGES} if collective in MESSAGES else file, "NCCL")
+
+
+def nearest(version: str, collective: str = "") -> str | None:
+    """The known release of NCCL that is nearest to the one in a text (`2.27.3+cuda12.4`); None if there is none in
+    it."""
+    file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    found = re.search(r"\d+\.\d+", version)
+    if found is None:
+        return None
+    known: tuple[str, str] = (_OLDEST_MESSAGES if collective in MESSAGES else file["oldest"], file["release"])
+    return max(known[0], min(found[0], known[1], key=numbers), key=numbers)
+
+
+def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
+    """The constants of a release of a library; raises InputError."""
+    return nccl(version) if library == "nccl" else rccl(version)
+
+
+def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[int, int]:
+    newest, oldest = numbers(file["release"]), numbers(file["oldest"])
+    wanted = newest if version is None else numbers(version)
+    if not oldest <= wanted <= newest:
+        known = file["oldest"] if oldest == newest else f"{file['oldest']} to {file['release']}"
+        raise InputError(f"{name} {version}: the constants of this release are not known", f"choose from {known}")
+    return wanted
+
+
+def numbers(version: str) -> tuple[int, int]:
+    """Major and minor number of a release: constants do not move between patches. Raises InputError."""
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*(?:-\d+)?", version.strip(), re.ASCII)
+    if found is None:
+        raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")
+    return int(found[1]), int(found[2])
+
+
+def _changed(file: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with what `was` says; what it does not mention stays."""
+    merged = dict(file)
+    for key, value in was.items():
+        merged[key] = _changed(merged[key], value) if isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,121 @@
+"""Which schedule a point runs: its groups and sub-groups; made and proved once for all points that run the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from simcoll.config.lru import LruCache
+from simcoll.errors import RefusedError, wrong
+from simcoll.formats.schedules import schedule_json
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import algorithms, proof, registry
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import Schedule, side_by_side
+from simcoll.schedule.registry import Groups
+from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
+from simcoll.topology.graph import Topology
+
+STREAMED: Final = 100_000  # transfers: longer schedules are kept as streams
+FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
+
+_RECENT: Final[LruCache[tuple[AnySchedule, str]]] = LruCache(20_000_000, lambda found: found[0].rows)
+
+
+def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[AnySchedule, str]:
+    """The proved schedule or stream, and how it was proved."""
+    n = len(places)
+    members = scenario.subgroups or (tuple(range(n)),)
+    size = len(members[0])
+    if any(len(group) != size for group in members):
+        raise wrong("subgroups", "groups of unequal size", "let all groups have the same number of ranks")
+    everyone = [rank for group in members for rank in group]
+    if len(set(everyone)) != len(everyone) or not all(0 <= rank < n for rank in everyone):
+        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
+    if scenario.root >= size:
+        raise wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
+    groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
+    agents = len(agents_of(scenario, topology, places)) if len(members) == 1 else 0
+    asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
+    return _RECENT.get(
+        (*asked, _maker(*asked[:2]), scenario.subgroups, n, scenario.proof),
+        lambda: _proved(scenario, asked, n),
+    )
+
+
+def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
+    """The switches that reduce for the algorithm of a scenario: those that reach every rank, or one in each group."""
+    if (
+        schedule_json.is_file(scenario.algorithm)
+        or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
+    ):
+        return topology.agents_for(places)
+    groups = [registry.flat(group) for group in _groups(scenario, topology, places)]
+    near = [topology.agents_for([places[rank] for rank in group])[:1] for group in groups]
+    return tuple(agent for some in near for agent in some) if all(near) else ()
+
+
+ScheduleKey = tuple[str, str, int, int, Groups, int]
+
+
+def _maker(collective: str, algorithm: str) -> Hashable:
+    """What makes the schedule: a function, or the text of a file. With another one it is another schedule."""
+    if schedule_json.is_file(algorithm):
+        return schedule_json.text(algorithm)
+    return registry.find(collective, algorithm)[0].steps
+
+
+def _proved(scenario: Scenario, asked: ScheduleKey, world: int) -> tuple[AnySchedule, str]:
+    """Make a schedule and prove it, once for all sizes of a sweep."""
+    source: AnySchedule = _of_file(asked) if schedule_json.is_file(scenario.algorithm) else _made(asked)
+    if scenario.subgroups:
+        alone = source.schedule() if isinstance(source, StreamedSchedule) else source
+        source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
+    elif isinstance(source, StreamedSchedule) and source.transfers <= STREAMED:
+        source = source.schedule()
+    how = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
+    if how != "off":
+        proof.prove(source, how)
+    return source, how
+
+
+def _made(asked: ScheduleKey) -> StreamedSchedule:
+    name, algorithm, size, root, groups, agents = asked
+    return algorithms.stream(name, algorithm, size, root=root, groups=groups, agents=agents)
+
+
+def _of_file(asked: ScheduleKey) -> Schedule:
+    """The schedule of a file, if it fits; raises RefusedError."""
+    name, path, size, root, _, agents = asked
+    found = schedule_json.read(path)
+    if found.n != size:
+        raise RefusedError(f"{path} is a schedule of {found.n} ranks, not {size}; ask for ranks: {found.n}")
+    if found.root != root and collective(name).rooted:
+        raise RefusedError(f"the root of {path} is rank {found.root}, not {root}; ask for root: {found.root}")
+    if found.agents > agents:
+        raise RefusedError(f"{path} needs {found.agents} switches that reduce and reach every rank, and has {agents}")
+    return found
+
+
+def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:
+    """The scenario's groups, by default the topology's; empty leaves the choice to the registry's rule."""
+    n, asked = len(places), scenario.groups
+    if asked is None:
+        return topology.default_groups(places) or registry.default_groups(n)
+    if isinstance(asked, int):
+        if asked > n:
+            raise RefusedError(f"{asked} groups cannot be made of {n} ranks; ask for at most {n}")
+        edges = [round(i * n / asked) for i in range(asked + 1)]
+        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
+    groups = _nested(asked)
+    flat = sorted(registry.flat(groups))
+    if flat != list(range(n)):
+        raise wrong("groups", f"must hold each of the ranks 0 … {n - 1} once", "mend the groups")
+    return groups
+
+
+def _nested(value: object) -> Groups:
+    if not isinstance(value, list | tuple) or not value:
+        raise wrong("groups", "must be lists of ranks", "write e.g. groups: [[0, 1], [2, 3]]")
+    return tuple(item if isinstance(item, int) and not isinstance(item, bool) else _nested(item) for item in value)

@@ -1,0 +1,192 @@
+"""Many points: in order, in parallel, resumable.
+
+Each finished row goes to a log at once (`journal`), under a key made of everything that decides it; when all are there
+`results.csv` is written and the logs go. A killed run started again computes only what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import simcoll
+from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
+from simcoll.prediction import monte_carlo, workers, workload_run
+from simcoll.prediction.journal import Journal, Shard
+from simcoll.prediction.monte_carlo import merged, parts
+from simcoll.prediction.predict import describe, predict, row
+from simcoll.prediction.result_rows import Row, to_csv, write_atomically
+from simcoll.scenario.scenario import Point
+from simcoll.units import format_size
+
+MANIFEST = "manifest.json"
+
+
+def key(point: Point) -> str:
+    """What decides a row: the resolved point, the contents of the files it names, and simcoll's version."""
+    scenario = point.scenario.model_dump_json(exclude={"plots", "measured"})
+    parts = [simcoll.__version__, scenario, str(point.optional), point.scenario.contents()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def run_point(point: Point) -> dict[str, Any]:
+    """The row of one point; an impossible point is a row whose `status` says why."""
+    return _swept(merged([_row(part) for part in parts(point)]), point)
+
+
+def _row(point: Point) -> dict[str, Any]:
+    told = workload_run.describe if point.scenario.workload else describe
+    try:
+        if point.replicas:
+            return monte_carlo.part(point)
+        if point.scenario.workload:
+            return workload_run.row(workload_run.simulate(point))
+        return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm in ("auto", "best") else {})
+    except RefusedError as error:
+        return {**told(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
+    except InputError as error:
+        located = InputError(_placed(d, point) for d in error.diagnostics)
+        return {**told(point.scenario), "status": f"failed: {located}", "wrong_input": True, "passing": True}
+    except SimcollError as error:
+        return {**told(point.scenario), "status": f"failed: {error}"}
+    except MemoryError:
+        return {**told(point.scenario), "status": f"failed: {NO_MEMORY}", "passing": True}
+
+
+def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
+    """With the place of the key that it names; what names none comes from the topology."""
+    if diagnostic.place:
+        return diagnostic
+    key = diagnostic.path.partition(".")[0] or "topology"
+    return replace(diagnostic, path=diagnostic.path or key, place=point.places.get(key))
+
+
+def told(point: Point) -> str:
+    """A point in a few words."""
+    scenario = point.scenario
+    where = f"{scenario.ranks} ranks" if scenario.ranks else scenario.topology.title
+    more = [f"{name} {value}" for name, value in point.swept.items()]
+    if scenario.workload:
+        return ", ".join([scenario.workload.template, where, *more])
+    return ", ".join([f"{scenario.collective} {scenario.algorithm}", format_size(scenario.nbytes), where, *more])
+
+
+def sweep(
+    points: Sequence[Point],
+    jobs: int = 1,
+    journal: Journal | None = None,
+    *,
+    shard: Shard | None = None,
+    cluster: str | None = None,
+    begun: workers.Begun = lambda _: None,
+) -> Iterator[tuple[int, dict[str, Any], bool]]:
+    """Yield (index, row, reused) of every point of the shard as they come.
+
+    The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`.
+    """
+    keys = [key(point) for point in points]
+    known = journal.rows() if journal else {}
+    missing = {}
+    for index in shard.share(keys) if shard else range(len(points)):
+        if keys[index] in known:
+            yield index, _swept(known[keys[index]], points[index]), True
+        else:
+            missing[index] = points[index]
+    for index, fresh in _computed(missing, jobs, cluster, begun):
+        found = json.loads(json.dumps(fresh))  # as the log gives it back
+        if journal and not found.get("passing"):  # what can be mended is tried again
+            journal.append(keys[index], found)
+        yield index, _swept(found, points[index]), False
+
+
+def _computed(
+    missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
+    of = [(index, part) for index, point in missing.items() for part in parts(point)]
+    left = Counter(index for index, _ in of)
+    found: dict[int, dict[int, dict[str, Any]]] = {}
+    tasks = {number: part for number, (_, part) in enumerate(of)}
+    for number, fresh in workers.compute(_row, tasks, jobs, cluster, lambda number: begun(of[number][0])):
+        index = of[number][0]
+        found.setdefault(index, {})[number] = fresh
+        left[index] -= 1
+        if not left[index]:
+            yield index, merged([row for _, row in sorted(found.pop(index).items())])
+
+
+def _swept(found: Row, point: Point) -> dict[str, Any]:
+    """A row with the columns of what is swept, which are not the point's but the sweep's."""
+    return {**found, **point.swept}
+
+
+def logged(points: Sequence[Point], journal: Journal) -> dict[int, dict[str, Any]]:
+    """Index and row of the points that the journal holds, whoever computed them."""
+    rows = journal.rows()
+    named = {index: key(point) for index, point in enumerate(points)}
+    return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
+
+
+def ordered(found: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all).
+
+    A row of `auto` goes if there is the same row of the algorithm that it chose.
+    """
+    rows = [row for _, row in sorted(found.items())]
+    asked = {json.dumps(row) for row in rows if "chosen" not in row}
+    rows = [row for row in rows if "chosen" not in row or json.dumps(_unmarked(row)) not in asked]
+    return [row for row in rows if not row.get("left_out")] or rows
+
+
+def _unmarked(row: Row) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if column != "chosen"}
+
+
+def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: str) -> None:
+    """Write `results.csv`, then `manifest.json`, which says of which points it is."""
+    (folder / MANIFEST).unlink(missing_ok=True)  # so that it never tells of an older results.csv
+    write_atomically(folder / "results.csv", to_csv(rows))
+    write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")
+
+
+def manifest(rows: Sequence[Row], points: Sequence[Point], command: str) -> dict[str, Any]:
+    """Of which points rows are, and what made them."""
+    return {
+        "schema": "simcoll.manifest/1",
+        "simcoll": simcoll.__version__,
+        "command": command,
+        "points": len(points),
+        "rows": len(rows),
+        "scenarios": sorted({point.scenario.name for point in points}),
+        "profiles": sorted({point.scenario.profile for point in points}),
+        "keys": _values(points),
+        "sweep": _digest(points),
+    }
+
+
+def is_written(folder: Path, points: Sequence[Point]) -> bool:
+    """Whether `results.csv` in the folder holds just these points."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return bool(found["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _digest(points: Sequence[Point]) -> str:
+    return hashlib.sha256(" ".join(map(key, points)).encode()).hexdigest()[:24]
+
+
+def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
+    """Every key of the scenario that is set, with the values that it takes."""
+    found: dict[str, list[Any]] = {}
+    for point in points:
+        for key, value in point.scenario.model_dump(mode="json", exclude_none=True).items():
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+    return found

@@ -1,0 +1,221 @@
+"""Where points are computed: in this process, in processes beside it (loky), on other machines (Dask).
+
+A worker imports simcoll anew. So a task brings along what that process cannot know: the algorithms that the user has
+registered, and what the files say that the scenario names.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from uuid import uuid4
+
+import simcoll
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, SimcollError
+from simcoll.scenario.scenario import Point
+from simcoll.schedule import registry
+from simcoll.schedule.registry import Algorithm
+
+ANSWER_S: Final = 4  # seconds in which a scheduler must answer
+
+PointFunction = Callable[[Point], dict[str, Any]]
+Begun = Callable[[int], None]  # told of the index of each point when a worker takes it up
+
+
+def compute(
+    what: PointFunction,
+    points: Mapping[int, Point],
+    jobs: int = 1,
+    cluster: str | None = None,
+    begun: Begun = lambda _: None,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield index and row of every point as they come: from `jobs` processes (−1: one a core), or from a Dask cluster.
+
+    Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and what `what` raises.
+    """
+    if cluster is not None and points:
+        yield from _on_cluster(what, points, cluster, begun)
+    elif jobs == 1 or len(points) < 2:
+        for index, point in points.items():
+            begun(index)
+            yield index, what(point)
+    else:
+        yield from _in_processes(what, points, jobs, begun)
+
+
+@dataclass(frozen=True)
+class _WorkerTask:
+    index: int
+    point: Point
+    algorithms: Mapping[str, Mapping[str, Algorithm]]  # of each collective that it may run
+    files: Mapping[str, bytes]
+
+    def answer(self, what: PointFunction) -> dict[str, Any]:
+        """In the worker."""
+        registry.ALGORITHMS.update({collective: dict(its) for collective, its in self.algorithms.items()})
+        with yaml_tree.carrying(self.files):
+            return what(self.point)
+
+
+def _tasks(points: Mapping[int, Point]) -> Iterator[_WorkerTask]:
+    for index, point in points.items():
+        files = {str(path): path.read_bytes() for path in point.scenario.files() if path.is_file()}
+        one = point.scenario.collective
+        known = {one: registry.ALGORITHMS[one]} if one in registry.ALGORITHMS else registry.ALGORITHMS
+        yield _WorkerTask(index, point, known, files)
+
+
+# --- processes of this machine ---
+
+
+def _in_processes(
+    what: PointFunction, points: Mapping[int, Point], jobs: int, begun: Begun
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    from joblib import Parallel, delayed  # only a parallel run pays for the import
+    from joblib.externals.loky import BrokenProcessPool
+
+    def handed_out() -> Iterator[Any]:
+        for task in _tasks(points):
+            begun(task.index)
+            yield delayed(_in_process)(task, what, os.getpid())
+
+    # One point at a time to each process: a row is kept as soon as it is there, and no process hoards the long ones.
+    run = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+    try:
+        yield from run(handed_out())
+    except BrokenProcessPool:
+        raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
+
+
+def _in_process(task: _WorkerTask, what: PointFunction, parent: int) -> tuple[int, dict[str, Any]]:
+    _end_with(parent)
+    return task.index, task.answer(what)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Have this process end when `parent` was killed: loky's workers would wait for it for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# --- a cluster ---
+
+
+def _on_cluster(
+    what: PointFunction, points: Mapping[int, Point], address: str, begun: Begun
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        from distributed import as_completed
+    except ImportError:
+        raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
+
+    def answer(packed: bytes, index: int, topic: str, version: str) -> tuple[int | None, Any]:
+        """In the worker. A nested function travels as code: neither scheduler nor worker need simcoll to hear of it."""
+        import cloudpickle
+        from distributed import get_worker
+
+        try:
+            from simcoll import __version__ as its
+        except ImportError:
+            its = ""
+        if its != version:
+            return None, f"the worker {get_worker().address} has {f'simcoll {its}' if its else 'no simcoll'}"
+        get_worker().log_event(topic, index)
+        task, what = cloudpickle.loads(packed)
+        return index, task.answer(what)
+
+    with _client(address) as client:
+        topic = f"simcoll-{uuid4().hex}"
+        client.subscribe_topic(topic, lambda event: begun(event[1]))
+        known = {"topic": topic, "version": simcoll.__version__}
+        # not joblib's Dask backend: it waits for ever for a task whose worker died
+        futures = client.map(answer, _packed(what, points), list(points), **known, pure=False, batch_size=500)
+        for future, found in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
+            if future.status != "finished":
+                raise _lost(address, future.status, found)
+            index, row = found
+            if index is None:
+                raise InputError(f"--cluster {address}: {row}", f"install simcoll {simcoll.__version__} where it runs")
+            yield index, row
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    from distributed import Client
+
+    try:
+        _knock(address)
+        client = Client(address, timeout=ANSWER_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "no answer"
+        cure = "give the address that `dask scheduler` prints, e.g. tcp://head-node:8786"
+        raise InputError(f"--cluster {address}: {reason}", cure) from None
+    chatty = "distributed", "distributed.client", "tornado.application", "asyncio"
+    loggers = [logging.getLogger(name) for name in chatty]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)  # they tell of a lost scheduler by tracebacks
+    try:
+        with client:
+            yield client
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError for an address at which no scheduler answers: Dask's client may wait for ever."""
+    from distributed.comm.addressing import get_address_host_port, normalize_address
+
+    address = normalize_address(address)
+    where = get_address_host_port(address, strict=True)
+    if address.startswith(("tcp://", "tls://")):
+        with socket.create_connection(where, timeout=ANSWER_S) as connection:
+            greeting = connection.recv(4096) if address.startswith("tcp://") else b"pickle"
+            if b"pickle" not in greeting:  # the protocols that a scheduler speaks
+                raise ValueError("what answers there is no Dask scheduler")
+
+
+def _packed(what: PointFunction, points: Mapping[int, Point]) -> list[bytes]:
+    """Tasks with the code of what the user registered: its module need not be on the other machine."""
+    import cloudpickle
+
+    tasks = list(_tasks(points))
+    entries = (entry for task in tasks for its in task.algorithms.values() for entry in its.values())
+    homes = {entry.steps.__module__ for entry in entries}
+    own = {name for name in homes if name in sys.modules and name.partition(".")[0] not in ("simcoll", "__main__")}
+    by_value = [sys.modules[name] for name in own - set(cloudpickle.list_registry_pickle_by_value())]
+    for module in by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return [cloudpickle.dumps((task, what)) for task in tasks]
+    finally:
+        for module in by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _lost(address: str, status: str, found: Any) -> BaseException:
+    """Why a task has no row: what it raised itself, or what became of its worker."""
+    error: Any = found[1] if isinstance(found, tuple) else found
+    kind = type(error).__name__
+    if status == "error" and type(error).__module__.partition(".")[0] != "distributed":
+        return cast(BaseException, error)
+    died = "the workers that took a point up died, perhaps for want of memory"
+    reason = died if kind == "KilledWorker" else f"a point was lost ({kind if status == 'error' else status})"
+    return SimcollError(f"--cluster {address}: {reason}; finished rows are kept, run it again")

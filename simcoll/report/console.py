@@ -1,0 +1,256 @@
+"""Results as text for the terminal."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import simcoll
+from simcoll.config import text_table
+from simcoll.formats.schedules.schedule_json import counts, sent_fraction
+from simcoll.prediction.result_rows import Row, swept
+from simcoll.scenario.profile import load_network, shipped_profiles
+from simcoll.scenario.scenario import Scenario, shipped_scenarios
+from simcoll.schedule import registry
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.ir import Schedule
+from simcoll.units import format_size
+
+SIZE_CONVENTION: Final = (
+    "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
+    "ranks × per-rank bytes); GB = 10^9 B"
+)
+BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
+
+
+def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
+    """The head, the table, and the lines that name the busiest links."""
+    first = scenarios[0]
+    shown = [{**row, "time_us": row.get("time_us"), "bound_us": row.get("lower_bound_us")} for row in rows]
+    columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
+    judged = any(row.get("low_us") is not None for row in rows)
+    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
+    head = [
+        f"# simcoll {simcoll.__version__}: {first.name}",
+        f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
+        f"   sharing {_either(rows, 'sharing')}   chunk {_chunks(scenarios)}   type {_either(rows, 'dtype')}"
+        f"   engine {_either(rows, 'engine')}",
+        f"# {SIZE_CONVENTION}",
+    ]
+    good = [row for row in shown if row["status"] == "ok"]
+    body = [text_table.render(columns, good)] if good else []
+    refused = dict.fromkeys(f"# {row['algorithm']}: {row['status']}" for row in rows if row["status"] != "ok")
+    return "\n".join([*head, *body, *refused, *_busiest_lines(good)])
+
+
+def _chunks(scenarios: Sequence[Scenario]) -> str:
+    chunks = sorted({scenario.params().chunk for scenario in scenarios})
+    return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
+
+
+def _settings(rows: Sequence[Row]) -> list[str]:
+    """What else tells the rows apart, besides collective, algorithm, size and ranks."""
+    named = ("topology", "profile", "protocol", "in_place", "sharing")
+    return [*(name for name in named if _varies(rows, name)), *swept(rows)]
+
+
+def _varies(rows: Sequence[Row], column: str) -> bool:
+    return len({row.get(column) for row in rows}) > 1
+
+
+def _either(rows: Sequence[Row], column: str) -> str:
+    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None)) or ["-"]
+    return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
+
+
+def _busiest_lines(rows: Sequence[Row]) -> list[str]:
+    """The busiest link of each algorithm at the largest size, and which of them no link binds."""
+    used = [row for row in rows if row.get("binding_link")]
+    if not used:
+        return []
+    size, ranks = max((row["size_bytes"], row["ranks"]) for row in used)
+    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *_settings(used)]
+    busiest: dict[str, list[str]] = {}
+    waiting = []
+    for row in used:
+        if (row["size_bytes"], row["ranks"]) == (size, ranks):
+            name = " ".join(str(row[column]) for column in apart)
+            busiest.setdefault(row["binding_link"], []).append(f"{name} {row['binding_busy']:.0%}")
+            waiting += [name] if round(row["binding_busy"], 2) < BINDS else []
+    told = [f"{link} ({_some(names)} busy)" for link, names in busiest.items()]
+    line = f"# busiest link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"
+    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(waiting)}"
+    return [line, idle] if waiting else [line]
+
+
+def _some(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
+    return between.join(texts[:most]) + (f"{between}… ({len(texts)})" if len(texts) > most else "")
+
+
+def counts_line(schedule: Schedule) -> str:
+    """Steps, messages and what the busiest rank sends."""
+    found = counts(schedule)
+    fraction = sent_fraction(schedule)
+    return f"{found['steps']} steps, {found['messages']} messages, the busiest rank sends {fraction} of the data"
+
+
+def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Counts and speed-up by rank count."""
+    foot = "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there"
+    return f"# {name}\n{text_table.render(list(rows[0]), rows)}\n{foot}"
+
+
+def proof_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line a proof, and a count."""
+    lines = [f"{row['collective']}/{row['algorithm']}, {row['ranks']} ranks: {_verdict(row)}" for row in rows]
+    proved = sum(row["status"] == "proved" for row in rows)
+    return "\n".join([*lines, f"{proved} of {len(rows)} proved"])
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    return f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
+
+
+# --- what there is ---
+
+
+def listing(what: str) -> str:
+    """What `simcoll list` prints."""
+    tell: dict[str, Callable[[], str]] = {
+        "algorithms": _algorithms,
+        "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
+        "topologies": _topologies,
+        "scenarios": _scenarios,
+        "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
+    }
+    return tell[what]()
+
+
+def _columns(pairs: Any) -> str:
+    table = list(pairs)
+    width = max(len(name) for name, _ in table)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in table)
+
+
+def _algorithms() -> str:
+    parts = []
+    for which, entries in registry.ALGORITHMS.items():
+        parts.append(f"{which}: {COLLECTIVES[which].summary}")
+        parts += [f"  {entry.name:<22} {entry.help}{_more(entry)}" for entry in entries.values()]
+    return "\n".join(parts)
+
+
+def _more(entry: registry.Algorithm) -> str:
+    """Whether it takes groups, its options, and its closed form on a full mesh."""
+    told = ["takes groups"] if entry.uses_groups else []
+    told += [f"{key}={'|'.join(values)}" for key, values in entry.options.items()]
+    told += [f"cost {entry.cost}"] if entry.cost else []
+    return f" [{'; '.join(told)}]" if told else ""
+
+
+def _topologies() -> str:
+    from simcoll.topology.systems import load_system, shipped_systems
+
+    return _columns((name, load_system(name).description) for name in shipped_systems())
+
+
+def _scenarios() -> str:
+    def first_comment(text: str) -> str:
+        return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
+
+    return _columns((name, first_comment(path.read_text("utf-8"))) for name, path in shipped_scenarios().items())
+
+
+def topology_text(told: Mapping[str, Any]) -> str:
+    """Devices, links and bisection bandwidth."""
+    lines = [f"{told['name']}: {len(told['ranks'])} ranks on {told['nodes']} nodes, routing {told['routing']}"]
+    lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in told["devices"].items())]
+    lines += ["links (each direction is one)"]
+    for link in told["links"]:
+        numbers = f"{link['bandwidth_GBps']:>9.4g} GB/s  {link['latency_us']:>6.4g} us"
+        lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {_some(link['names'], most=2)}"]
+    return "\n".join([*lines, f"bisection bandwidth {told['bisection_GBps']:.4g} GB/s (one direction)"])
+
+
+_ERRORS: Final = ("points", "mape", "median", "p95", "bias")
+
+
+def comparison_table(document: Mapping[str, Any]) -> str:
+    """Every point with its error, what intervals and ranking are worth, errors by region, and the summary."""
+    columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
+    held = document["intervals"]
+    columns += ["low_us", "high_us"] if held else []
+    parts = [text_table.render([*columns, "error"], document["points"]), ""]
+    if held:
+        where = f"{held['coverage']:.1f} % of {held['points']} measured times"
+        parts.append(f"# 90 % intervals hold {where}; mean width {held['width']:.1f} % of the prediction")
+    parts += [_ranking_line(document["ranking"])] if document["ranking"] else []
+    parts += [f"# {document['unmatched']} measured rows have no prediction"] if document.get("unmatched") else []
+    if len(document["regions"]) > 1:
+        parts += [text_table.render(["region", *_ERRORS], document["regions"]), ""]
+    return "\n".join([*parts, text_table.render(["collective", "ranks", *_ERRORS], document["summary"])])
+
+
+def _ranking_line(ranking: Mapping[str, Any]) -> str:
+    order = "" if ranking["in_order"] is None else f", {ranking['in_order']:.1f} % of {ranking['pairs']} clear pairs"
+    return (
+        f"# order of algorithms at {ranking['groups']} points: Kendall's tau {ranking['tau']:.2f}{order} in order; "
+        f"regret mean {ranking['regret_mean']:.1f} %, worst {ranking['regret_worst']:.1f} %"
+    )
+
+
+def calibration_table(document: Mapping[str, Any]) -> str:
+    """Parameters with their intervals, what was left as it was, and errors on fitted and on other rows."""
+    shown = [
+        {"parameter": p["name"], "value": _quantity(p["value"], p), "from": p["low"], "to": p["high"]}
+        for p in document["parameters"]
+    ]
+    parts = [f"# simcoll {simcoll.__version__}: profile {document['profile']}, harness {document['harness']}; "
+             f"fitted: {document['split']}; from … to: 90 % intervals"]  # fmt: skip
+    parts += [text_table.render(["parameter", "value", "from", "to"], shown)]
+    parts += [f"# {name} is left as it is: {why}" for name, why in document["left"].items()]
+    parts += [f"# {note}" for note in document["notes"]]
+    told = [{**its, "rows": name.replace("_", " "), "points": its["rows"]} for name, its in document["errors"].items()]
+    return "\n".join([*parts, "", text_table.render(["rows", *_ERRORS], told)])
+
+
+def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
+    return "none" if value is None else f"{value:.4g} {parameter['unit']}"
+
+
+# --- schema ---
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
+    found: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
+    found["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
+    for definition in [found, *found.get("$defs", {}).values()]:
+        for name, value in definition.get("properties", {}).items():
+            definition["properties"][name] = _sweepable(name, value)
+    found["required"] = [name for name in found["required"] if name != "collective"]
+    found["anyOf"] = [{"required": ["collective"]}, {"required": ["workload"]}]
+    titled: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **found,
+        "title": "simcoll scenario",
+        "description": inspect.cleandoc(Scenario.__doc__ or ""),
+    }
+    return titled
+
+
+def _sweepable(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    from simcoll.scenario.scenario import NATURAL_LISTS
+
+    if name in NATURAL_LISTS:
+        return value
+    kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
+    bounds = {"type": ["number", "string"]}
+    swept = {
+        "type": "object",
+        "properties": dict.fromkeys(("from", "to", "factor", "step"), bounds),
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    }
+    return {**kept, "anyOf": [value, {"type": "array", "minItems": 1, "items": {"anyOf": [value, swept]}}, swept]}

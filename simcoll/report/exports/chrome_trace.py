@@ -1,0 +1,107 @@
+"""Traces as Chrome's JSON, which Perfetto (https://ui.perfetto.dev), chrome://tracing and HTA read.
+
+Viewers count whole nanoseconds, and Perfetto rounds `ts` and `dur` by themselves: slices that touch would overlap by
+one, and of those that overlap it drops all but the first. So both ends of a slice are rounded here, to the nearest
+nanosecond, and its arguments `begin_ps` and `end_ps` keep the picoseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from simcoll.explanation.trace_lanes import Arrow, Spot, Trace, Track
+
+_SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # the order of events of one instant: an arrow ends after it begins
+ON_GPU: Final = ("kernel", "compute")
+FIRST_STREAM: Final = 7  # number of the stream on which PyTorch computes
+IN_USE: Final = "bandwidth in use"  # the process of the counters
+
+
+def dump(trace: Trace, rank: int | None = None) -> str:
+    """The trace as one JSON object, an event a line, in order of time; the same trace gives the same text. With a
+    `rank` it is what that rank's GPU does, as Kineto writes it."""
+    trace = trace if rank is None else _of_rank(trace, rank)
+    pids = {name: number for number, name in enumerate(dict.fromkeys(t.process for t in trace.tracks), start=1)}
+    first = len(pids) + 2  # numbers of threads are nobody else's: 0 is the kernel's, a process's its main thread's
+    tids = [(pids[track.process], number) for number, track in enumerate(trace.tracks, start=first)]
+    named = list(_names(trace, pids, tids))
+    events = sorted(_events(trace, tids, pids), key=lambda event: event[:2])
+    lines = ",\n".join([*named, *(text for *_, text in events)])
+    head: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns", "otherData": trace.about}
+    if rank is not None:
+        head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": len(trace.ranks)}
+    return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _of_rank(trace: Trace, rank: int) -> Trace:
+    """The streams of a rank alone: what runs on its GPU are kernels, each with its stream and a number of its own."""
+    tracks, number = list[Track](), itertools.count(1)
+    for track in trace.tracks:
+        if track.process == trace.ranks[rank] and any(one.kind in ON_GPU for one in track.slices):
+            of = {"stream": FIRST_STREAM + len(tracks), "device": rank}
+            kernels = [
+                one._replace(kind="kernel", args={**one.args, **of, "correlation": next(number)})
+                for one in track.slices
+                if one.kind in ON_GPU
+            ]
+            tracks.append(Track(track.process, track.name, kernels))
+    return Trace(tracks, [], [], trace.about, trace.ranks)
+
+
+def packed(text: str) -> bytes:
+    """The same as a file of gzip, which is the same each time."""
+    return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+
+
+def _names(trace: Trace, pids: dict[str, int], tids: list[tuple[int, int]]) -> Iterator[str]:
+    for name, pid in [*pids.items(), *([(IN_USE, len(pids) + 1)] if trace.counters else [])]:
+        for what, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": pid})):
+            yield json.dumps({"ph": "M", "pid": pid, "tid": 0, "name": what, "args": args})
+    for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
+        for what, args in (("thread_name", {"name": track.name}), ("thread_sort_index", {"sort_index": tid})):
+            yield json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args})
+
+
+def _events(trace: Trace, tids: list[tuple[int, int]], pids: dict[str, int]) -> Iterator[tuple[int, int, str]]:
+    """Time, order within an instant, and text of every event."""
+    for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
+        for one in track.slices:
+            begin, end = _ns(one.begin), _ns(one.end)
+            where = f'"pid":{pid},"tid":{tid},"ts":{_us(begin)},"dur":{_us(end - begin)}'
+            args = json.dumps({**one.args, "begin_ps": one.begin, "end_ps": one.end})
+            what = f'"name":{json.dumps(one.name)},"cat":"{one.kind}","args":{args}'
+            yield one.begin, _SLICE, f'{{"ph":"X",{where},{what}}}'
+    for number, arrow in enumerate(trace.arrows):
+        yield from _flow(trace, tids, number, arrow)
+    for counter in trace.counters:
+        for time, value in counter.points:
+            where = f'"pid":{len(pids) + 1},"ts":{_us(_ns(time))}'
+            what = f'"name":{json.dumps(counter.name)},"args":{{"GB/s":{value}}}'
+            yield time, _COUNTS, f'{{"ph":"C",{where},{what}}}'
+
+
+def _flow(trace: Trace, tids: list[tuple[int, int]], number: int, arrow: Arrow) -> Iterator[tuple[int, int, str]]:
+    """Both ends of an arrow, each at the begin of its slice: to that slice viewers tie it."""
+
+    def at(spot: Spot) -> tuple[int, str]:
+        begin = trace.tracks[spot.track].slices[spot.place].begin
+        pid, tid = tids[spot.track]
+        what = f'"id":{number + 1},"name":"{arrow.name}","cat":"flow"'
+        return begin, f'"pid":{pid},"tid":{tid},"ts":{_us(_ns(begin))},{what}'
+
+    begin, text = at(arrow.source)
+    yield begin, _LEAVES, f'{{"ph":"s",{text}}}'
+    begin, text = at(arrow.target)
+    yield begin, _COMES, f'{{"ph":"f","bp":"e",{text}}}'
+
+
+def _ns(ps: int) -> int:
+    return (ps + 500) // 1000
+
+
+def _us(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"

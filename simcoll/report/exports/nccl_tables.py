@@ -1,0 +1,144 @@
+"""Rows of results as NCCL's people know them: the table of nccl-tests, and the CSV of NCCL's example tuner plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from simcoll.config.import_log import ImportLog
+from simcoll.errors import InputError
+from simcoll.prediction.result_rows import Row
+from simcoll.schedule.collectives import collective
+
+_TESTS: Final = {
+    "all_reduce": "all_reduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "gather": "gather", "scatter": "scatter", "all_to_all": "alltoall",
+    "send_recv": "sendrecv",
+}  # fmt: skip
+_TYPES: Final = {
+    "float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2),
+    "int8": ("int8", 1), "uint8": ("uint8", 1), "int32": ("int32", 4), "int64": ("int64", 8),
+}  # fmt: skip
+_PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+_TUNER: Final = {
+    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast", "reduce": "reduce",
+}  # fmt: skip
+_ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+_PROTOCOLS: Final = {"LL": "ll", "LL128": "ll128", "Simple": "simple"}
+
+
+def timed(rows: Iterable[Row]) -> list[Row]:
+    """The rows that have a time. Raises InputError if there is none."""
+    found = [row for row in rows if row.get("status", "ok") == "ok" and row.get("time_us")]
+    if not found:
+        raise InputError("no row has a time", "give results with status ok")
+    return found
+
+
+def tests(rows: Sequence[Row]) -> str:
+    """What nccl-tests would print: a table a collective, algorithm and number of ranks. There are no in-place runs of
+    their own: where buffers are in place these columns hold the time, else `N/A`."""
+    tables: dict[tuple[Any, ...], list[Row]] = {}
+    for row in timed(rows):
+        if row["collective"] in _TESTS:
+            launched = row.get("launch.gpus_per_process"), row.get("launch.graph")
+            key = (
+                row["collective"],
+                row.get("algorithm"),
+                row["ranks"],
+                row.get("nodes"),
+                row.get("topology"),
+                *launched,
+            )
+            tables.setdefault(key, []).append(row)
+    if not tables:
+        raise InputError("nccl-tests has no such collective", f"it has {', '.join(_TESTS)}")
+    return "\n".join(line for key, its in tables.items() for line in _table(key, its))
+
+
+def _table(key: tuple[Any, ...], rows: Sequence[Row]) -> Iterable[str]:
+    name, algorithm, ranks, nodes, topology, many, graph = key
+    sizes = sorted(int(row["size_bytes"]) for row in rows)
+    each = max(1, int(ranks) // int(nodes or 1))
+    gpus = each if many == "all" else int(many or 1)
+    runs = f"warmup iters: 0 iters: 1 graph: {int(str(graph).lower() == 'true')}"
+    yield f"# simcoll: predicted, {_TESTS[name]}_perf, algorithm {algorithm}, {topology}"
+    yield f"# nThread {int(ranks) // gpus} nGpus {gpus} minBytes {sizes[0]} maxBytes {sizes[-1]} step: 1(factor) {runs}"
+    yield "# Using devices"
+    for rank in range(int(ranks)):
+        yield f"#  Rank {rank:2d} Group  0 Pid {1:6d} on host{rank // each} device {rank % each:2d} [0x00] predicted"
+    yield "#"
+    yield f"#{'out-of-place':>62}{'in-place':>38}"
+    lead = f"#{'size':>12}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6}"
+    yield lead + f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}" * 2
+    yield (
+        f"#{'(B)':>12}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6}"
+        + f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}" * 2
+    )
+    for row in sorted(rows, key=lambda row: int(row["size_bytes"])):
+        yield _line(row)
+    total = sum(_bandwidths(row)[1] for row in rows)
+    yield "# Out of bounds values : 0 OK"
+    yield f"# Avg bus bandwidth    : {total / len(rows):g}"
+    yield "#"
+
+
+def _line(row: Row) -> str:
+    dtype, width = _TYPES.get(str(row.get("dtype") or "float32"), ("float", 4))
+    size, ranks = int(row["size_bytes"]), int(row["ranks"])
+    count = size // width // (ranks if row["collective"] in _PER_RANK else 1)
+    root = row.get("root")
+    redop = row.get("op") if collective(row["collective"]).reduces else "none"
+    algbw, busbw = _bandwidths(row)
+    time = f"{row['time_us']:.2f}" if row["time_us"] < 1e5 else f"{row['time_us']:.0f}"
+    cells, none = (
+        f"  {time:>7}  {algbw:6.2f}  {busbw:6.2f}  {0:6d}",
+        f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}",
+    )
+    lead = f"{size:13d}  {count:12d}  {dtype:>8}  {redop or 'sum':>6}  {-1 if root is None else int(root):6d}"
+    return lead + cells + (cells if row.get("in_place") else none)
+
+
+def _bandwidths(row: Row) -> tuple[float, float]:
+    algbw = int(row["size_bytes"]) / row["time_us"] / 1e3
+    return algbw, algbw * float(collective(row["collective"]).busbw(int(row["ranks"])))
+
+
+def tuner(rows: Sequence[Row], notes: ImportLog) -> str:
+    """The CSV that the example tuner plugin of NCCL (ext-tuner/example) reads: for each collective, number of nodes and
+    ranks the quickest algorithm from one size to the next. -1 leaves a matter to NCCL."""
+    best: dict[tuple[str, int, int], dict[int, Row]] = {}
+    unknown: set[str] = set()
+    for row in timed(rows):
+        if row["collective"] not in _TUNER or row.get("algorithm") not in _ALGORITHMS:
+            unknown.add(f"{row['collective']}/{row.get('algorithm')}")
+            continue
+        sizes = best.setdefault((row["collective"], int(row.get("nodes") or -1), int(row["ranks"])), {})
+        size = int(row["size_bytes"])
+        if size not in sizes or row["time_us"] < sizes[size]["time_us"]:
+            sizes[size] = row
+    if unknown:
+        notes.warn(f"left out, for NCCL's tuner knows no such thing: {', '.join(sorted(unknown))}")
+    if not best:
+        raise InputError("no row is of an algorithm that NCCL has", f"give rows of {', '.join(_ALGORITHMS)}")
+    lines = ["# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"]
+    for (name, nodes, ranks), sizes in sorted(best.items()):
+        lines += (f"{_TUNER[name]},{line},-1,{nodes},{ranks},-1,-1" for line in _ranges(sizes, notes))
+    return "\n".join([*lines, ""])
+
+
+def _ranges(sizes: Mapping[int, Row], notes: ImportLog) -> Iterable[str]:
+    """`min,max,algorithm,protocol`: from each size at which another pair is quickest to where the next one is."""
+    changes: list[tuple[int, str, str]] = []
+    for size in sorted(sizes):
+        said = _PROTOCOLS.get(str(sizes[size].get("protocol")))
+        if said is None:
+            notes.assume("rows name no protocol: simple is written")
+        pair = (str(sizes[size]["algorithm"]), said or "simple")
+        if not changes or changes[-1][1:] != pair:
+            changes.append((size, *pair))
+    for i, (size, algorithm, protocol) in enumerate(changes):
+        least = 0 if not i else size
+        most = changes[i + 1][0] - 1 if i + 1 < len(changes) else 2**63 - 1
+        yield f"{least},{most},{algorithm},{protocol}"

@@ -1,0 +1,173 @@
+"""Which plots a run gets, and the files they go to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from simcoll.errors import InputError, RefusedError
+from simcoll.prediction.result_rows import Row, write_atomically
+from simcoll.scenario.scenario import Scenario
+
+Named = tuple[str, Any]  # a plot's name, and its figure
+CURVES: Final = ("busbw", "latency", "scaling", "crossover")
+STEP: Final = "step"  # the one of workloads
+SMALL: Final = 4000  # transfers: a timeline of more cannot be read
+
+
+def draw(scenarios: Sequence[Scenario], rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write the plots that the scenario asks for."""
+    return write([*asked(scenarios, rows), *_single(scenarios)], folder)
+
+
+def write(figures: Iterable[Named], folder: Path) -> list[Path]:
+    """Write figures by their names."""
+    from simcoll.report.plot import save
+
+    found = []
+    for name, figure in figures:
+        save(figure, folder / f"{name}.png")
+        found.append(folder / f"{name}.png")
+    return found
+
+
+def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
+    """Those of some plots that a scenario asks for."""
+    return [plot for plot in dict.fromkeys(p for scenario in scenarios for p in scenario.plots) if plot in which]
+
+
+def asked(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> Iterator[Named]:
+    """Name and figure of the curves and maps that the scenarios ask for."""
+    alone = [scenario for scenario in scenarios if not scenario.workload]
+    yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
+
+
+def curves(rows: Sequence[Row], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
+    """Curves and maps drawn from rows alone; why one cannot be is told on stderr."""
+    from simcoll.report.plot.curves import scaling_figure, size_figure
+    from simcoll.report.plot.maps import crossover_figure
+    from simcoll.report.plot.steps import step_figure
+
+    good = [row for row in rows if row["status"] == "ok" and row["size_bytes"] and row["time_us"]]  # what has a speed
+    figure: dict[str, Callable[[], Any]] = {
+        "busbw": lambda: size_figure(good, "busbw", measured),
+        "latency": lambda: size_figure(good, "latency", measured),
+        "scaling": lambda: scaling_figure(good, measured),
+        "crossover": lambda: crossover_figure(good),
+        STEP: lambda: step_figure(rows),
+    }
+    for name in wanted if good else [name for name in wanted if name == STEP]:
+        try:
+            drawn = figure[name]()
+        except ValueError as reason:
+            print(f"{name}: not drawn: {reason}", file=sys.stderr)
+        else:
+            yield name, drawn
+
+
+def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """The points of a comparison as a table, and their picture."""
+    from simcoll.report.plot import save
+    from simcoll.report.plot.curves import compare_figure
+
+    columns = list(document["points"][0])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(document["points"])
+    write_atomically(folder / "compare.csv", text.getvalue())
+    save(compare_figure(document["points"]), folder / "compare.png")
+    return [folder / "compare.csv", folder / "compare.png"]
+
+
+def unmatched(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[str]:
+    """A line for each measured table that was asked for and of which the run covers nothing."""
+    notes = []
+    for name, its in _tables(scenarios).items():
+        if not _measured(its, rows):
+            what = ", ".join(f"{row['collective']} {row['dtype']} on {row['ranks']} ranks" for row in _kinds(rows)[:3])
+            notes.append(f"{name}: nothing of it is drawn: it has no {what}")
+    return notes
+
+
+def _kinds(rows: Sequence[Row]) -> list[Row]:
+    """A row of each kind that a measured row can belong to."""
+    return list({(row["collective"], row["ranks"], row["dtype"]): row for row in rows}.values())
+
+
+def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
+    found: dict[str, list[Scenario]] = {}
+    for scenario in scenarios:
+        if scenario.measured and set(scenario.plots) & set(CURVES):
+            found.setdefault(scenario.measured, []).append(scenario)
+    return found
+
+
+def _measured(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The points of the measured tables that the run covers, with their bus bandwidth."""
+    from simcoll.formats.measured import find_measured, read_measured
+    from simcoll.schedule.collectives import collective
+
+    covered = {(row["collective"], row["ranks"], row["dtype"]) for row in _kinds(rows)}
+    found = []
+    for name in dict.fromkeys(scenario.measured for scenario in scenarios if scenario.measured):
+        for row in read_measured(find_measured(name)):
+            if (row.collective, row.ranks, row.dtype) in covered:
+                factor = float(collective(row.collective).busbw(row.ranks))
+                busbw = row.size_bytes / row.time_us / 1e3 * factor
+                found.append({**_fields(row), "busbw_GBps": busbw})
+    return found
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {
+        name: getattr(row, name)
+        for name in ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")
+    }
+
+
+def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
+    """Timeline and utilisation of each example, as far as scenarios ask for them."""
+    wanted = _wanted(scenarios, ("timeline", "utilisation"))
+    for name, scenario in examples(scenarios).items() if wanted else ():
+        try:
+            figures = _figures(scenario, wanted)
+        except (RefusedError, InputError):
+            continue
+        yield from ((f"{kind}-{name}", figure) for kind, figure in figures.items())
+
+
+def examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
+    """By name one collective of each algorithm: at the largest size, on the first topology and rank count."""
+    found: dict[str, Scenario] = {}
+    alone = [scenario for scenario in scenarios if not scenario.workload]
+    for scenario in alone:
+        first = alone[0]
+        if scenario.topology == first.topology and scenario.ranks == first.ranks:
+            name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
+            if name not in found or scenario.nbytes > found[name].nbytes:
+                found[name] = scenario
+    return found
+
+
+def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
+    from simcoll.engine.link_usage import utilisation
+    from simcoll.prediction.predict import predict
+    from simcoll.report.plot.gantt import gantt_figure
+    from simcoll.report.plot.topology import topology_figure
+    from simcoll.units import format_size
+
+    prediction = predict(scenario)
+    program, topology = prediction.program, prediction.topology
+    title = f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}, {topology.name}"
+    figures: dict[str, Any] = {}
+    if "timeline" in wanted and len(program) <= SMALL:
+        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title)
+    if "utilisation" in wanted:
+        busy = utilisation(program, prediction.time_ps)
+        figures["utilisation"] = topology_figure(topology, dict(zip(topology.links, busy.tolist(), strict=True)))
+    return figures

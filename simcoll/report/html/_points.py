@@ -1,0 +1,140 @@
+"""A point in the report: what it takes and why, its timeline, and how busy the links are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any, Final
+
+from simcoll.engine.link_usage import busy
+from simcoll.errors import SimcollError
+from simcoll.explanation.explain import SHOWN, explained
+from simcoll.explanation.explained_run import ALL_CAUSES, Subject, subject
+from simcoll.prediction.workload_run import WorkloadPrediction
+from simcoll.report import figures, point_trace
+from simcoll.report.html._images import image
+from simcoll.report.html._lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
+from simcoll.report.html._tables import badge, interval, table
+from simcoll.scenario.scenario import Scenario
+from simcoll.units import format_duration, format_size
+
+MOST: Final = 6  # points that are shown so closely
+SLICES: Final = 8_000  # of all timelines together: more make the file large, and its script slow
+_KEYS: Final = (
+    "Drag or ← → to move, + and − (or Ctrl and the wheel) to zoom, 0 for all; "
+    "↑ ↓ choose a lane, comma and full stop a slice."
+)
+_TOOLS: Final = (("out", "−", "zoom out"), ("in", "+", "zoom in"), ("left", "←", "earlier"), ("right", "→", "later"),
+                 ("all", "all", "show all"))  # fmt: skip
+
+
+def closely(scenarios: Sequence[Scenario]) -> Iterator[str]:
+    """Some points: each algorithm at the largest size, and each algorithm of a workload, as the file has them."""
+    found = list(figures.examples(scenarios).values())
+    for scenario in scenarios:
+        if scenario.workload and not any(_like(scenario, other) for other in found):
+            found.append(scenario)
+    most = SLICES // max(2, len(found[:MOST]))
+    for number, scenario in enumerate(found[:MOST]):
+        try:
+            yield _point(subject(scenario), number == 0, most, undisturbed=scenario.replications is not None)
+        except SimcollError as error:
+            yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
+    if len(found) > MOST:
+        yield f'<p class="note">{len(found) - MOST} more are not shown here.</p>'
+
+
+def _like(one: Scenario, other: Scenario) -> bool:
+    assert one.workload
+    return other.workload is not None and (one.workload.template, one.workload.algorithm) == (
+        other.workload.template,
+        other.workload.algorithm,
+    )
+
+
+def _named(scenario: Scenario) -> str:
+    if scenario.workload:
+        return f"{scenario.workload.template}, {scenario.workload.algorithm}"
+    return f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}"
+
+
+def _point(found: Subject, unfolded: bool, most: int, undisturbed: bool) -> str:
+    why = explained(found, what_if=False)
+    row, took = found.row, format_duration(found.time_ps).replace("us", "µs")
+    held = f", {interval(row)} us with 90 %" if interval(row) else ""
+    head = f"{escape(_named(found.scenario))}: {escape(took)} {badge(row.get('confidence'))}{escape(held)}"
+    parts = [
+        f'<details class="point"{" open" if unfolded else ""}><summary>{head}</summary>',
+        *(['<p class="note">As it runs undisturbed.</p>'] if undisturbed else []),
+        "<h3>Critical path by cause</h3>",
+        _bar(why["causes"]),
+        table(["time_us", "share", "cause", "where"], why["places"][:SHOWN]),
+        _meaning(why["causes"]),
+        "<h3>Timeline</h3>",
+        _timeline(found, most),
+        "<h3>Links</h3>",
+        _links(found, why["links"]),
+        "</details>",
+    ]
+    return "\n".join(parts)
+
+
+def _bar(causes: Sequence[dict[str, Any]]) -> str:
+    """The shares of the path beside each other; the table below tells them in numbers."""
+    spans = (
+        f'<span style="width:{100 * one["share"]:.3f}%;background:{CAUSE_COLORS[one["cause"]]}" '
+        f'title="{escape(one["cause"])} {one["share"]:.1%}"></span>'
+        for one in causes
+    )
+    return f'<div class="bar" aria-hidden="true">{"".join(spans)}</div>'
+
+
+def _meaning(causes: Sequence[dict[str, Any]]) -> str:
+    told = (
+        f'<li><span class="swatch" style="background:{CAUSE_COLORS[one["cause"]]}"></span>{escape(one["cause"])} '
+        f"{one['share']:.1%}: {escape(ALL_CAUSES[one['cause']])}</li>"
+        for one in causes
+    )
+    return f'<ul class="note">{"".join(told)}</ul>'
+
+
+def _timeline(found: Subject, most: int) -> str:
+    """Numbers that the page's script draws."""
+    ran, transfers = found.ran, point_trace.crossings(found.program) <= point_trace.MOST
+    trace = (
+        point_trace.of_step(ran, transfers)
+        if isinstance(ran, WorkloadPrediction)
+        else point_trace.of_collective(ran, transfers)
+    )
+    data, note = timeline(trace, path_slices(found.parts()), most)
+    note = note if transfers else note or LEFT_OUT
+    buttons = "".join(
+        f'<button type="button" data-do="{do}" aria-label="{label}">{sign}</button>' for do, sign, label in _TOOLS
+    )
+    lowered = trace.about.get("channels_alike", 1)
+    alike = f"One channel of {lowered} is shown: all do the same." if lowered > 1 else ""
+    told = "".join(f'<p class="note">{escape(text)}</p>' for text in (note, alike) if text)
+    label = f"Timeline of {len(trace.tracks)} lanes, {format_duration(found.time_ps)}. {_KEYS}"
+    return (
+        f'{told}<div class="lanes-of-a-point"><div class="tools">{buttons} <span>{escape(_KEYS)}</span></div>'
+        f'<div class="timeline"><canvas class="axis"></canvas>'
+        f'<canvas class="lanes" tabindex="0" role="img" aria-label="{escape(label)}"></canvas></div>'
+        f'<p class="told" aria-live="polite"></p>'
+        f'<script type="application/json">{script_text(data)}</script></div>'
+        "<noscript><p>The timeline needs JavaScript.</p></noscript>"
+    )
+
+
+def script_text(data: str) -> str:
+    """JSON that can stand in a page: nothing in it ends the script, or begins a comment."""
+    return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _links(found: Subject, links: Sequence[dict[str, Any]]) -> str:
+    from simcoll.report.plot.topology import topology_figure
+
+    topology = found.topology
+    used = busy(found.totals.carried, found.capacities, found.time_ps)
+    figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=True)))
+    drawn = image(figure, f"{topology.name}, its links coloured by how busy they are")
+    return f'<div class="plots">{drawn}<div>{table(["link", "kind", "busy", "path_share"], links)}</div></div>'

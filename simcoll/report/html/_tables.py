@@ -1,0 +1,115 @@
+"""Results as HTML: tables that can be sorted, and the label that tells what a prediction is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from simcoll import units
+from simcoll.config import text_table
+from simcoll.prediction.result_rows import Row, swept
+from simcoll.units import format_size
+
+_SHOWN: Final = (
+    *("scenario", "topology", "workload", "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes"),
+    *("dtype", "op", "root", "in_place", "profile", "sharing", "seed", "engine", "buckets"),
+)
+_PREDICTED: Final = (
+    *("time_us", "interval", "confidence", "algbw_GBps", "busbw_GBps", "lower_bound_us", "compute_us", "exposed_us"),
+    *("replications", "time_us_p50", "time_us_p95", "time_us_p99", "due to", "binding_link", "binding_busy"),
+)
+_ALWAYS: Final = frozenset({"algorithm", "ranks", "size_bytes", "time_us", "confidence", "algbw_GBps", "busbw_GBps"})
+_NAMES: Final = {"interval": ("90 %", "(us)"), "path_share": ("of the path", ""), "binding_link": ("busiest link", ""),
+          "binding_busy": ("busy", ""), "time_us_p50": ("median", "(us)"), "time_us_p95": ("95 %", "(us)"),
+          "time_us_p99": ("99 %", "(us)")}  # fmt: skip
+WORTH: Final = {
+    "calibrated": "fitted to a measurement of this very point",
+    "interpolated": "fitted to measurements on both sides of it, of the same algorithm and kinds of links",
+    "extrapolated": "fitted to measurements, but not on both sides of it: the interval is widened by convention",
+    "uncalibrated": "from rated figures that no measurement has been fitted to: nobody knows how far off it is",
+}
+
+
+def badge(confidence: object) -> str:
+    """What a prediction is worth, in a word."""
+    word = str(confidence or "uncalibrated")
+    return f'<span class="badge {escape(word)}" title="{escape(WORTH.get(word, ""))}">{escape(word)}</span>'
+
+
+def interval(row: Row) -> str:
+    """The 90 % interval of a time; empty if there is none."""
+    if row.get("low_us") is None or row.get("high_us") is None:
+        return ""
+    return f"{text_table.cell('low_us', row['low_us'])} – {text_table.cell('high_us', row['high_us'])}"
+
+
+def results_table(rows: Sequence[Row]) -> str:
+    """A line a row, with the columns that say something."""
+    told = [
+        {**row, "interval": interval(row), "confidence": row.get("confidence") or "uncalibrated", "due to": _due(row)}
+        if row["status"] == "ok"
+        else row
+        for row in rows
+    ]
+    return table([*_columns(told), "status"], told)
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    found = [name for name in _SHOWN if name in _ALWAYS or len({row.get(name) for row in rows}) > 1]
+    found += [*swept(rows), *_PREDICTED]
+    if any(row.get("workload") for row in rows):
+        found.remove("lower_bound_us")  # is what is computed, which has a column
+    return [name for name in found if any(row.get(name) not in (None, "") for row in rows)]
+
+
+def _due(row: Row) -> str:
+    shares: Mapping[str, float] = row.get("slowdown_shares") or {}
+    return ", ".join(f"{cause} {share:.0%}" for cause, share in shares.items())
+
+
+def table(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    """A table that can be sorted by each column; numbers as one reads them, their values beside for sorting."""
+    rows = list(rows)
+    head = "".join(_head(name, not any(_number(row.get(name)) for row in rows)) for name in columns)
+    body = "\n".join(f"<tr>{''.join(_cell(name, row.get(name)) for name in columns)}</tr>" for row in rows)
+    return (
+        f'<div class="wide" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _head(column: str, text: bool) -> str:
+    name, unit = _NAMES.get(column) or text_table.head(column)
+    small = f"<small>{escape(unit)}</small>" if unit else ""
+    kind = ' class="text"' if text else ""
+    return f'<th scope="col"{kind}><button type="button">{escape(name)}{small}</button></th>'
+
+
+def _number(value: object) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or _size(value) is not None
+
+
+def _size(value: object) -> int | None:
+    """The bytes of a size with its unit: what is swept stands in rows as texts."""
+    return units.parse(value, "size") if isinstance(value, str) and units.kind_of(value) == "size" else None
+
+
+def _cell(column: str, value: Any) -> str:
+    if column == "confidence" and value:
+        return f'<td class="text" data-value="{escape(str(value))}">{badge(value)}</td>'
+    if column in ("binding_busy", "share", "busy", "path_share") and value is not None:
+        return f'<td data-value="{value}">{value:.1%}</td>'
+    size = value if column == "size_bytes" else _size(value)
+    if size is not None:
+        return f'<td data-value="{size}">{escape(format_size(size))}</td>'
+    shown = "" if value is None else text_table.cell(column, value)
+    kind = "" if _number(value) else ' class="text"'
+    return f'<td{kind} data-value="{escape("" if value is None else str(value))}">{escape(shown)}</td>'
+
+
+def facts(pairs: Mapping[str, object]) -> str:
+    """Names and what they are; what is None or empty is left out."""
+    there = {name: str(its) for name, its in pairs.items() if its not in (None, "")}
+    told = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(its)}</dd>" for name, its in there.items())
+    return f"<dl>\n{told}\n</dl>"

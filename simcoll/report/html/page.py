@@ -1,0 +1,113 @@
+"""A run as one HTML file: what was asked, what came out, why, and what it is worth."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import simcoll
+from simcoll.prediction import sweep
+from simcoll.prediction.result_rows import Row, to_csv
+from simcoll.report import figures
+from simcoll.report.console import SIZE_CONVENTION
+from simcoll.report.html._images import image
+from simcoll.report.html._points import closely
+from simcoll.report.html._tables import WORTH, badge, facts, results_table
+from simcoll.report.plot.spread import spread_figure
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Point, Scenario
+
+Section = tuple[str, str, str]  # its name in addresses, its title, what is in it
+
+
+def report(rows: Sequence[Row], points: Sequence[Point], text: str, command: str) -> str:
+    """The page of a run: `text` is the scenario's file, `command` what made it. The same run gives the same page."""
+    scenarios = [point.scenario for point in points]
+    name = scenarios[0].name
+    sections = [
+        ("results", "Results", _results(rows, scenarios)),
+        ("plots", "Plots", _plots(rows, scenarios)),
+        ("points", "Where the time goes", "\n".join(closely(scenarios))),
+        ("scenario", "Scenario", f"<p><code>{escape(command)}</code></p>\n<pre>{escape(text)}</pre>"),
+        ("provenance", "Provenance", _provenance(rows, points, command)),
+    ]
+    there = [section for section in sections if section[2]]
+    script = _asset("report.js")
+    return Template(_asset("report.html")).substitute(
+        title=escape(name),
+        what=_what(rows),
+        generator=escape(f"simcoll {simcoll.__version__}"),
+        hash=f"sha256-{base64.b64encode(hashlib.sha256(f'{chr(10)}{script}'.encode()).digest()).decode()}",
+        style=_asset("report.css"),
+        script=script,
+        nav="\n".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in there),
+        main="\n".join(f'<section id="{key}">\n<h2>{title}</h2>\n{body}\n</section>' for key, title, body in there),
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("simcoll.report.html") / name).read_text(encoding="utf-8")
+
+
+def _what(rows: Sequence[Row]) -> str:
+    told = (f"{name} {_either(rows, name)}" for name in ("topology", "profile", "sharing"))
+    labels = " ".join(badge(one) for one in dict.fromkeys(_worth(row) for row in rows if row["status"] == "ok"))
+    return f"simcoll {escape(simcoll.__version__)} · {escape(' · '.join(told))} · predictions are {labels}"
+
+
+def _worth(row: Row) -> str:
+    return str(row.get("confidence") or "uncalibrated")
+
+
+def _either(rows: Sequence[Row], column: str) -> str:
+    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None)) or ["-"]
+    return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
+
+
+def _results(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
+    good = sum(row["status"] == "ok" for row in rows)
+    many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
+    count = many if good == len(rows) else f"{many}, {good} of them with a time"
+    worth = "".join(
+        f"<li>{badge(word)} {escape(WORTH[word])}</li>"
+        for word in dict.fromkeys(_worth(row) for row in rows if row["status"] == "ok")
+    )
+    sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
+    hint = '<span class="screen">A click on a name sorts.</span>'
+    return f'<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
+
+
+def _plots(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
+    drawings = dict(figures.asked(scenarios, rows))
+    if any(row.get("replications") for row in rows):
+        try:
+            drawings["runs that differ"] = spread_figure(rows)
+        except ValueError as reason:
+            print(f"runs that differ: not drawn: {reason}", file=sys.stderr)
+    drawn = "\n".join(image(figure, f"{name}: {scenarios[0].name}") for name, figure in drawings.items())
+    return f'<div class="plots">\n{drawn}\n</div>' if drawings else ""
+
+
+def _provenance(rows: Sequence[Row], points: Sequence[Point], command: str) -> str:
+    names = dict.fromkeys(point.scenario.profile for point in points)
+    profiles = "; ".join(f"{name}: {load_profile(name).description}" for name in names)
+    told = facts({
+        "simcoll": simcoll.__version__,
+        "command": command,
+        "profile": profiles,
+        "seed": _either(rows, "seed"),
+        "engine": _either(rows, "engine"),
+        "schedules proved": _either(rows, "proved"),
+        "topology": _either(rows, "topology"),
+    })  # fmt: skip
+    manifest = json.dumps(sweep.manifest(rows, points, command), indent=1)
+    return (
+        f"{told}\n<details><summary>manifest.json</summary><pre>{escape(manifest)}</pre></details>\n"
+        f"<details><summary>results.csv</summary><pre>{escape(to_csv(rows))}</pre></details>"
+    )

@@ -1,0 +1,330 @@
+"""Durations and bandwidths as lines: over the size, over the ranks, and against what was measured.
+
+Rows are mappings with the columns of results.csv; only those whose status is ok are drawn. A measured point has
+`collective, ranks, nodes, size_bytes, time_us, busbw_GBps, algorithm` (or None) and `system`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from simcoll.prediction.result_rows import Row
+from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
+from simcoll.report.plot.style import (
+    COMPETING,
+    GREY,
+    INK,
+    SETTINGS,
+    Look,
+    drawable,
+    label,
+    look,
+    rank_axis,
+    size_axis,
+    size_text,
+    telling,
+    time_axis,
+    variant,
+)
+
+Dash = Literal["-"] | tuple[float, tuple[float, ...]]
+Quantity = Literal["busbw", "latency"]
+Value = Callable[[Row], float | None]
+LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like it
+
+DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
+MAX_BANDS: Final = 3  # lines with a band around them; more are a fog
+MAX_ENTRIES: Final = 8  # of lines in the legend; of more it tells colours and dashes apart
+WITHOUT: Final = "without in-network reduction"
+
+_BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
+_REDUCING: Final[dict[str, Any]] = {**_BOUND, "linestyle": (0, (1, 2))}
+_MEASURED: Final[dict[str, Any]] = {
+    "color": INK,
+    "linestyle": "none",
+    "markerfacecolor": "none",
+    "markersize": 6,
+    "zorder": 4,
+}
+
+
+class LineStyle(NamedTuple):
+    """How a line is drawn, and the two things that this tells."""
+
+    look: Look
+    dash: Dash
+    algorithm: str
+    setting: str
+
+
+def size_figure(rows: Iterable[Row], quantity: Quantity, measured: Iterable[Row] = ()) -> Figure:
+    """Bus bandwidth or time over the size, a panel for each collective and number of ranks, a line an algorithm.
+
+    Dashed is what no schedule can beat; with reduction in the network it is another bound, dotted.
+    Raises ValueError if no row has a size and a time.
+    """
+    found, points = [row for row in drawable(rows) if row["size_bytes"] > 0], list(measured)
+    if not found:
+        raise ValueError("no row has a size (a barrier has none); plot 'scaling' instead")
+    panels = by_columns(found, points, ("collective", "ranks"), _ranked)
+    figure, grid = grid_of(panels)
+    entries = _draw(grid, panels, "size_bytes", _busbw if quantity == "busbw" else _time)
+    _size_axes(grid, panels)
+    _busbw_axes(grid) if quantity == "busbw" else _time_axes(grid)
+    finish_panels(figure, grid, panels, "Bus bandwidth over size" if quantity == "busbw" else "Time over size", entries)
+    return figure
+
+
+def scaling_figure(rows: Iterable[Row], measured: Iterable[Row] = ()) -> Figure:
+    """Time over the number of ranks, both logarithmic; panels for the smallest, a middle and the largest size.
+
+    Raises ValueError if no row has a time, or all have the same number of ranks.
+    """
+    found = drawable(rows)
+    if len(counts := {row["ranks"] for row in found}) == 1:
+        raise ValueError(f"all rows have {counts.pop()} ranks, a single point on the axis; sweep ranks, nodes or hosts")
+    kept = [row for row in found if row["size_bytes"] in _three_sizes(found, row["collective"])]
+    panels = by_columns(kept, list(measured), ("collective", "size_bytes"), _sized)
+    figure, grid = grid_of(panels, one_scale=False)
+    entries = _draw(grid, panels, "ranks", _time)
+    for axes in grid:
+        rank_axis(axes, {row["ranks"] for panel in panels for row in (*panel.rows, *panel.measured)})
+        _time_axes([axes])
+    finish_panels(figure, grid, panels, "Time over ranks", entries)
+    return figure
+
+
+def compare_figure(points: Iterable[Any]) -> Figure:
+    """Predicted lines and measured markers over the size, and below them the error in percent.
+
+    `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`, as
+    keys or as attributes; error = predicted/measured − 1. Raises ValueError if there are none.
+    """
+    found = [row for row in map(_mapping, points) if row["size_bytes"] > 0]
+    if not found:
+        raise ValueError("no point to compare; see that prediction and table have collective, ranks and size in common")
+    panels = by_columns(found, (), ("collective", "ranks"), _ranked)
+    figure, tall = grid_of(panels, strip=True)
+    grid, strips = tall[::2], tall[1::2]
+    columns = telling(found, COMPETING + SETTINGS)
+    entries: LegendLines = {}
+    for axes, strip, panel in zip(grid, strips, panels, strict=False):
+        _compared(axes, strip, panel, columns, entries)
+    _size_axes(tall, panels)
+    _time_axes(grid)
+    _error_axes(strips)
+    entries["predicted"] = Line2D([], [], color=GREY, linewidth=1.6)
+    entries["measured"] = Line2D([], [], marker="o", **{**_MEASURED, "color": GREY})
+    error = sum(abs(row["error"]) for row in found) / len(found)
+    finish_panels(figure, tall, panels, "Predicted and measured time", entries, f"mean absolute error {error:.1%}")
+    return figure
+
+
+# --- what belongs together ---
+
+
+def _mapping(point: Any) -> Row:
+    names = (
+        "collective",
+        "algorithm",
+        "protocol",
+        "ranks",
+        "nodes",
+        "size_bytes",
+        "measured_us",
+        "predicted_us",
+        "error",
+    )
+    return point if isinstance(point, Mapping) else {name: getattr(point, name) for name in names}
+
+
+def _ranked(row: Row) -> str:
+    return f"{row['collective']}, {row['ranks']} ranks"
+
+
+def _sized(row: Row) -> str:
+    return f"{row['collective']}, {size_text(row['size_bytes'])}" if row["size_bytes"] else row["collective"]
+
+
+def _three_sizes(rows: Sequence[Row], collective: str) -> set[int]:
+    sizes = sorted({row["size_bytes"] for row in rows if row["collective"] == collective})
+    return {sizes[0], sizes[len(sizes) // 2], sizes[-1]}
+
+
+def _series(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, list[Row]]:
+    """Rows by the label of their line."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(label(row, columns), []).append(row)
+    return found
+
+
+def _curve(rows: Iterable[Row], x: str, value: Value) -> tuple[list[int], list[float]]:
+    """Points in order of x, one each: equal engines give equal rows."""
+    points = {row[x]: found for row in rows if (found := value(row)) is not None}
+    return sorted(points), [points[key] for key in sorted(points)]
+
+
+def _time(row: Row) -> float | None:
+    found: float | None = row["time_us"]
+    return found
+
+
+def _busbw(row: Row) -> float | None:
+    found: float | None = row["busbw_GBps"]
+    return found
+
+
+def _if_it_took(row: Row, time_us: float, value: Value) -> float:
+    """A duration as what the panel shows: itself, or the bus bandwidth that it would mean."""
+    return time_us if value is _time else (value(row) or 0.0) * row["time_us"] / time_us
+
+
+# --- what is drawn ---
+
+
+def _strokes(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, LineStyle]:
+    """By label: colour and marker are the algorithm's; the setting has a dash or, beyond four, a shade and a marker."""
+    kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
+    kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
+    found: dict[str, LineStyle] = {}
+    for row in rows:
+        algorithm, kind = str(row.get("algorithm") or ""), label({**row, "algorithm": ""}, columns)
+        base, number = look(algorithm), kinds[kind]
+        few = len(kinds) <= len(DASHES)
+        stroke = LineStyle(
+            base if few else variant(base, number, number), DASHES[number] if few else "-", algorithm, kind
+        )
+        found.setdefault(label(row, columns), stroke)
+    return found
+
+
+def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> LegendLines:
+    """Lines, measured points and bounds of all panels; returns the legend."""
+    rows = [row for panel in panels for row in panel.rows]
+    columns = telling(rows, COMPETING + SETTINGS)
+    drawn, plain = _strokes(rows, columns), _plain_bound(rows)
+    entries: LegendLines = {}
+    for axes, panel in zip(grid, panels, strict=False):
+        _lines(axes, _series(panel.rows, columns), x, value, drawn, entries)
+        _measured(axes, panel, x, value, entries)
+        _bounds(axes, panel, x, value, plain, entries)
+    return _condensed(entries, drawn)
+
+
+def _lines(
+    axes: Axes, series: dict[str, list[Row]], x: str, value: Value, drawn: Mapping[str, LineStyle], entries: LegendLines
+) -> None:
+    for text, rows in series.items():
+        (color, marker), dash, *_ = drawn[text]
+        how: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.6}
+        (line,) = axes.plot(*_curve(rows, x, value), label=text, markersize=4.5, **how)
+        entries.setdefault(text, line)
+        if len(series) <= MAX_BANDS:
+            _band(axes, rows, x, value, color)
+
+
+def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
+    """Of many lines colours and markers first, then dashes, instead of every combination."""
+    dashes = {stroke.setting: stroke.dash for stroke in drawn.values()}
+    if len(drawn) <= MAX_ENTRIES or not 1 < len(dashes) <= len(DASHES):
+        return entries
+    looks = {stroke.algorithm: stroke.look for stroke in drawn.values()}
+    told = {name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()}
+    told |= {name: Line2D([], [], color=INK, linestyle=dash, linewidth=1.6) for name, dash in dashes.items() if name}
+    return told | {text: line for text, line in entries.items() if text not in drawn}
+
+
+def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLines) -> None:
+    for name, points in _series(panel.measured, ()).items():
+        drawn = [(m[x], found) for m in points if (found := value(m)) is not None]
+        marker = "o" if name in ("", "none", "auto") else look(name).marker
+        axes.plot(*zip(*drawn, strict=True), marker=marker, label="measured", **_MEASURED) if drawn else None
+    if panel.measured:
+        entries["measured"] = Line2D([], [], marker="o", **_MEASURED)
+
+
+def _band(axes: Axes, rows: Sequence[Row], x: str, value: Value, color: str) -> None:
+    """Between the least and the largest time that the profile allows, where it says."""
+    sure = sorted((row for row in rows if row.get("low_us") and row.get("high_us")), key=lambda row: row[x])
+    low, high = ([_if_it_took(row, row[name], value) for row in sure] for name in ("low_us", "high_us"))
+    if sure:
+        axes.fill_between([row[x] for row in sure], low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
+
+
+def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries: LegendLines) -> None:
+    """The least lower bound of all rows of a kind at each point: as a time, or as the bus bandwidth it would mean."""
+    for reducing, text, how in ((False, plain, _BOUND), (True, "bound with in-network reduction", _REDUCING)):
+        least: dict[int, float] = {}
+        for row in panel.rows:
+            bound = row.get("lower_bound_us")
+            if bound and value(row) and _reduces_in_network(row) == reducing:
+                limit = _if_it_took(row, bound, value)
+                least[row[x]] = (min if value is _time else max)(least.get(row[x], limit), limit)
+        if least:
+            (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **how)
+
+
+def _reduces_in_network(row: Row) -> bool:
+    """Only an all-reduce gains by it more than any schedule can have."""
+    return row["collective"] == "all_reduce" and str(row.get("algorithm")).startswith("nvls")
+
+
+def _plain_bound(rows: Iterable[Row]) -> str:
+    """What the dashed line is: an all-reduce in the network may beat it."""
+    collectives = {row["collective"] for row in rows}
+    if "all_reduce" not in collectives:
+        return "bound"
+    return f"bound {WITHOUT}" if len(collectives) == 1 else f"bound (of all_reduce: {WITHOUT})"
+
+
+def _compared(axes: Axes, strip: Axes, panel: Panel, columns: Sequence[str], entries: LegendLines) -> None:
+    for text, rows in _series(panel.rows, columns).items():
+        color, marker = look(text)
+        drawn: dict[str, Any] = {"color": color, "linestyle": "none", "marker": marker, "markersize": 5.5}
+        axes.plot(*_curve(rows, "size_bytes", lambda row: row["predicted_us"]), color=color, linewidth=1.6, label=text)
+        sizes = [row["size_bytes"] for row in rows]
+        axes.plot(sizes, [row["measured_us"] for row in rows], label="measured", markerfacecolor="none", **drawn)
+        strip.plot(*_curve(rows, "size_bytes", lambda row: 100 * row["error"]), color=color, linewidth=0.9, alpha=0.5)
+        strip.plot(sizes, [100 * row["error"] for row in rows], label=text, **{**drawn, "markersize": 3.5})
+        entries.setdefault(text or "prediction", Line2D([], [], color=color, marker=marker, markerfacecolor="none"))
+    strip.axhline(0, color=INK, linewidth=0.8, zorder=1.5)
+
+
+# --- frames and axes ---
+
+
+def _size_axes(grid: Iterable[Axes], panels: Iterable[Panel]) -> None:
+    sizes = {row["size_bytes"] for panel in panels for row in (*panel.rows, *panel.measured)}
+    for axes in grid:
+        size_axis(axes, sizes)
+
+
+def _time_axes(grid: Sequence[Axes]) -> None:
+    drawn = [y for axes in grid for y in _heights(axes) if y > 0]
+    for axes in grid:
+        time_axis(axes, drawn)
+
+
+def _busbw_axes(grid: Sequence[Axes]) -> None:
+    highest = max(y for axes in grid for y in _heights(axes))
+    for axes in grid:
+        axes.set_ylim(0, 1.06 * highest or 1)
+        axes.set_ylabel("bus bandwidth (GB/s)", size=9, color=INK)
+
+
+def _error_axes(strips: Sequence[Axes]) -> None:
+    worst = max(abs(y) for strip in strips for y in _heights(strip))
+    for strip in strips:
+        strip.set_ylim(-1.15 * max(worst, 1), 1.15 * max(worst, 1))
+        strip.set_ylabel("error (%)", size=9, color=INK)
+
+
+def _heights(axes: Axes) -> list[float]:
+    return [float(y) for line in axes.lines for y in np.asarray(line.get_ydata())]

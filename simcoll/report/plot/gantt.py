@@ -1,0 +1,221 @@
+"""The timeline of a small run as a picture: what each rank sends and receives, and what each link carries, when."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from simcoll.engine.link_usage import utilisation
+from simcoll.engine.program import Program
+from simcoll.engine.timeline import Timeline
+from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame
+from simcoll.units import format_duration
+
+MAX_TRANSFERS: Final = 4000
+MAX_LANES: Final = 64
+KEPT_LANES: Final = 32  # of more than MAX_LANES
+WIDTH: Final = 9.0  # inches
+LANE: Final = 0.21  # inches, the height of a lane with a single row
+STACKED: Final = 0.6  # height of a row among several of its lane, of a lone row 1
+THIN: Final = 0.22  # height of a row of receptions
+HAIR: Final = 1000  # this part of the run is about a pixel
+PS_PER_US: Final = 10**6
+
+_FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB", "#EE7733")  # Tol, "bright"
+
+
+class ChunkInterval(NamedTuple):
+    """An interval (ps) in which a chunk is on its way."""
+
+    begin: int
+    end: int
+    chunk: int
+
+
+@dataclass
+class Lane:
+    """A rank or a link: its spans, and the thin ones below them; `busy` ranks lanes where there are too many."""
+
+    name: str
+    busy: float = 0.0
+    spans: list[ChunkInterval] = field(default_factory=list)
+    thin: list[ChunkInterval] = field(default_factory=list)
+
+
+class Bar(NamedTuple):
+    """A span and where it is drawn: its lower edge (lanes count downwards) and its height, in lanes."""
+
+    span: ChunkInterval
+    bottom: float
+    height: float
+
+
+Color = Callable[[int], str]
+LegendArtists = dict[str, Artist]
+GanttRows = tuple[list[float], list[Bar], list[Bar]]  # the edges of the lanes, one more than lanes; thick and thin bars
+
+
+def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], title: str = "") -> Figure:
+    """Lanes of ranks (sends thick, from start to sent; receive sides thin, from arrive to end) above lanes of links.
+
+    `devices` are named by participant. Of more than 64 links, or ranks, the busiest 32 are drawn.
+    Raises ValueError above 4,000 transfers.
+    """
+    if len(program) > MAX_TRANSFERS:
+        raise ValueError(
+            f"{len(program):,} transfers are too many to draw ({MAX_TRANSFERS:,} at most); "
+            "take fewer ranks, a smaller size or larger chunks, or write a trace"
+        )
+    chunks = _chunks(program)
+    panels = {"rank": _rank_lanes(program, timeline, devices, chunks)}
+    if len(program.routes.links):
+        panels["link"] = _link_lanes(program, timeline, program.link_names, chunks)
+    notes = [_cut(panels[what], f"{what}s") for what in panels]
+    placed = {what: _place(lanes, timeline.makespan_ps // HAIR) for what, lanes in panels.items()}
+    deep = [edges[-1] for edges, _, _ in placed.values()]
+    figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
+    grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=deep)[:, 0].tolist()
+    color, entries = _colors(figure, grid, sorted(set(chunks)))
+    for axes, what in zip(grid, panels, strict=True):
+        _draw(axes, what, panels[what], placed[what], timeline.makespan_ps, color)
+    grid[-1].set_xlabel("time (µs)", size=9, color=INK)
+    figure.align_ylabels(grid)
+    told = [_facts(program, timeline), "thin: receive side" if any(lane.thin for lane in panels["rank"]) else ""]
+    finish(figure, title or program.schedule.name, "  ·  ".join(filter(None, told + notes)), entries)
+    return figure
+
+
+def _facts(program: Program, timeline: Timeline) -> str:
+    taken = f"{len(program):,} transfers in {format_duration(timeline.makespan_ps).replace('us', 'µs')}"
+    return f"{program.schedule.n} ranks  ·  {taken}  ·  {program.params.sharing} sharing"
+
+
+# --- lanes ---
+
+
+def _chunks(program: Program) -> list[int]:
+    """The number of the chunk that each transfer moves; those of later loops go on where the first ends."""
+    schedule = program.schedule
+    numbers: list[int] = (program.loop * schedule.n_slots + schedule.src_slot[program.origin]).tolist()
+    return numbers
+
+
+def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
+    lanes = [Lane(f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
+    columns = (program.src, program.dst, timeline.start, timeline.sent, timeline.arrive, timeline.end)
+    for chunk, src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
+        lanes[src].spans.append(ChunkInterval(start, sent, chunk))
+        lanes[src].busy += sent - start
+        if end > arrive:
+            lanes[dst].thin.append(ChunkInterval(arrive, end, chunk))
+    return lanes
+
+
+def _link_lanes(program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
+    busy = utilisation(program, timeline.makespan_ps)
+    lanes = {link: Lane(names[link], busy[link]) for link in np.unique(program.routes.links).tolist()}
+    carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
+    columns = (program.hops.links, timeline.hop_begin, timeline.hop_end, carried)
+    for link, begin, end, chunk in zip(*(column.tolist() for column in columns), strict=True):
+        lanes[link].spans.append(ChunkInterval(begin, end, chunk))
+    return list(lanes.values())
+
+
+def _cut(lanes: list[Lane], what: str) -> str:
+    """Keep the busiest of too many lanes, in their order, and say so."""
+    total = len(lanes)
+    if total <= MAX_LANES:
+        return ""
+    kept = {id(lane) for lane in sorted(lanes, key=lambda lane: -lane.busy)[:KEPT_LANES]}
+    lanes[:] = [lane for lane in lanes if id(lane) in kept]
+    return f"the busiest {KEPT_LANES} of {total} {what}"
+
+
+def _rows(spans: Sequence[ChunkInterval], hair: int) -> list[list[ChunkInterval]]:
+    """Spans in as few rows as keep them apart, each in the first that is free; a hair does not count."""
+    rows: list[list[ChunkInterval]] = []
+    for span in sorted(spans):
+        slack = min(hair, (span.end - span.begin) // 20)
+        row = next((row for row in rows if row[-1].end <= span.begin + slack), None)
+        rows.append([span]) if row is None else row.append(span)
+    return rows
+
+
+# --- what is drawn ---
+
+
+def _place(lanes: Sequence[Lane], hair: int) -> GanttRows:
+    edges, thick, thin = [0.0], list[Bar](), list[Bar]()
+    for lane in lanes:
+        at = edges[-1] + 0.1
+        rows, narrow = _rows(lane.spans, hair), _rows(lane.thin, hair)
+        height = 0.8 - THIN * bool(narrow) if len(rows) <= 1 else STACKED
+        for row in rows or [[]]:
+            thick += [Bar(span, at + height, height) for span in row]
+            at += height
+        for row in narrow:
+            thin += [Bar(span, at + THIN, 0.8 * THIN) for span in row]
+            at += THIN
+        edges.append(at + 0.1)
+    return edges, thick, thin
+
+
+def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Color, LegendArtists]:
+    """A colour for each chunk, told by a legend where they are few, else by a bar beside the panels."""
+    if len(chunks) <= len(_FEW):
+        table = dict(zip(chunks, _FEW, strict=False))
+        return table.__getitem__, {f"chunk {chunk}": Patch(facecolor=table[chunk]) for chunk in chunks}
+    shades = ScalarMappable(norm := Normalize(chunks[0], chunks[-1]), cmap := colormaps["viridis"])
+    bar = figure.colorbar(shades, ax=list(grid), pad=0.01, fraction=0.03, aspect=30, ticks=MaxNLocator(8, integer=True))
+    bar.set_label("chunk", size=9, color=INK)
+    bar.ax.tick_params(labelsize=8, labelcolor=INK)
+    bar.outline.set_visible(False)
+    return lambda chunk: to_hex(cmap(float(norm(chunk)))), {}
+
+
+def _draw(axes: Axes, what: str, lanes: Sequence[Lane], layout: GanttRows, makespan_ps: int, color: Color) -> None:
+    edges, thick, thin = layout
+    dress(axes)
+    _bars(axes, thick, color, "sends" if what == "rank" else "links")
+    _bars(axes, thin, color, "receives")
+    _numbers(axes, thick, color, (WIDTH - 2.0) / (makespan_ps or 1))
+    axes.set_xlim(0, 1.005 * (makespan_ps or 1) / PS_PER_US)
+    axes.set_ylim(edges[-1], 0)
+    axes.set_yticks([(above + below) / 2 for above, below in itertools.pairwise(edges)], [lane.name for lane in lanes])
+    axes.tick_params(axis="y", length=0, labelsize=7)
+    axes.grid(False, axis="y")
+    axes.set_ylabel(what, size=9, color=INK)
+    axes.hlines(edges[1:-1], 0, 1, transform=axes.get_yaxis_transform(), color=FAINT, linewidth=0.5, zorder=0.5)
+
+
+def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str) -> None:
+    corners = [
+        [(x, y) for x, y in ((b, low), (e, low), (e, high), (b, high))]
+        for (b, e, low, high) in (
+            (bar.span.begin / PS_PER_US, bar.span.end / PS_PER_US, bar.bottom, bar.bottom - bar.height) for bar in bars
+        )
+    ]
+    colors = [color(bar.span.chunk) for bar in bars]
+    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="white", linewidths=0.4, gid=name))
+
+
+def _numbers(axes: Axes, bars: Iterable[Bar], color: Color, inches_per_ps: float) -> None:
+    """The number of the chunk in each bar that has room for it."""
+    for (begin, end, chunk), bottom, height in bars:
+        if (end - begin) * inches_per_ps > 0.06 * len(str(chunk)) + 0.05 and height * LANE > 0.09:
+            x, y = (begin + end) / 2 / PS_PER_US, bottom - height / 2
+            ink = contrast(color(chunk))
+            axes.text(x, y, str(chunk), ha="center", va="center_baseline", size=6, color=ink, clip_on=True)

@@ -1,0 +1,112 @@
+"""Training steps: how long they take over what was swept, and how much of that is computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from simcoll import units
+from simcoll.prediction.result_rows import Row, swept
+from simcoll.report.plot.style import (
+    GREY,
+    INK,
+    SETTINGS,
+    dress,
+    finish,
+    frame,
+    label,
+    look,
+    separating,
+    settings,
+    size_axis,
+    size_text,
+)
+
+_COMPUTE: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
+
+
+def step_figure(rows: Iterable[Row]) -> Figure:
+    """Step time over the swept size (of buckets, say), a line an algorithm, the shortest step of each ringed; dashed is
+    computation alone. Without a swept size the steps stand side by side.
+
+    Rows are mappings with the columns of results.csv. Raises ValueError if none is of a workload.
+    """
+    found = [row for row in rows if row.get("status", "ok") == "ok" and row.get("step_us")]
+    if not found:
+        raise ValueError("no row is of a workload that ran; give the scenario a workload")
+    across = next((column for column in swept(found) if _sizes(found, column)), None)
+    figure = frame(6.4, 3.3)
+    axes = figure.subplots()
+    entries = _lines(axes, found, across) if across else _bars(axes, found)
+    dress(axes)
+    (axes.set_ylabel if across else axes.set_xlabel)("step (ms)", size=9, color=INK)
+    best = min(found, key=_step)
+    where = f"{best['algorithm']}" + (
+        f" at {_named(across)} {size_text(_size(best.get(across)) or 0)}" if across else ""
+    )
+    finish(
+        figure,
+        f"Training step: {best['workload']}, {best['ranks']} ranks",
+        f"{settings(found)}  ·  shortest: {where}",
+        entries,
+    )
+    return figure
+
+
+def _step(row: Row) -> float:
+    return float(row["step_us"])
+
+
+def _named(column: str) -> str:
+    return column.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def _size(text: object) -> int | None:
+    return units.parse(text, "size") if isinstance(text, str) and units.kind_of(text) == "size" else None
+
+
+def _sizes(rows: Sequence[Row], column: str) -> bool:
+    """Whether the column holds sizes, and several."""
+    values = {_size(row.get(column)) for row in rows}
+    return len(values - {None}) > 1
+
+
+def _lines(axes: Axes, rows: Sequence[Row], across: str) -> dict[str, Line2D]:
+    others = [column for column in swept(rows) if column != across]
+    columns = separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across))
+    series: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        if (size := _size(row.get(across))) is not None:
+            series.setdefault(label(row, columns), {})[size] = row
+    entries: dict[str, Line2D] = {}
+    for name, points in series.items():
+        sizes, drawn = sorted(points), look(str(next(iter(points.values())).get("algorithm") or ""))
+        (line,) = axes.plot(
+            sizes, [_step(points[size]) / 1e3 for size in sizes], color=drawn.color, marker=drawn.marker, markersize=4
+        )
+        best = min(sizes, key=lambda size: _step(points[size]))
+        axes.plot(
+            [best], [_step(points[best]) / 1e3], marker="o", markersize=11, markerfacecolor="none", color=drawn.color
+        )
+        axes.plot(sizes, [points[size]["compute_us"] / 1e3 for size in sizes], **_COMPUTE)
+        entries[name] = line
+    size_axis(axes, {size for points in series.values() for size in points})
+    axes.set_xlabel(_named(across), size=9, color=INK)
+    axes.set_ylim(bottom=0)
+    return {**entries, "computation alone": Line2D([], [], **_COMPUTE)}
+
+
+def _bars(axes: Axes, rows: Sequence[Row]) -> Mapping[str, Any]:
+    columns = separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))
+    names = [label(row, columns) for row in rows]
+    computed = axes.barh(names, [row["compute_us"] / 1e3 for row in rows], color=GREY, height=0.6)
+    exposed = axes.barh(
+        names, [row["exposed_us"] / 1e3 for row in rows], left=[row["compute_us"] / 1e3 for row in rows],
+        color=look("ring").color, height=0.6,
+    )  # fmt: skip
+    axes.invert_yaxis()
+    return {"computation": computed[0], "exposed communication": exposed[0]}

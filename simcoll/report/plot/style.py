@@ -1,0 +1,328 @@
+"""What all plots share: an algorithm's colour and marker, frames with a headline, axes of sizes, durations and ranks.
+
+Colours are Paul Tol's "muted" and "bright" schemes, told apart by colour-blind readers ("Colour schemes", SRON
+technical note SRON/EPS/TN/09-002).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from simcoll.prediction.result_rows import Row, swept
+from simcoll.units import format_size
+
+INK: Final = "#222222"
+GREY: Final = "#777777"
+FAINT: Final = "#dddddd"
+CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average
+MAX_PANELS: Final = 16
+TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and some air
+
+# What changes the prediction of one and the same algorithm; of two such rows at one point, the label must tell.
+COMPETING: Final = ("protocol",)
+SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
+
+
+class Look(NamedTuple):
+    """How an algorithm is drawn, in every plot."""
+
+    color: str
+    marker: str
+
+
+# Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
+_KNOWN: Final = {
+    "ring": Look("#332288", "o"),
+    "bidirectional_ring": Look("#4477AA", "H"),
+    "ring_unchunked": Look("#88CCEE", "h"),
+    "chain": Look("#225555", "s"),
+    "tree": Look("#117733", "^"),
+    "double_binary_tree": Look("#44AA99", "v"),
+    "chain_tree": Look("#66AA55", "P"),
+    "binomial": Look("#228833", "<"),
+    "hierarchical": Look("#882255", "D"),
+    "hierarchical_leader": Look("#CC6677", "d"),
+    "hierarchical_tree": Look("#EE7733", ">"),
+    "recursive_doubling": Look("#AA4499", "s"),
+    "halving_doubling": Look("#9988DD", "p"),
+    "recursive_halving": Look("#EE3377", "H"),
+    "dissemination": Look("#9955AA", "8"),
+    "pat": Look("#0099AA", "^"),
+    "bruck": Look("#33BBEE", "d"),
+    "reduce_scatter_gather": Look("#AA3377", "D"),
+    "scatter_allgather": Look("#CC3311", "p"),
+    "direct": Look("#999933", "P"),
+    "all_pairs": Look("#663333", "<"),
+    "naive": Look("#777777", "X"),
+    "nvls": Look("#DDAA33", "*"),
+    "nvls_tree": Look("#997700", "8"),
+}
+_OTHERS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#0077BB", "#BBBB77")
+_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "d", "*")
+
+
+def look(algorithm: str) -> Look:
+    """Colour and marker of an algorithm; a variant, `name(option=…)` or `name, LL`, has its own shade and marker.
+
+    >>> look("ring"), look("ring, LL").color != look("ring").color
+    (Look(color='#332288', marker='o'), True)
+    """
+    spec = algorithm.replace(" ", "")
+    name = spec.split("(")[0].split(",")[0]
+    base = _KNOWN.get(name) or _hashed(name)
+    if spec == name:
+        return base
+    number = zlib.crc32(spec.encode())
+    return variant(base, number // 1000, number)
+
+
+def variant(base: Look, shade: int, marker: int) -> Look:
+    """One of five shades, with one of twelve other markers."""
+    others = [other for other in _MARKERS if other != base.marker]
+    return Look(_shade(base.color, shade), others[marker % len(others)])
+
+
+def _hashed(name: str) -> Look:
+    number = zlib.crc32(name.encode())
+    return Look(_OTHERS[number % len(_OTHERS)], _MARKERS[number // 1000 % len(_MARKERS)])
+
+
+def _shade(color: str, number: int) -> str:
+    """The same colour in one of five tints, or shades where it is light: away from black and from white."""
+    dark = contrast(color) == "white"
+    toward, amount = 1.0 if dark else 0.0, 0.14 + 0.09 * (number % 5)
+    red, green, blue = (part + (toward - part) * amount for part in to_rgb(color))
+    return to_hex((red, green, blue))
+
+
+def contrast(color: str) -> str:
+    """Black or white, whichever reads better on `color`."""
+    red, green, blue = to_rgb(color)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
+
+
+# --- rows ---
+
+
+def drawable(rows: Iterable[Row]) -> list[Row]:
+    """The rows that have a time; raises ValueError if there is none."""
+    found = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
+    if not found:
+        raise ValueError("no row has a time to draw; see the column status for the reasons")
+    return found
+
+
+def separating(rows: Sequence[Row], columns: Iterable[str], point: Sequence[str]) -> list[str]:
+    """The columns that tell rows apart which agree in all of `point`; one that tells no more than those before it does
+    not count."""
+    found: list[str] = []
+    for name in columns:
+        values: dict[tuple[Any, ...], Any] = {}
+        key = (*point, *found)
+        if any(row.get(name) != values.setdefault(tuple(map(row.get, key)), row.get(name)) for row in rows):
+            found.append(name)
+    return found
+
+
+def telling(rows: Sequence[Row], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
+    """The columns, and swept keys without one, that tell apart the rows of an algorithm (and `competing`) at a point.
+
+    Swept keys do so across algorithms: for each of their values `auto` may take another.
+    """
+    point = ("collective", "ranks", "size_bytes")
+    found = separating(rows, columns, (*point, "algorithm", *competing))
+    return found + separating(rows, swept(rows), (*point, *found))
+
+
+def label(row: Row, columns: Iterable[str]) -> str:
+    """The algorithm and what sets its series apart."""
+    parts, columns = [str(row.get("algorithm") or "")], list(columns)
+    for name in columns:
+        value = row.get(name)
+        if name == "protocol":
+            parts += [str(value)] if value not in (None, "", "none") else []
+        elif "." in name:
+            parts += [f"{_short(name, columns)} {value}"] if value is not None else []
+        else:
+            parts.append(f"{name.replace('_', ' ')} {value}" if isinstance(value, int) else str(value))
+    return ", ".join(part for part in parts if part)
+
+
+def _short(name: str, columns: Iterable[str]) -> str:
+    """The last part of a dotted name, or all of it where another ends alike."""
+    last = name.rsplit(".", 1)[-1]
+    return name if any(other != name and other.rsplit(".", 1)[-1] == last for other in columns) else last
+
+
+def settings(rows: Sequence[Row]) -> str:
+    """Topology, profile and sharing of some rows, for the line below the title."""
+    parts = []
+    for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
+        values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name)))
+        if values:
+            parts.append(text.format(", ".join(values[:3]) + (", …" if len(values) > 3 else "")))
+    return "  ·  ".join(parts)
+
+
+# --- frames ---
+
+
+def frame(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, to which `finish` adds what stands above and below the axes."""
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Artist]) -> None:
+    """A headline above the axes and one legend below them; the figure grows by what these need."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(subtitle, int((width - 0.2) / CHARACTER))
+    head = 0.34 + 0.14 * len(lines) + 0.06
+    rows = _legend(figure, entries) if entries else 0
+    height = math.ceil((height + head + 0.17 * rows) * 150) / 150  # whole pixels
+    figure.set_size_inches(width, height)
+    figure.set_layout_engine(
+        ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.04, rect=(0, 0, 1, 1 - head / height))
+    )
+    x = 0.1 / width
+    fitted = min(11.0, 11.0 * (width - 0.2) / (0.1 * max(1, len(title))))
+    figure.text(x, 1 - 0.1 / height, title, size=fitted, weight="bold", color=INK, va="top")
+    figure.text(x, 1 - 0.34 / height, "\n".join(lines), size=8, color=GREY, va="top")
+
+
+def _legend(figure: Figure, entries: Mapping[str, Artist]) -> int:
+    """In as few rows as fit the width; returns their number."""
+    texts, room = list(entries), figure.get_figwidth() - 0.2
+    rows = next(rows for rows in range(1, len(texts) + 1) if rows == len(texts) or _legend_width(texts, rows) <= room)
+    figure.legend(
+        list(entries.values()),
+        texts,
+        loc="outside lower center",
+        ncols=-(-len(texts) // rows),
+        fontsize=8,
+        frameon=False,
+        labelcolor=INK,
+        handlelength=3.0,
+        columnspacing=1.4,
+    )
+    return rows
+
+
+def _legend_width(texts: Sequence[str], rows: int) -> float:
+    """Inches, of columns filled evenly from the left, as matplotlib does."""
+    full, more = divmod(len(texts), columns := -(-len(texts) // rows))
+    lengths = [full + 1] * more + [full] * (columns - more)
+    ends = list(itertools.accumulate(lengths))
+    return sum(CHARACTER * max(map(len, texts[end - n : end])) + 0.61 for end, n in zip(ends, lengths, strict=True))
+
+
+def grid_shape(count: int) -> tuple[int, int]:
+    """Rows and columns of a grid of panels, three wide or, beyond nine, four."""
+    columns = count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4
+    return -(-count // columns), columns
+
+
+def dress(axes: Axes) -> None:
+    """The light frame and grid of every panel."""
+    axes.grid(True, color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.tick_params(which="both", color=GREY, labelcolor=INK, labelsize=8)
+
+
+# --- axes ---
+
+
+def size_axis(axes: Axes, sizes: Collection[int]) -> None:
+    """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min(sizes) / 2**0.5, max(sizes) * 2**0.5)
+    _fixed(axes, _size_ticks(sorted(set(sizes)), _room(axes, TICK)), size_text)
+    axes.set_xlabel("size", size=9, color=INK)
+
+
+def _size_ticks(sizes: list[int], room: float) -> list[int]:
+    """The sizes themselves where they fit or are no powers of two, and enough remain; else powers of two."""
+    kept = _thinned(sizes, room)
+    if len(kept) == len(sizes) or (len(kept) > 2 and any(size & (size - 1) for size in sizes)):
+        return kept
+    low, high = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))
+    every = next((step for step in (1, 2, 3, 4, 5, 10) if step >= room), 20)
+    return [2**power for power in range(low, high + 1) if power % every == 0]
+
+
+def _thinned(values: Iterable[int], room: float) -> list[int]:
+    """From the first on those that are `room` octaves from the one before."""
+    kept: list[int] = []
+    for value in values:
+        if not kept or math.log2(value / kept[-1]) > room - 1e-9:
+            kept.append(value)
+    return kept
+
+
+def _room(axes: Axes, inches: float) -> float:
+    """As octaves of the axis."""
+    place, (low, high) = axes.get_subplotspec(), axes.get_xlim()
+    across = place.get_gridspec().ncols if place else 1
+    width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]  # ours are no figures in figures
+    return inches * math.log2(high / low) / width
+
+
+def size_text(nbytes: int) -> str:
+    """Exact where that is short: 6 KiB, 100 MB, 95.4 MiB."""
+    if len(text := format_size(nbytes)) <= 8:
+        return text
+    power = int(math.log(nbytes, 1000))
+    if nbytes % 1000**power == 0:
+        return f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    power = int(math.log(nbytes, 1024))
+    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
+    """log2, with the counts that occur as ticks where they are few, as many as fit."""
+    ticks = sorted(set(ranks))
+    if len(ticks) > 8:
+        ticks = [2**power for power in range(33) if ticks[0] <= 2**power <= ticks[-1]] or ticks[:1]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min(ranks) / 2**0.25, max(ranks) * 2**0.25)
+    _fixed(axes, _thinned(ticks, _room(axes, CHARACTER * (len(f"{ticks[-1]:,}") + 1))), lambda rank: f"{rank:,}")
+    axes.set_xlabel("ranks", size=9, color=INK)
+
+
+def _fixed(axes: Axes, ticks: Sequence[int], text: Any) -> None:
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(round(value))))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def time_axis(axes: Axes, values: Iterable[float]) -> None:
+    """log10, ticks at 1, 2, 5 or at decades, as plain numbers of microseconds."""
+    low, high = _roomy(list(values))
+    wide = high / low > 2000
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel("time (µs)", size=9, color=INK)
+
+
+def _roomy(values: list[float]) -> tuple[float, float]:
+    """Limits a little outside the values, and at least a factor of four apart, so that noise does not fill the axis."""
+    room = 1.1 * (max(values) / min(values)) ** 0.04
+    low, high = min(values) / room, max(values) * room
+    widen = max(1.0, (4 * low / high) ** 0.5)
+    return low / widen, high * widen

@@ -1,0 +1,404 @@
+"""A topology as a picture: devices in layers, machines as frames, links by kind and bandwidth or by utilisation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch, PathPatch
+from matplotlib.path import Path
+
+from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
+from simcoll.topology.graph import Link, Topology
+from simcoll.units import format_bandwidth
+
+Ends = tuple[str, str]
+XY = tuple[float, float]
+
+MOST: Final = 6  # machines drawn; of more, the first and the last
+STEP: Final = 0.36  # inches between GPUs of a machine
+ROW: Final = 0.62  # inches between rows of a machine
+LEVEL: Final = 0.95  # inches between levels of switches, more where these are wide
+ROWS: Final = ("nvswitch", "gpu", "host", "pcie_switch", "cpu", "nic")  # from the bottom
+NAMES: Final = {"gpu": "GPU", "pcie_switch": "PCIe switch", "cpu": "CPU", "nic": "NIC", "host": "host"}
+FILLS: Final = {"gpu": "#DDEBD3", "host": "#DDEBD3", "nvswitch": "#CFE6E0", "nic": "#F6E3CF", "cpu": "#E6E6E6"}
+KINDS: Final = {
+    "nvlink": "#228833",
+    "xgmi": "#AA3377",
+    "c2c": "#44AA99",
+    "pcie": "#4477AA",
+    "socket": "#777777",
+    "cable": "#EE7733",
+    "trunk": "#882255",
+}
+OTHERS: Final = ("#332288", "#CC6677", "#999933", "#66CCEE")
+WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "c2c": "NVLink-C2C"}
+
+
+class DeviceBox(NamedTuple):
+    """Where a device is drawn: its centre, its size in inches, its text."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+
+
+@dataclass
+class Drawing:
+    """Boxes of devices, frames of machines (title, left, bottom, right, top), names of rows (text, y)."""
+
+    boxes: dict[str, DeviceBox] = field(default_factory=dict)
+    frames: list[tuple[str, float, float, float, float]] = field(default_factory=list)
+    rows: dict[str, float] = field(default_factory=dict)
+    notes: list[tuple[float, float, str]] = field(default_factory=list)
+    cell: float = 0.0  # inches between neighbours, where machines are joined without switches
+
+
+def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None) -> Figure:
+    """The picture of a topology; with `utilisation` (0 … 1 by link) links are coloured by it.
+
+    A line stands for both directions; where their utilisation differs there are two. A device's link to its own memory
+    is not drawn.
+    """
+    layout = _layout(topology)
+    strokes = list(_strokes(topology, layout, utilisation))
+    left, right, bottom, top = _extent(layout, strokes)
+    figure = frame(max(right - left, 4.2) + 0.2, top - bottom + 0.1)
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    for stroke in sorted(strokes, key=lambda stroke: stroke.order):
+        axes.add_patch(stroke.patch())
+    _draw_devices(axes, topology, layout)
+    if utilisation is None:
+        entries = _entries(topology, layout)
+    else:
+        entries = {}
+        bar = figure.colorbar(ScalarMappable(Normalize(0, 100), "plasma_r"), ax=axes, shrink=0.7, aspect=16, pad=0.02)
+        bar.set_label("utilisation (%)", size=8, color=INK)
+        bar.ax.tick_params(labelsize=7, color=GREY, labelcolor=INK)
+        bar.outline.set_visible(False)
+    finish(figure, *_heading(topology, layout, utilisation), entries)
+    return figure
+
+
+def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, float] | None) -> tuple[str, str]:
+    kind = "GPU" if topology.kinds[topology.ranks[0]] == "gpu" else "host"
+    count = f"{len(topology.ranks)} {kind}s" if len(topology.ranks) > 1 else f"1 {kind}"
+    title = f"{topology.name}: {count}"
+    if 1 < topology.nodes < len(topology.ranks):
+        title += f" in {topology.nodes} nodes"
+    parts = ["grey links carry nothing" if utilisation is not None else "bandwidth per direction"]
+    parts.append("width by bandwidth")
+    if layout.notes:
+        parts.append(f"{len(layout.frames) or MOST} of {topology.nodes} nodes are drawn")
+    return title, "  ·  ".join(parts)
+
+
+# --- where devices go ---
+
+
+def _layout(topology: Topology) -> Drawing:
+    layout = Drawing()
+    switches = [device for device in topology.kinds if topology.node_of(device) is None]
+    members: dict[int, list[str]] = defaultdict(list)
+    for device in topology.kinds:
+        node = topology.node_of(device)
+        if node is not None:
+            members[node].append(device)
+    if not members or (not switches and len(members) == len(topology.ranks) > 1):
+        dims = topology.graph.graph.get("dims", ())
+        (_grid if len(dims) == 2 else _circle)(layout, list(topology.kinds), dims)
+        return layout
+    if all(len(devices) == 1 for devices in members.values()) and len(members) > 1:
+        top = _hosts(layout, [devices[0] for devices in members.values()])
+    else:
+        top = _machines(layout, topology, list(members.items()))
+    _switches(layout, topology, switches, top)
+    return layout
+
+
+def _circle(layout: Drawing, devices: Sequence[str], _: Sequence[int]) -> None:
+    radius = max(1.0, 0.62 * len(devices) / (2 * math.pi))
+    layout.cell = 2 * radius  # every link is straight
+    for i, device in enumerate(devices):
+        angle = math.pi / 2 - 2 * math.pi * i / len(devices)
+        layout.boxes[device] = DeviceBox(
+            radius * math.cos(angle), radius * math.sin(angle), _wide(device), 0.26, device
+        )
+
+
+def _grid(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> None:
+    layout.cell = 0.85
+    for i, device in enumerate(devices):
+        row, column = divmod(i, dims[1])
+        layout.boxes[device] = DeviceBox(column * layout.cell, -row * layout.cell, _wide(device), 0.26, device)
+
+
+def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
+    """A row of bare hosts, with their names where there is room."""
+    few = len(devices) <= 24
+    step = 0.62 if few else 0.3
+    for i, device in enumerate(devices):
+        text = device if few else _number(device)
+        layout.boxes[device] = DeviceBox(i * step, 0, 0.5 if few else 0.24, 0.26, text)
+    if not few:
+        layout.rows["host"] = 0
+    return 0.0
+
+
+def _machines(layout: Drawing, topology: Topology, members: Sequence[tuple[int, Sequence[str]]]) -> float:
+    """Machines side by side; returns the height of their top row."""
+    shown, left, top = members, 0.0, 0.0
+    if len(members) > MOST:
+        shown = (*members[: MOST // 2], members[-1])
+    for i, (node, devices) in enumerate(shown):
+        if i and node > shown[i - 1][0] + 1:
+            layout.notes.append((left + 0.05, 1.5 * ROW, "…"))
+            left += 0.5
+        width, top = _machine(layout, topology, devices, left)
+        if topology.nodes > 1:
+            layout.frames.append((f"node {node}", left - 0.1, -0.45, left + width + 0.1, top + 0.24))
+        left += width + 0.36
+    return top
+
+
+def _machine(layout: Drawing, topology: Topology, devices: Sequence[str], left: float) -> tuple[float, float]:
+    """The rows of one machine, each spread over its width; returns the width and the height of the top row."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for device in devices:
+        rows[topology.kinds[device]].append(device)
+    step = STEP if len(devices) <= 64 else 0.21
+    width = max(step * max(map(len, rows.values())), 1.4)
+    order = sorted(rows, key=lambda kind: ROWS.index(kind) if kind in ROWS else ROWS.index("pcie_switch"))
+    height = 0.0
+    for i, kind in enumerate(order):
+        height = i * ROW
+        if kind == "nvswitch":
+            for device in rows[kind]:
+                layout.boxes[device] = DeviceBox(left + width / 2, height, width, 0.24, "NVSwitch")
+            continue
+        layout.rows[NAMES.get(kind, kind)] = height
+        _spread(layout, rows[kind], left, width, height, min(0.26, 0.8 * width / len(rows[kind])))
+    return width, height
+
+
+def _spread(layout: Drawing, devices: Sequence[str], left: float, width: float, y: float, size: float) -> None:
+    for i, device in enumerate(devices):
+        x = left + width * (i + 0.5) / len(devices)
+        layout.boxes[device] = DeviceBox(x, y, size, 0.24, _number(device))
+
+
+def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top: float) -> None:
+    """Switches outside machines, a row a level, each row spread over the whole width."""
+    levels: dict[int, list[str]] = defaultdict(list)
+    for switch in switches:
+        levels[int(topology.graph.nodes[switch].get("level", 1))].append(switch)
+    edges = [edge for box in layout.boxes.values() for edge in (box.x - box.width / 2, box.x + box.width / 2)]
+    left, width = min(edges), max(edges) - min(edges)
+    height = max(LEVEL, min(1.8, 0.1 * width))
+    routers = all(switch.endswith("router0") for switch in switches)
+    for i, level in enumerate(sorted(levels)):
+        row = _drawn_routers(layout, levels[level]) if routers else levels[level]
+        wide = min(max(map(_wide, map(_short, row))), 0.94 * width / len(row))
+        if len(row) == 1:
+            wide = width  # so that its links stand upright
+        for j, switch in enumerate(row):
+            x = left + width * (j + 0.5) / len(row)
+            layout.boxes[switch] = DeviceBox(x, top + height * (i + 1), wide, 0.26, _short(switch))
+
+
+def _drawn_routers(layout: Drawing, row: Sequence[str]) -> list[str]:
+    drawn = {device.split(".")[0] for device in layout.boxes}
+    return [switch for switch in row if switch.split(".")[0] in drawn]
+
+
+def _wide(text: str) -> float:
+    return 0.14 + 0.062 * len(text)
+
+
+def _short(switch: str) -> str:
+    return switch.rsplit(".", 1)[-1] if switch.startswith("node") else switch
+
+
+def _number(device: str) -> str:
+    found = re.search(r"\d+$", device)
+    return found[0] if found else device
+
+
+# --- how links are drawn ---
+
+
+class DrawnLine(NamedTuple):
+    """A line along some points of a path."""
+
+    points: tuple[XY, ...]
+    color: str | tuple[float, ...]
+    width: float
+    down: bool
+    order: float
+
+    def patch(self) -> PathPatch:
+        """Straight through two points, a curve by three."""
+        codes = [Path.MOVETO, *([Path.LINETO] if len(self.points) == 2 else [Path.CURVE3] * 2)]
+        style = ":" if self.down else "-"
+        return PathPatch(
+            Path(self.points, codes),
+            fill=False,
+            edgecolor=self.color,
+            linewidth=self.width,
+            linestyle=style,
+            capstyle="butt",
+            zorder=1 + self.order,
+        )
+
+
+def _strokes(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | None) -> Iterable[DrawnLine]:
+    most = max(int(topology.bandwidths.max()), 1)
+    colours, shades = matplotlib.colormaps["plasma_r"], _shades(topology)
+    for u, v in topology.links:
+        if u == v or u not in layout.boxes or v not in layout.boxes:
+            continue
+        link, back = topology.link(u, v), (v, u) in topology.graph.edges
+        two = back and (
+            _differ(topology, u, v) if busy is None else not math.isclose(busy[u, v], busy[v, u], abs_tol=1e-3)
+        )
+        if back and not two and u > v:
+            continue
+        points = _points(layout, u, v, 0.035 if two else 0.0)
+        width = _width(link, most)
+        if busy is None:
+            yield DrawnLine(points, shades[link.kind, link.bandwidth], width, not link.bandwidth, -width / 100)
+        elif busy[u, v] > 0:
+            yield DrawnLine(points, colours(busy[u, v]), width, not link.bandwidth, busy[u, v] / 10)
+        else:
+            yield DrawnLine(points, FAINT, width, not link.bandwidth, -0.5)
+
+
+def _differ(topology: Topology, u: str, v: str) -> bool:
+    return topology.link(u, v).bandwidth != topology.link(v, u).bandwidth
+
+
+def _width(link: Link, most: int) -> float:
+    """Points of line: by a root, so that a cable beside NVLink is still seen."""
+    return 0.6 + 2.0 * math.pow(link.bandwidth / most, 0.6)
+
+
+def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
+    """From edge to edge of two boxes, shifted to its own right; within a row a line to a neighbour, else an arc."""
+    a, b = layout.boxes[u], layout.boxes[v]
+    dx, dy = b.x - a.x, b.y - a.y
+    length = math.hypot(dx, dy) or 1.0
+    sx, sy = shift * dy / length, -shift * dx / length
+    if layout.cell:
+        ends = (a.x + sx, a.y + sy), (b.x + sx, b.y + sy)
+        if length < 1.5 * layout.cell:
+            return ends
+        return ends[0], ((a.x + b.x) / 2 + 0.26 * abs(dy), (a.y + b.y) / 2 + 0.26 * abs(dx)), ends[1]
+    if abs(dy) > 1e-9:
+        up = math.copysign(0.3, dy)  # ends inside the boxes, which are drawn over them
+        return (_towards(a, b) + sx, a.y + up * a.height + sy), (_towards(b, a) + sx, b.y - up * b.height + sy)
+    row = [box.x for box in layout.boxes.values() if abs(box.y - a.y) < 1e-9]
+    alone = not any(min(a.x, b.x) < x < max(a.x, b.x) for x in row)
+    bottom = min(box.y for box in layout.boxes.values())
+    if alone and (a.y > bottom or len(row) == 2):
+        return (a.x, a.y + sy), (b.x, b.y + sy)
+    down = -1 if a.y == bottom else 1
+    side = math.copysign(0.07, dx)
+    bend = 0.12 + 0.3 * abs(dx) ** 0.85 + shift
+    edge = a.y + down * a.height / 2
+    return (a.x + side, edge), ((a.x + b.x) / 2, edge + 2 * down * bend), (b.x - side, edge)
+
+
+def _towards(box: DeviceBox, other: DeviceBox) -> float:
+    """Where on a box a line to another ends: as near to it as a wide box reaches, the centre of a narrow one."""
+    reach = box.width / 2 - 0.1 if box.width > 1 else 0.0
+    return min(max(other.x, box.x - reach), box.x + reach)
+
+
+def _extent(layout: Drawing, strokes: Iterable[DrawnLine]) -> tuple[float, float, float, float]:
+    xs = [x for box in layout.boxes.values() for x in (box.x - box.width / 2, box.x + box.width / 2)]
+    ys = [y for box in layout.boxes.values() for y in (box.y - 0.2, box.y + 0.2)]
+    ys += [(s.points[0][1] + s.points[1][1]) / 2 for s in strokes if len(s.points) == 3]
+    ys += [y for _, _, low, _, high in layout.frames for y in (low - 0.05, high + 0.05)]
+    margin = 0.15 + (0.15 + max(map(_wide, layout.rows)) if layout.rows else 0)
+    return min(xs) - margin, max(xs) + 0.2, min(ys) - 0.05, max(ys) + 0.05
+
+
+def _draw_devices(axes: Axes, topology: Topology, layout: Drawing) -> None:
+    for title, left, bottom, right, top in layout.frames:
+        axes.add_patch(_box(left, bottom, right - left, top - bottom, facecolor="#F7F7F7", edgecolor=FAINT, zorder=0.1))
+        axes.text(left + 0.07, bottom + 0.05, title, size=7.5, color=GREY, va="bottom", zorder=4)
+    first = min(box.x - box.width / 2 for box in layout.boxes.values()) - 0.16
+    for text, y in layout.rows.items():
+        axes.text(first - 0.02, y, text, size=7.5, color=GREY, ha="right", va="center")
+    for x, y, text in layout.notes:
+        axes.text(x, y, text, size=14, color=GREY, ha="center", va="center")
+    for device, box in layout.boxes.items():
+        fill = FILLS.get(topology.kinds[device], "#FFFFFF")
+        corner = box.x - box.width / 2, box.y - box.height / 2
+        axes.add_patch(_box(*corner, box.width, box.height, facecolor=fill, edgecolor=INK, linewidth=0.6, zorder=3))
+        size = min(7.5, 72 * 0.9 * box.width / (0.6 * max(2, len(box.text))))
+        axes.text(box.x, box.y - 0.005, box.text, size=size, color=INK, ha="center", va="center", zorder=4)
+
+
+def _box(x: float, y: float, width: float, height: float, **style: Any) -> FancyBboxPatch:
+    return FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.04", **style)
+
+
+# --- colours and legend ---
+
+
+def _shades(topology: Topology) -> dict[tuple[str, int], str]:
+    """A colour a kind of link, paler for its lower bandwidths."""
+    rates: dict[str, set[int]] = defaultdict(set)
+    for u, v, link in topology.graph.edges.data("link"):
+        if u != v:
+            rates[link.kind].add(link.bandwidth)
+    others = itertools.cycle(OTHERS)
+    found: dict[tuple[str, int], str] = {}
+    for kind, its in rates.items():
+        colour = to_rgb(KINDS.get(kind) or next(others))
+        for i, rate in enumerate(sorted(its, reverse=True)):
+            pale = 0.5 * i / max(1, len(its) - 1)
+            red, green, blue = (part + (1 - part) * pale for part in colour)
+            found[kind, rate] = to_hex((red, green, blue))
+    return found
+
+
+def _entries(topology: Topology, layout: Drawing) -> dict[str, Artist]:
+    """A line a kind and bandwidth; a kind of many bandwidths has one line for their range."""
+    most, shades = max(int(topology.bandwidths.max()), 1), _shades(topology)
+    found: dict[str, dict[int, Link]] = defaultdict(dict)
+    for u, v in topology.links:
+        if u != v and u in layout.boxes and v in layout.boxes:
+            link = topology.link(u, v)
+            found[link.kind][link.bandwidth] = link
+    entries: dict[str, Artist] = {}
+    for kind, links in found.items():
+        name, rates = WORDS.get(kind, kind), sorted(links, reverse=True)
+        if len(rates) > 4:
+            text = f"{name} {rates[-1] / 1e9:.4g} … {format_bandwidth(rates[0])}"
+            entries[text] = Line2D([], [], color=shades[kind, rates[0]], linewidth=_width(links[rates[0]], most))
+            continue
+        for rate in rates:
+            text = f"{name} {format_bandwidth(rate) if rate else 'down'}"
+            width = _width(links[rate], most)
+            entries[text] = Line2D([], [], color=shades[kind, rate], linewidth=width, linestyle="-" if rate else ":")
+    return entries

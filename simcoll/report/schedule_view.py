@@ -1,0 +1,169 @@
+"""What an algorithm does, told: its counts, what every rank holds before and after, a space-time picture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+from simcoll.engine import event
+from simcoll.engine.program import bind
+from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError, RefusedError, ScheduleError
+from simcoll.formats.schedules.schedule_json import sent_fraction
+from simcoll.schedule import algorithms, registry
+from simcoll.schedule.collectives import ALL, NOTHING, collective
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.proof import Proof, prove
+from simcoll.topology.systems import TopologySpec
+from simcoll.topology.systems import build as build_topology
+
+_STAR: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
+_STAR_SIZE: Final = 64 * 2**20
+
+
+def build(name: str, n: int, root: int = 0) -> Schedule:
+    """The schedule of `COLLECTIVE/ALGORITHM` on n ranks; a switch that reduces is taken to be there."""
+    entry, options = _found(name)
+    return algorithms.build(entry.collective, entry.spelt(options), n, root=root, agents=int(entry.needs_agent))
+
+
+def _found(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
+    which, slash, algorithm = name.partition("/")
+    if not slash:
+        raise InputError(f"{name!r} is not COLLECTIVE/ALGORITHM", "write e.g. all_reduce/ring")
+    return registry.find(which, algorithm)
+
+
+MOST_TRANSFERS: Final = 3_000_000  # of a schedule that is shown: nobody reads more
+MOST_RANKS: Final = 8192  # of a step that pairs all ranks: more do not fit the memory
+
+
+def check_length(name: str, n: int, root: int = 0) -> None:
+    """Raise InputError if a schedule is too long to be shown."""
+    entry, options = _found(name)
+    request = registry.Request(n, root, agents=int(entry.needs_agent), options=options)
+    lengths = itertools.accumulate(part.transfers for part in entry.steps(request))
+    if n > MOST_RANKS or any(length > MOST_TRANSFERS for length in lengths):
+        raise InputError(f"--ranks: {name} of {n} ranks is too long to be shown", "take fewer ranks")
+
+
+def star_time_ps(schedule: Schedule) -> int:
+    """64 MiB on a star of 50 GB/s, 0.5 us links: one number to compare algorithms by."""
+    spec = TopologySpec.model_validate({"fabric": "single-switch", "hosts": max(2, schedule.n), "link": _STAR})
+    topology = build_topology(spec)
+    devices = [*topology.ranks[: schedule.n], *["switch"] * schedule.agents]
+    return event.run(bind(schedule, topology, devices, Params(), _STAR_SIZE // schedule.n * schedule.n)).makespan_ps
+
+
+def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
+    """A row a rank count: counts, and the speed-up over the naive algorithm on a star."""
+    which = name.partition("/")[0]
+    rows = []
+    for n in ranks:
+        schedule = build(name, n)
+        time_ps, naive = star_time_ps(schedule), build(f"{which}/{_plainest(which)}", n)
+        rows.append(
+            {
+                "ranks": n,
+                "steps": schedule.n_steps,
+                "messages": schedule.messages,
+                "sent/rank": str(sent_fraction(schedule)),
+                "time(us)": f"{time_ps / 1e6:.1f}",
+                "speed-up": f"{star_time_ps(naive) / time_ps:.2f}" if time_ps else "",
+            }
+        )
+    return rows
+
+
+def _plainest(which: str) -> str:
+    """What speed-ups are measured against: naive where there is one, else direct."""
+    return "naive" if "naive" in registry.names(which) else "direct"
+
+
+# --- before and after ---
+
+
+def data(schedule: Schedule) -> str:
+    """What every rank holds before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
+    contract = collective(schedule.collective)
+    before = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root)
+    after = contract.table(contract.after, schedule.n, schedule.n_chunks, schedule.root)
+    lines = [f"{contract.name}: {contract.summary}", "", "rank  before" + " " * 30 + "after"]
+    for rank in range(schedule.n):
+        told = [" ".join(_value(*cell) for cell in table[rank].tolist()) for table in (before, after)]
+        lines.append(f"{rank:4}  {told[0]:<34}  {told[1]}")
+    lines += [
+        "",
+        f"{_letter(0)}1 is chunk 1 of rank 0's buffer, Σ1 the reduction of chunk 1 over all ranks, · nothing promised",
+    ]
+    return "\n".join(lines)
+
+
+def _value(owner: int, block: int) -> str:
+    if owner == NOTHING:
+        return "·"
+    return f"{'Σ' if owner == ALL else _letter(owner)}{block}"
+
+
+def _letter(rank: int) -> str:
+    return chr(ord("a") + rank) if rank < 26 else f"r{rank}."
+
+
+# --- space-time picture ---
+
+
+def diagram(schedule: Schedule) -> str:
+    """A line a transfer, ranks as columns: `●` sends, `>` or `<` carries, `+` reduces, `▸` overwrites."""
+    n, lines = schedule.participants, []
+    names = [str(p) if p < schedule.n else "sw" for p in range(n)]
+    lines.append("step  " + "".join(f"{name:^6}" for name in names))
+    last = -1
+    for row in schedule:
+        left, right = sorted((row.src, row.dst))
+        cells = ["  │   "] * n
+        for p in range(left, right):
+            cells[p] = "──────" if p > left else "  ├───"
+        cells[right] = "──┤   " if right > left else "  ↺   "
+        tip = "+" if row.reduce else ("▸" if row.dst > row.src else "◂")
+        cells[row.dst] = cells[row.dst][:2] + tip + cells[row.dst][3:]
+        cells[row.src] = cells[row.src][:2] + ("●" if row.src != row.dst else "↺") + cells[row.src][3:]
+        lines.append(f"{row.step if row.step != last else '':>4}  {''.join(cells)}chunk {_slots(row)}".rstrip())
+        last = row.step
+    return "\n".join(lines)
+
+
+def _slots(row: Any) -> str:
+    return str(row.src_slot) if row.src_slot == row.dst_slot else f"{row.src_slot}→{row.dst_slot}"
+
+
+# --- verification ---
+
+
+FULL_PROOF: Final = 1024  # ranks up to which `simcoll verify` proves in full
+
+
+def every_pair() -> list[str]:
+    """All registered `COLLECTIVE/ALGORITHM`."""
+    return [f"{which}/{name}" for which in registry.ALGORITHMS for name in registry.names(which)]
+
+
+def verdict(name: str, n: int) -> dict[str, Any]:
+    """Prove an algorithm on n ranks: collective, algorithm, ranks, status (proved, refused, wrong), reason, proof."""
+    try:
+        return verdict_on(build(name, n))
+    except RefusedError as error:
+        which, _, algorithm = name.partition("/")
+        found = {"collective": which, "algorithm": algorithm, "ranks": n, "proof": None}
+        return {**found, "status": "refused", "reason": str(error)}
+
+
+def verdict_on(schedule: Schedule) -> dict[str, Any]:
+    """Prove a schedule."""
+    proof: Proof = "full" if schedule.n <= FULL_PROOF else "fingerprint"
+    found = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
+    try:
+        prove(schedule, proof)
+    except ScheduleError as error:
+        return {**found, "status": "wrong", "reason": str(error)}
+    return {**found, "status": "proved", "reason": ""}

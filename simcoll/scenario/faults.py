@@ -1,0 +1,242 @@
+"""The scenario's key `faults`: links that fail, slow down or carry other traffic, and what that means for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StrictInt, model_validator
+
+from simcoll.config.quantity_field import Duration, Share
+from simcoll.config.yaml_tree import Model
+from simcoll.engine.link_changes import LinkChanges
+from simcoll.engine.program import Program, ProgramRoutes
+from simcoll.engine.timing_model import NEVER, NONE
+from simcoll.errors import did_you_mean, wrong
+from simcoll.scenario.profile import Profile
+from simcoll.scenario.variability import matching
+from simcoll.topology.graph import Topology
+from simcoll.topology.routing import Route, Router
+
+MS: Final = 10**9
+TIMEOUT: Final = 600_000 * MS  # torch.distributed gives up NCCL's collectives after 10 minutes
+MOST_OUTAGES: Final = 1_000  # of one flapping link
+_KEYS: Final = {  # by kind: what must be given, what may be
+    "down": ((), ("until", "on_failure", "detection", "timeout")),
+    "slow": (("factor",), ("until",)),
+    "flap": (("down_for", "period"), ("until", "times", "on_failure", "detection", "timeout")),
+    "background": (("share",), ("until",)),
+}
+
+
+class Fault(Model):
+    """What happens to the links called `link` (`*` and `?` match) from `at` on, `until` then or for good.
+
+    `down`: they carry nothing. `slow`: they have a `factor`-th of their bandwidth. `flap`: they are down for `down_for`
+    every `period`, so many `times`. `background`: other traffic takes a `share` of them. If they are down,
+    transfers wait, and after a `timeout` the run has failed; with `on_failure: reroute` they go another way once the
+    fault is found out, a `detection` later. In replications a fault happens with a `probability`.
+    """
+
+    link: str
+    kind: Literal["down", "slow", "flap", "background"]
+    at: Duration
+    until: Duration | None = None
+    factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    share: Annotated[Share, Field(gt=0, lt=1)] | None = None
+    down_for: Annotated[Duration, Field(gt=0)] | None = None
+    period: Annotated[Duration, Field(gt=0)] | None = None
+    times: Annotated[StrictInt, Field(ge=1, le=MOST_OUTAGES)] | None = None
+    on_failure: Literal["reroute", "fail"] = "fail"
+    detection: Duration = MS
+    timeout: Annotated[Duration, Field(gt=0)] = TIMEOUT
+    probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _its_own_keys(self) -> Fault:
+        needed, allowed = _KEYS[self.kind]
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            raise ValueError(f"{self.kind} needs {' and '.join(missing)}; add them")
+        own = {"link", "kind", "at", "probability", *needed, *allowed}
+        for key in sorted(self.model_fields_set - own):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{self.kind} takes no {key}; leave it out")
+        if "detection" in self.model_fields_set and self.on_failure != "reroute":
+            raise ValueError("detection is of on_failure: reroute; leave it out, or reroute")
+        if self.until is not None and self.until <= self.at:
+            raise ValueError("until is not after at; exchange them, or leave out until")
+        return self
+
+    @model_validator(mode="after")
+    def _comes_back_in_time(self) -> Fault:
+        if self.kind == "flap":
+            if (self.until is None) == (self.times is None):
+                raise ValueError("flap takes either until or times; write one of them")
+            if (self.down_for or 0) >= (self.period or 0):
+                raise ValueError("down_for is not below period; a link that never comes back is kind: down")
+            if self.until is not None and (self.until - self.at) // (self.period or 1) >= MOST_OUTAGES:
+                raise ValueError(f"that is more than {MOST_OUTAGES} outages; write an earlier until or a longer period")
+        longest = self.down_for or (self.until - self.at if self.until is not None and self.kind == "down" else 0)
+        if self.on_failure == "fail" and longest > self.timeout:
+            raise ValueError("the link is back after the time-out; leave out until, or write a longer timeout")
+        return self
+
+    def outages(self) -> Iterator[tuple[int, int]]:
+        """When the links are down, in ps."""
+        if self.kind == "down":
+            yield self.at, NEVER if self.until is None else self.until
+        elif self.kind == "flap":
+            assert self.period
+            assert self.down_for
+            count = self.times or -(-((self.until or 0) - self.at) // self.period)
+            for start in range(self.at, self.at + count * self.period, self.period):
+                yield start, min(start + self.down_for, self.until or NEVER)
+
+    @property
+    def left(self) -> float:
+        """What is left of the bandwidth while it lasts, as a share."""
+        return 1 / self.factor if self.factor else 1 - (self.share or 0.0)
+
+
+def fit_together(faults: Sequence[Fault], replications: int | None, profile: Profile, buckets: int) -> None:
+    """Raise ValueError for what faults do not go with."""
+    if replications is None and any(fault.probability < 1 for fault in faults):
+        raise ValueError("faults with a probability need replications; add e.g. replications: 200")
+    if profile.kernels:
+        what = f"of calls with the kernels of {profile.name!r} one channel stands for all, and faults strike some"
+        raise ValueError(f"{what}; take a profile without kernels, or leave out faults")
+    if buckets > 1:
+        raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
+
+
+class _Outage(NamedTuple):
+    """A link that is down, and when that is found out: NEVER if nothing is done about it."""
+
+    link: int
+    start: int
+    until: int
+    found: int
+
+
+def struck(program: Program, topology: Topology, faults: Sequence[Fault], began: int = 0) -> Program:
+    """The program on links to which this happens; it begins `began` ps after the time from which faults count.
+
+    Raises InputError for a link that there is not.
+    """
+    if not faults:
+        return program
+    outages: list[_Outage] = []
+    weak: dict[int, list[tuple[int, int, float]]] = {}  # of each link: from, until, and what is left
+    timeouts: dict[int, int] = {}
+    for fault in faults:
+        for link in _links(fault, topology.link_names):
+            for start, until in fault.outages():
+                found = start + fault.detection if fault.on_failure == "reroute" else NEVER
+                outages.append(_Outage(link, start - began, until - began, found - began))
+                timeouts[link] = min(timeouts.get(link, NEVER), fault.timeout)
+            if fault.left < 1:
+                until = NEVER if fault.until is None else fault.until
+                weak.setdefault(link, []).append((fault.at - began, until - began, fault.left))
+    rows = _bandwidths(program, outages, weak)
+    noticed = [outage for outage in outages if max(0, outage.found) < outage.until]
+    notices = sorted({max(0, outage.found) for outage in noticed})
+    rows += [
+        (when, turn, outage.link, 0)
+        for turn, when in enumerate(notices, 1)
+        for outage in noticed
+        if max(0, outage.found) == when
+    ]
+    at, turn, links, bandwidth = np.array(sorted(set(rows)), np.int64).reshape(-1, 4).T
+    routes, part, force = _around(program, topology, noticed, notices)
+    changes = LinkChanges(at, links, bandwidth, turn, force, timeouts)
+    return replace(program, routes=routes, part=part, changes=changes)
+
+
+def _links(fault: Fault, names: Sequence[str]) -> list[int]:
+    found = matching(fault.link, names)
+    if not found:
+        raise wrong("faults", f"no link is called {fault.link!r}", did_you_mean(fault.link, names))
+    return found
+
+
+def _bandwidths(
+    program: Program, outages: Sequence[_Outage], weak: dict[int, list[tuple[int, int, float]]]
+) -> list[tuple[int, int, int, int]]:
+    """Time, no turn, link and bandwidth, wherever that changes. Faults of one link at one time multiply."""
+    rows = []
+    down: dict[int, list[tuple[int, int]]] = {}
+    for outage in outages:
+        down.setdefault(outage.link, []).append((outage.start, outage.until))
+    for link in {*down, *weak}:
+        rated = before = int(program.bandwidths[link])
+        spans = [*down.get(link, []), *(span[:2] for span in weak.get(link, []))]
+        for time in sorted({max(0, time) for span in spans for time in span if time < NEVER // 2}):
+            share = float(not any(start <= time < until for start, until in down.get(link, [])))
+            for start, until, left in weak.get(link, []):
+                share *= left if start <= time < until else 1.0
+            after = max(1, round(rated * share)) if rated and share else 0
+            if after != before:
+                rows.append((time, NONE, link, after))
+            before = after
+    return rows
+
+
+def _around(
+    program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
+) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
+    """The routes with those around dead links behind them, which operation each is of, and the way in force for each
+    after each notice. Links found dead are known until they are back; a way once left is not taken up again."""
+    src, dst, hop, links = program.routes
+    ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
+    whose = list(range(len(ways)))
+    force = np.tile(np.arange(len(ways), dtype=np.int32), (len(notices) + 1, 1))
+    known: dict[frozenset[int], _Detours] = {}
+    made: dict[tuple[int, Route], int] = {}
+    for turn, when in enumerate(notices, 1):
+        force[turn] = force[turn - 1]
+        fresh = {outage.link for outage in outages if max(0, outage.found) == when}
+        dead = frozenset(outage.link for outage in outages if max(0, outage.found) <= when < outage.until)
+        if dead not in known:
+            known[dead] = _Detours(topology, dead)
+        for way, now in enumerate(force[turn].tolist()):
+            if src[way] == dst[way] or not fresh.intersection(ways[now]):
+                continue
+            route = known[dead].route(ways[way])
+            if route is not None:
+                if (way, route) not in made:
+                    made[way, route] = len(ways)
+                    ways.append(list(route))
+                    whose.append(way)
+                force[turn, way] = made[way, route]
+    hop = np.cumsum([0, *map(len, ways)]).astype(np.int32)
+    every = np.array([link for way in ways for link in way], np.int32)
+    return (
+        ProgramRoutes(src[whose], dst[whose], hop, every),
+        None if program.part is None else program.part[whose],
+        force,
+    )
+
+
+class _Detours:
+    """Routes of the topology, by its own policy, without some links."""
+
+    def __init__(self, topology: Topology, dead: frozenset[int]):
+        self.topology = topology
+        self.alive = [link for link in range(len(topology.links)) if link not in dead]
+        ends = [topology.links[link] for link in self.alive]
+        nodes = {device: topology.node_of(device) for device in topology.kinds}
+        widths = [int(topology.bandwidths[link]) for link in self.alive]
+        self.router = Router(ends, topology.routing, topology.kinds, nodes, widths)
+        self.known: dict[tuple[str, str], Route | None] = {}
+
+    def route(self, before: Sequence[int]) -> Route | None:
+        """Another route between the ends of this one, or None."""
+        src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
+        if (src, dst) not in self.known:
+            found = self.router.route(src, dst)
+            self.known[src, dst] = None if found is None else tuple(self.alive[link] for link in found)
+        return self.known[src, dst]

@@ -1,0 +1,271 @@
+"""Profiles: the parameters of the model with where they come from, and how they are written.
+
+A calibrated profile also says what was fitted to which rows, how well, and what a prediction with it is worth.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema
+
+from simcoll import units
+from simcoll.config import yaml_tree
+from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
+from simcoll.config.yaml_tree import Model
+from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
+from simcoll.errors import did_you_mean, wrong
+from simcoll.nccl.kernel_costs import Kernels
+from simcoll.scenario.launch import Launch, Process
+from simcoll.topology.graph import Link, Topology
+
+
+def _blocking(value: object) -> Blocking:
+    known: dict[object, Blocking] = {True: "sends-first", False: "no", "even-odd": "even-odd"}
+    if not isinstance(value, bool | str) or value not in known:
+        raise ValueError(f"{value!r} is no way of blocking; write true, false or even-odd")
+    return known[value]
+
+
+Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum": [True, False, "even-odd"]})]
+
+
+class ModelSpec(Model):
+    """The scenario's key `model`: what is not given comes from the profile. Field names are those of model.Params."""
+
+    sharing: Literal["fair", "fifo"] | None = None
+    o_send: Duration | None = None
+    o_recv: Duration | None = None
+    g: Duration | None = None
+    gamma: Gamma | None = None
+    channels: Channels | None = None
+    channels_by: ChannelsBy | None = None
+    slots: Slots | None = None
+    chunk: Chunk | None = None
+    channel_bandwidth: BandwidthCap | None = None
+    barrier: StrictBool | None = None
+    blocking: Blocks | None = None
+
+
+class LinkScale(Model):
+    """What links of a kind have of their rated bandwidth (headers, protocol) and latency, as this harness sees them."""
+
+    efficiency: Annotated[Share, Field(gt=0)] = 1.0
+    latency: Share = 1.0
+
+    def of(self, link: Link) -> Link:
+        """The link as it serves."""
+        return Link(round(link.bandwidth * self.efficiency), round(link.latency * self.latency), link.kind)
+
+
+class Errors(Model):
+    """How far predictions were from some rows; `mape`, `median`, `p95` of |error| and `bias` in percent. `low` and
+    `high`: the range of measured / predicted in which 90 % of normal residuals of this spread lie."""
+
+    rows: int
+    mape: float
+    median: float
+    p95: float
+    bias: float
+    low: float
+    high: float
+
+
+class Series(Model):
+    """Rows that differ in size only. `setting` stands for everything else that decides a time: see `fingerprint`."""
+
+    collective: str
+    algorithm: str = "auto"
+    ranks: int
+    topology: str
+    setting: str
+    fitted: tuple[int, ...] = ()
+    held_out: tuple[int, ...] = ()
+
+
+class TableSource(Model):
+    """A table that rows came from."""
+
+    file: str
+    sha256: str
+    rows: int
+
+
+class Calibration(Model):
+    """How a profile was found, and on what."""
+
+    topology: str
+    date: str
+    simcoll: str
+    scipy: str
+    seed: int
+    files: tuple[TableSource, ...]
+    where: tuple[str, ...] = ()
+    split: str
+    left: dict[str, str] = Field(default_factory=dict)
+    intervals: dict[str, tuple[str, str]]
+    errors: dict[Literal["fitted", "held_out"], Errors]
+    regions: dict[Literal["latency-bound", "middle", "bandwidth-bound"], Errors] = Field(default_factory=dict)
+    covers: tuple[Series, ...]
+
+
+class HostCosts(Model):
+    """What a call takes of the host's time: for each GPU that a process drives a `launch`, and each `message` that it
+    posts to or from another rank. `calibration` says where that is from."""
+
+    launch: Duration = 0
+    message: Duration = 0
+    calibration: Calibration | None = None
+
+    def pace_ps(self, processes: Iterable[Process]) -> int:
+        """How long the slowest of some processes takes for a call, in ps; 0 if there is none."""
+        return max((its.launches * self.launch + its.messages * self.message for its in processes), default=0)
+
+
+class CudaGraphCosts(Model):
+    """What a call in a CUDA graph takes in place of the profile's `launch`, and where that is from."""
+
+    launch: Duration
+    calibration: Calibration | None = None
+
+
+OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
+
+
+_UNKNOWN: Final = "{!r} does not say what a launch takes {}"
+_LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
+
+
+class Profile(Model):
+    """A set of model parameters with where it comes from.
+
+    Outside of the engines' rules stand `launch`, what a call costs before and after all transfers, and `links`, what
+    becomes of the rated links of each kind. With `kernels` calls run as NCCL runs them (`nccl.call`). `host` and
+    `graph` say what other ways of launching cost: see `launches`. With `of_nics` it holds what hops between nodes cost
+    alone. `fitted` repeats the parameters that a calibration
+    found.
+    """
+
+    name: str
+    description: str = ""
+    source: str = ""
+    of_nics: StrictBool = False
+    harness: str | None = None
+    model: ModelSpec = ModelSpec()
+    launch: Duration = 0
+    host: HostCosts | None = None
+    graph: CudaGraphCosts | None = None
+    links: dict[str, LinkScale] = Field(default_factory=dict)
+    kernels: Kernels | None = None
+    fitted: dict[str, str] = Field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def serves(self, harness: str) -> bool:
+        """Whether it says something of rows of a harness: calls of the library cost the same whoever makes them, but
+        for their launch."""
+        own = self.harness
+        return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
+
+    def knows(self, launch: Launch) -> bool:
+        """Whether it says what that way of launching costs."""
+        return (self.graph is not None or not launch.graph) and (self.host is not None or not launch.paced)
+
+    def launch_ps(self, launch: Launch) -> int:
+        """What a call launched in that way takes beside its transfers. Raises InputError if it is not known."""
+        if launch.graph and self.graph is None:
+            raise wrong("launch.graph", _UNKNOWN.format(self.name, "in a CUDA graph"), _LEARN.format("graph=true"))
+        return self.graph.launch if launch.graph and self.graph else self.launch
+
+    def pace_ps(self, processes: Iterable[Process]) -> int:
+        """How long these processes take for a call. Raises InputError if it is not known."""
+        some = list(processes)
+        if some and self.host is None:
+            told = _UNKNOWN.format(self.name, "of the host")
+            raise wrong("launch.gpus_per_process", told, _LEARN.format("gpus_per_process=all"))
+        return self.host.pace_ps(some) if self.host else 0
+
+    def judged_by(self, way: HostCosts | CudaGraphCosts | None) -> Profile:
+        """The profile, with what was found of a way of launching in place of how it was fitted itself."""
+        if way is None:
+            return self
+        together = any(name.startswith(("host.", "graph.")) for name in self.fitted)
+        return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
+
+    def serve(self, topology: Topology) -> Topology:
+        """The topology with its links as they serve, routes as they are; the same where nothing changes."""
+        links = [topology.graph.edges[ends]["link"] for ends in topology.links]
+        if not self.links.keys() & {link.kind for link in links}:
+            return topology
+        return topology.with_links(self.links.get(link.kind, LinkScale()).of(link) for link in links)
+
+
+@functools.cache
+def shipped_profiles() -> dict[str, Path]:
+    """Name and file of every shipped profile."""
+    found = {path.stem: path for path in (Path(__file__).parent / "profiles").glob("*.yaml")}
+    return dict(sorted(found.items()))
+
+
+def find_profile(name: str) -> Path:
+    """The file of a shipped profile, or the file of that path; raises ValueError with the nearest name."""
+    known = shipped_profiles()
+    if name in known:
+        return known[name]
+    if name.endswith((".yaml", ".yml")) and yaml_tree.is_file(Path(name)):
+        return Path(name)
+    raise ValueError(f"{name!r} is neither a shipped profile nor a file; {did_you_mean(name, known)}")
+
+
+def load_profile(name: str) -> Profile:
+    """Read a profile of calls; raises InputError, also for one of NICs."""
+    found = load_network(name)
+    if found.of_nics:
+        what = f"{name!r} says what NICs add between nodes, and nothing of GPUs"
+        raise wrong("profile", what, "take a profile of GPUs; that of its NICs a topology file names, as nic.profile")
+    return found
+
+
+def load_network(name: str) -> Profile:
+    """Read a profile of NICs, or one that says what they cost beside all else; raises InputError."""
+    path = find_profile(name)
+    return parse_profile(yaml_tree.text_of(path), str(path))
+
+
+@functools.lru_cache(maxsize=32)
+def parse_profile(text: str, source: str) -> Profile:
+    """A profile from its text; `source` names it in errors. Raises InputError."""
+    return yaml_tree.validate(Profile, [yaml_tree.parse(text, source)])[0]
+
+
+# --- writing ---
+
+
+def spelt(params: Params) -> dict[str, object]:
+    """Parameters as the key `model` of a profile has them, exactly; those that are as in `ideal` are left out."""
+    plain = Params()
+    given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
+    return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}
+
+
+def _exact(value: int, digits: int) -> str:
+    return f"{value // 10**digits}.{value % 10**digits:0{digits}d}".rstrip("0").rstrip(".")
+
+
+def _duration_text(ps: int) -> str:
+    return f"{_exact(ps, 6)} us"
+
+
+def _bandwidth_text(rate: int) -> str:
+    return f"{_exact(rate, 9)} GB/s"
+
+
+_SPELT: Final[dict[str, Callable[[Any], object]]] = {
+    **dict.fromkeys(("o_send", "o_recv", "g"), _duration_text),
+    **dict.fromkeys(("gamma", "channel_bandwidth"), _bandwidth_text),
+    "channels": lambda channels: channels or "per-peer",
+    "chunk": units.format_size,
+    "blocking": lambda blocking: blocking == "sends-first" or blocking,
+}

@@ -1,0 +1,139 @@
+"""Lists and ranges: a file whose values are swept becomes one tree a combination."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Final
+
+from simcoll import units
+from simcoll.config.yaml_tree import Node, diagnostic
+from simcoll.errors import Diagnostic, did_you_mean
+
+MAX_VARIANTS: Final = 1_000_000
+
+
+def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]) -> list[Node]:
+    """Every combination of the listed values, the last key of the file varying fastest.
+
+    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range.
+    An empty list, a range that does not grow and more than MAX_VARIANTS combinations are entered in `errors`.
+    """
+    return _variants(tree, natural_lists, "", errors)
+
+
+def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagnostic]) -> list[Node]:
+    if isinstance(tree.value, list):
+        if not tree.value:
+            errors.append(Diagnostic("an empty list", "give at least one value", path, tree.place))
+            return [_broken(tree)]
+        return [v for i, child in enumerate(tree.value) for v in _variants(child, natural, f"{path}.{i}", errors)]
+    if not isinstance(tree.value, dict):
+        return [tree]
+    if "from" in tree.value or ("to" in tree.value and "factor" in tree.value):
+        return _range(tree, path, errors)
+    axes = [
+        [child] if key in natural else _variants(child, natural, f"{path}.{key}".strip("."), errors)
+        for key, child in tree.value.items()
+    ]
+    count = 1
+    for axis in axes:
+        count *= len(axis)
+    if count > MAX_VARIANTS:
+        errors.append(Diagnostic(f"{count} combinations", f"keep below {MAX_VARIANTS}", path, tree.place))
+        return [_broken(tree)]
+    if count == 1:
+        return [Node({k: a[0] for k, a in zip(tree.value, axes, strict=True)}, tree.place, tree.keys)]
+    return [
+        Node(dict(zip(tree.value, choice, strict=True)), tree.place, tree.keys) for choice in itertools.product(*axes)
+    ]
+
+
+def differences(trees: Sequence[Node], but: frozenset[str]) -> list[dict[str, object]]:
+    """For each tree the values, by dotted path, that are not the same in all of them; paths of `but` are left out."""
+    leaves = [dict(_leaves(tree, "")) for tree in trees]
+    paths = dict.fromkeys(path for found in leaves for path in found if path not in but)
+    varied = [path for path in paths if len({repr(found.get(path)) for found in leaves}) > 1]
+    return [{path: found[path] for path in varied if path in found} for found in leaves]
+
+
+def _leaves(tree: Node, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(tree.value, dict):
+        for key, child in tree.value.items():
+            yield from _leaves(child, f"{path}.{key}" if path else key)
+    else:
+        yield path, tree.plain()
+
+
+def _broken(tree: Node) -> Node:
+    return Node(None, tree.place, tree.keys, broken=True)
+
+
+def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
+    """`{from: 1 KiB, to: 1 GiB, factor: 4}` or `{from: 1, to: 9, step: 2}`; both ends count."""
+    before = len(errors)
+    for key, place in tree.keys.items():
+        if key not in ("from", "to", "factor", "step"):
+            what = f"unknown key {key!r} in a range"
+            errors.append(Diagnostic(what, did_you_mean(key, ("from", "to", "factor", "step")), f"{path}.{key}", place))
+    missing = [key for key in ("from", "to") if key not in tree.value]
+    if missing:
+        errors.append(Diagnostic(f"a range without {missing[0]!r}", "give from and to", path, tree.place))
+    if ("factor" in tree.value) == ("step" in tree.value):
+        what = "a range has either 'factor' or 'step'"
+        errors.append(Diagnostic(what, "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}", path, tree.place))
+    if len(errors) > before:
+        return [_broken(tree)]
+    numbers: dict[str, tuple[Fraction, units.Unit | None]] = {}
+    for key, child in tree.value.items():
+        try:
+            numbers[key] = _number(child.value)
+        except ValueError as error:
+            errors.append(diagnostic(str(error), f"{path}.{key}", child.place))
+    if len(errors) > before:
+        return [_broken(tree)]
+    (start, kind), (stop, stop_kind) = numbers["from"], numbers["to"]
+    how = "factor" if "factor" in numbers else "step"
+    pace, pace_kind = numbers[how]
+    where = tree.value[how].place
+    if kind != stop_kind:
+        errors.append(Diagnostic("from and to are of different kinds", "give both the same unit", path, tree.place))
+    elif how == "factor" and (pace_kind is not None or pace <= 1):
+        errors.append(Diagnostic(f"factor {pace} does not grow", "write a factor above 1", f"{path}.factor", where))
+    elif how == "step" and (pace_kind != kind or pace <= 0):
+        errors.append(Diagnostic("a step that does not grow", "write a step above 0", f"{path}.step", where))
+    elif stop < start or (how == "factor" and start <= 0):
+        what = "the range is empty" if stop < start else "a range by factor cannot start at 0"
+        errors.append(Diagnostic(what, "let from be above 0 and at most to", path, tree.place))
+    elif how == "step" and (stop - start) / pace > MAX_VARIANTS:
+        errors.append(Diagnostic("a range of too many values", f"keep below {MAX_VARIANTS}", path, tree.place))
+    if len(errors) > before:
+        return [_broken(tree)]
+    values, value = [], start
+    while value <= stop:
+        values.append(value)
+        value = value * pace if how == "factor" else value + pace
+    whole = kind is not None or (start.denominator == 1 and pace.denominator == 1)
+    return [Node(_ranged(value, kind, whole), tree.place) for value in values]
+
+
+def _number(value: object) -> tuple[Fraction, units.Unit | None]:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a number; write e.g. 8 or '64 MiB'")
+    if isinstance(value, str):
+        kind = units.kind_of(value)
+        if kind is None:
+            raise ValueError(f"{value!r} is not a quantity; write a number with a unit, e.g. '64 MiB'")
+        return units.parse_exact(value, kind), kind
+    return Fraction(value).limit_denominator(10**9), None
+
+
+def _ranged(value: Fraction, kind: units.Unit | None, whole: bool) -> object:
+    if kind == "size":  # a range by a broken factor still has sizes that every dtype divides
+        return f"{int(value) if value.denominator == 1 else int(value) // 8 * 8} B"
+    if kind is not None:
+        base = {"bandwidth": "B/s", "duration": "ps", "share": "%", "byte_time": "ps/B"}[kind]
+        number = value * 100 if kind == "share" else value
+        return f"{float(number)!r} {base}" if number.denominator != 1 else f"{int(number)} {base}"
+    return int(value) if whole else float(value)

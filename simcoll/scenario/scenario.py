@@ -1,0 +1,401 @@
+"""Scenarios: a YAML file in, the points of its sweep out.
+
+A `Scenario` is one point: every value a scalar. Any scalar of the file may be a list or a range; `load` multiplies them
+out in the order of the file, the last key varying fastest, and reports all mistakes of the file at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
+from simcoll.config import yaml_tree
+from simcoll.config.name_field import OneOf
+from simcoll.config.quantity_field import Duration, Size
+from simcoll.config.yaml_tree import Model, Node
+from simcoll.engine.timing_model import Params
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
+from simcoll.formats.schedules import schedule_json
+from simcoll.nccl import tuner_constants
+from simcoll.scenario.faults import Fault, fit_together
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.placement import Grouped, Placed, weighed
+from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
+from simcoll.scenario.ranges import differences, variants
+from simcoll.scenario.variability import Variability
+from simcoll.schedule import registry
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.group_contracts import BITWISE, OPERATORS
+from simcoll.topology import nccl_graphs
+from simcoll.topology.systems import TopologySpec, shipped_systems
+from simcoll.workload.spec import Workload
+
+ITEMSIZE: Final = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
+    "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
+}  # fmt: skip
+_DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
+PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
+CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
+OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
+TOLD: Final = frozenset(  # keys that have a column of their own in the results
+    {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
+    | {
+        "size",
+        "engine",
+        "shortcuts",
+        "proof",
+        "model.sharing",
+        "topology.system",
+        "topology.nodes",
+        "topology.hosts",
+        "workload.template",
+        "workload.algorithm",
+    }
+)
+MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
+NATURAL_LISTS: Final = frozenset(
+    {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
+    | {"slow", "slow_links", "faults"}
+)
+
+
+class MeasureSpec(Model):
+    """How a point is run for real. `repeats` counts all timed runs, `launches` how many starts of the ranks they are
+    spread over; `buckets` and `async_op` are of the library's own collectives, `compute` is of workloads: whether
+    layers sleep for as long as they take, or multiply matrices."""
+
+    harness: Literal["p2p", "library"] = "p2p"
+    warmup: Annotated[StrictInt, Field(ge=0)] = 3
+    repeats: Annotated[StrictInt, Field(ge=1)] = 20
+    launches: Annotated[StrictInt, Field(ge=1)] = 1
+    verify: StrictBool = True
+    buckets: Annotated[StrictInt, Field(ge=1)] = 1
+    async_op: StrictBool = False
+    compute: Literal["sleep", "real"] = "sleep"
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(file: Path, changed: int) -> int:
+    """How many rows a measured table has; read once a sweep as long as it does not change."""
+    return len(read_measured(file))
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_Plot = Annotated[str, OneOf("plot", lambda: PLOTS)]
+
+
+class Scenario(Model):
+    """One point of a scenario: INTERFACE of every key is in the README's table."""
+
+    version: Literal[1] = 1
+    name: str = "scenario"
+    seed: StrictInt = 0
+    topology: TopologySpec
+    workload: Workload | None = None
+    collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
+    algorithm: str = "auto"
+    ranks: Annotated[StrictInt, Field(ge=1)] | None = None
+    placement: Placed = None
+    groups: Grouped = None
+    subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
+    root: Annotated[StrictInt, Field(ge=0)] = 0
+    dtype: Annotated[str, OneOf("dtype", lambda: ITEMSIZE, _DTYPE_ALIASES)] = "float32"
+    op: Annotated[str, OneOf("operator", lambda: OPERATORS)] = "sum"
+    in_place: StrictBool = False
+    protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
+    library_version: str | None = None
+    p2p_level: nccl_graphs.Level | None = None
+    size: Size = Field(default=None, validate_default=True)
+    weights: tuple[Any, ...] | None = None
+    arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
+    model: ModelSpec = ModelSpec()
+    profile: str = "ideal"
+    launch: Launch = Launch()
+    engine: Literal["auto", "event", "fast"] = "auto"
+    shortcuts: Literal["on", "off"] = "on"
+    proof: Literal["full", "fingerprint", "off"] | None = None
+    faults: tuple[Fault, ...] = ()
+    variability: Variability | None = None
+    replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    measured: str | None = None
+    measure: MeasureSpec = MeasureSpec()
+    plots: Annotated[tuple[_Plot, ...], BeforeValidator(_listed)] = ("busbw", "latency")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _workload_or_collective(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("workload") is None:
+            return data
+        for key in OF_ONE:
+            if key in data:
+                raise ValueError(f"{key!r} does not go with a workload; leave it out, or give it to its calls")
+        return {"plots": ["step"], **data, "collective": WORKLOAD, "size": "0 B"}
+
+    @field_validator("collective")
+    @classmethod
+    def _no_workload_meant(cls, value: str, info: ValidationInfo) -> str:
+        if value == WORKLOAD and info.data.get("workload", True) is None:
+            raise ValueError(f"{value!r} is no collective; {did_you_mean(value, COLLECTIVES)}")
+        return value
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str, info: ValidationInfo) -> str:
+        name = info.data.get("collective")
+        if schedule_json.is_file(value):
+            return _schedule_of(value, name)
+        if not name and value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
+            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
+        if name and value not in CHOSEN:
+            try:
+                entry, options = registry.find(name, value)
+                return entry.spelt(options)
+            except InputError as error:
+                first = error.diagnostics[0]
+                raise ValueError(f"{first.what}; {first.cure}") from None
+        return value
+
+    @field_validator("op")
+    @classmethod
+    def _bitwise_on_integers(cls, value: str, info: ValidationInfo) -> str:
+        dtype = str(info.data.get("dtype", "int32"))
+        if value in BITWISE and "int" not in dtype:
+            raise ValueError(f"{value!r} does not work on {dtype}; choose an integer dtype")
+        return value
+
+    @field_validator("size")
+    @classmethod
+    def _whole_elements(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if info.data.get("collective") in ("barrier", WORKLOAD):
+            return 0
+        if value is None:
+            raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
+        if value > MOST_BYTES:
+            raise ValueError(f"{value} B are more than can be counted; write at most '1048576 TiB'")
+        width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
+        if value % width or not value:
+            above = value - value % width + width
+            raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
+        return value
+
+    @field_validator("variability")
+    @classmethod
+    def _something_varies(cls, value: Variability | None) -> Variability | None:
+        if value is not None and not value.causes:
+            raise ValueError("nothing varies; write e.g. compute_jitter: {sigma: 0.05}")
+        return value
+
+    @model_validator(mode="after")
+    def _launched_back_to_back(self) -> Scenario:
+        if self.workload and self.launch.paced:
+            raise ValueError("a workload's calls are not made back to back; leave out launch.gpus_per_process")
+        return self
+
+    @model_validator(mode="after")
+    def _varied_and_repeated(self) -> Scenario:
+        varies = self.variability is not None or (self.replications is not None and self.faults)
+        if bool(varies) != (self.replications is not None):
+            raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_that_can_be(self) -> Scenario:
+        if self.faults:
+            fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
+        return self
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, value: str) -> str:
+        find_profile(value)
+        return value
+
+    @field_validator("library_version")
+    @classmethod
+    def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
+        try:
+            tuner_constants.check(value, str(info.data.get("collective", "")))
+        except InputError as error:
+            raise ValueError(str(error.diagnostics[0])) from None
+        return value
+
+    @field_validator("weights")
+    @classmethod
+    def _blocks_to_weigh(cls, value: tuple[Any, ...] | None, info: ValidationInfo) -> tuple[Any, ...] | None:
+        name = str(info.data.get("collective", "gather"))
+        if value is not None and COLLECTIVES[name].blocks(2) == 1:
+            raise ValueError(f"{name} has no blocks to weigh; leave weights out")
+        return value if value is None else weighed(value)
+
+    @field_validator("subgroups")
+    @classmethod
+    def _ranks_in_subgroups(cls, value: tuple[tuple[int, ...], ...] | None) -> tuple[tuple[int, ...], ...] | None:
+        if value is not None and not all((value, *value)):
+            raise ValueError("there is no rank in it; write lists of ranks: [[0, 1], [2, 3]]")
+        return value
+
+    @field_validator("measured")
+    @classmethod
+    def _known_table(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                file = find_measured(value)
+                _parsed(file, file.stat().st_mtime_ns)
+            except InputError as error:
+                raise ValueError(str(error.diagnostics[0])) from None
+        return value
+
+    @property
+    def nbytes(self) -> int:
+        """The size that is moved: a barrier carries none."""
+        return self.size or 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def striking(self) -> tuple[Fault, ...]:
+        """The faults that happen: in replications each run has its own, and what is run once is undisturbed."""
+        return () if self.replications else self.faults
+
+    def files(self) -> list[Path]:
+        """The files outside the scenario that decide its result."""
+        topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
+        schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
+        return [*([topology] if topology else []), find_profile(self.profile), *schedule]
+
+    def contents(self) -> str:
+        """What those files say: with other contents it is another result."""
+        return "\0".join(yaml_tree.text_of(path) for path in self.files() if yaml_tree.is_file(path))
+
+    def params(self) -> Params:
+        """The profile's parameters, overridden by the scenario's."""
+        profile = load_profile(self.profile).model
+        return Params(**{**profile.model_dump(exclude_none=True), **self.model.model_dump(exclude_none=True)})
+
+
+def _schedule_of(path: str, collective: str | None) -> str:
+    """The path of a schedule, if there is one, of this collective."""
+    try:
+        found = schedule_json.read(path)
+    except InputError as error:
+        raise ValueError(str(error.diagnostics[0])) from None
+    if collective and found.collective != collective:
+        raise ValueError(f"{path!r} is a schedule of {found.collective}, not {collective}; let them agree")
+    return path
+
+
+def _every_algorithm() -> set[str]:
+    return {name for which in registry.ALGORITHMS for name in registry.names(which)}
+
+
+# --- loading ---
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses.
+    `places` says where each key of the file stands, `swept` the values of what the file sweeps and no column of the
+    results tells otherwise, by dotted path; `replicas` the share of its replications that is asked for."""
+
+    scenario: Scenario
+    optional: bool = False
+    places: Mapping[str, Place] = field(default_factory=dict)
+    swept: Mapping[str, object] = field(default_factory=dict)
+    replicas: tuple[int, int] | None = None
+
+
+def find_scenario(name: str) -> Path:
+    """A path as given, or a shipped scenario by its name (with or without `.yaml`)."""
+    path = Path(name)
+    if path.exists():
+        return path
+    known = {p.stem: p for p in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
+    stem = path.name.removesuffix(".yaml")
+    if stem in known and path.parent in (Path(), Path("scenarios")):
+        return known[stem]
+    near = difflib.get_close_matches(stem, known, n=1)
+    cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
+    raise InputError(f"{name}: no such file", cure)
+
+
+def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
+    """The points of a scenario file (or a shipped scenario's name), after `--set` assignments.
+
+    Raises InputError with every mistake of the file.
+    """
+    path, mistakes = find_scenario(name), list[Diagnostic]()
+    return points(yaml_tree.read(path, str(path), mistakes), assignments, mistakes)
+
+
+def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
+    """The points of a scenario given as a located tree; `mistakes` made so far are reported with its own."""
+    for index, option in enumerate(assignments, 1):
+        tree = yaml_tree.assign(tree, option, index)
+    if not isinstance(tree.value, dict):
+        raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
+    mistakes = [] if mistakes is None else mistakes
+    trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
+    return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)
+
+
+def _all_collectives(tree: Node) -> Node:
+    asked = tree.get("collective")
+    if asked is None or asked.value != "all":
+        return tree
+    every = Node([Node(name, asked.place) for name in COLLECTIVES], asked.place)
+    return Node({**tree.value, "collective": every}, tree.place, tree.keys)
+
+
+def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
+    """`algorithm: all` multiplied out; a barrier has no size, so its repetitions over sizes are dropped."""
+    found: dict[str, Point] = {}
+    for scenario, tree, swept in zip(scenarios, trees, differences(trees, TOLD), strict=True):
+        names = registry.names(scenario.collective) if scenario.algorithm == "all" else (scenario.algorithm,)
+        for name in names:
+            changes: dict[str, Any] = {"algorithm": name}
+            one = scenario.model_copy(update=changes)
+            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all", _places(tree), swept))
+    return list(found.values())
+
+
+def _places(tree: Node) -> dict[str, Place]:
+    return {key: child.place for key, child in tree.value.items()}
+
+
+def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str] = ()) -> TopologySpec:
+    """What `simcoll topology show` is asked for: a shipped system or a topology file, changed by `--set topology.…`."""
+    keys: dict[str, Any] = {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+    if nodes is not None:
+        keys["nodes"] = nodes
+    tree = yaml_tree.located({"topology": keys}, Place("topology", 1, 1))
+    for index, option in enumerate(assignments, 1):
+        tree = yaml_tree.assign(tree, option, index)
+    return yaml_tree.validate(TopologySpec, [tree.value["topology"]])[0]
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Name and file of every shipped scenario."""
+    return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}

@@ -1,0 +1,158 @@
+"""The scenario's key `variability`: what differs from run to run, and how it is drawn."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StrictInt, model_validator
+
+from simcoll.config.quantity_field import Duration, Share
+from simcoll.config.yaml_tree import Model
+
+CAUSES: Final = (
+    "launch_skew",
+    "compute_jitter",
+    "slow",
+    "slow_links",
+    "faults",
+)  # in the order in which each has draws of its own
+_NEEDS: Final = {"lognormal": ("median", "sigma"), "exponential": ("mean",), "uniform": ("low", "high")}
+
+Sigma = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
+
+
+class Delay(Model):
+    """A random duration: lognormal (`median`, and `sigma` of its logarithm), exponential (`mean`) or uniform (`low` to
+    `high`)."""
+
+    distribution: Literal["lognormal", "exponential", "uniform"]
+    median: Duration | None = None
+    sigma: Sigma | None = None
+    mean: Duration | None = None
+    low: Duration | None = None
+    high: Duration | None = None
+
+    @model_validator(mode="after")
+    def _its_own_keys(self) -> Delay:
+        needed = _NEEDS[self.distribution]
+        given = [key for key in ("median", "sigma", "mean", "low", "high") if getattr(self, key) is not None]
+        if set(given) != set(needed):
+            raise ValueError(f"{self.distribution} takes {' and '.join(needed)}, not {given}; write just these")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError("low is above high; exchange them")
+        return self
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """So many durations, in ps."""
+        if self.distribution == "lognormal":
+            return (self.median or 0) * np.exp((self.sigma or 0.0) * rng.standard_normal(count))
+        if self.distribution == "exponential":
+            return (self.mean or 0) * rng.standard_exponential(count)
+        return (self.low or 0) + ((self.high or 0) - (self.low or 0)) * rng.random(count)
+
+
+class Jitter(Model):
+    """A random factor around 1: lognormal, with `sigma` of its logarithm."""
+
+    distribution: Literal["lognormal"] = "lognormal"
+    sigma: Sigma
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """So many factors."""
+        return np.exp(self.sigma * rng.standard_normal(count))
+
+
+class Slow(Model):
+    """A rank that in some runs (`probability`) takes `factor` times as long for all that it computes and launches."""
+
+    rank: Annotated[StrictInt, Field(ge=0)]
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+
+
+class SlowLink(Model):
+    """Links, by name (`*` and `?` match), that in some runs have a `factor`-th of their bandwidth, all at once."""
+
+    link: str
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+
+
+class Variability(Model):
+    """What differs: how late each rank comes to each collective, how long it computes, ranks and links that are
+    slow."""
+
+    launch_skew: Delay | None = None
+    compute_jitter: Jitter | None = None
+    slow: tuple[Slow, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Those that there are."""
+        return tuple(cause for cause in CAUSES if getattr(self, cause, None))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What one replication draws, of some `causes`: each has numbers of its own, whatever the others are."""
+
+    spec: Variability
+    seed: int
+    replication: int
+    causes: tuple[str, ...]
+    faults: tuple[Any, ...] = ()
+
+    def _rng(self, cause: str) -> np.random.Generator:
+        return np.random.default_rng([abs(self.seed), int(self.seed < 0), self.replication, CAUSES.index(cause)])
+
+    def skew(self, count: int) -> NDArray[Any]:
+        """How much later each of so many launches comes, in ps."""
+        if not self.spec.launch_skew or "launch_skew" not in self.causes:
+            return np.zeros(count)
+        return self.spec.launch_skew.draw(self._rng("launch_skew"), count)
+
+    def jitter(self, count: int) -> NDArray[Any]:
+        """How many times as long each of so many computations takes."""
+        if not self.spec.compute_jitter or "compute_jitter" not in self.causes:
+            return np.ones(count)
+        return self.spec.compute_jitter.draw(self._rng("compute_jitter"), count)
+
+    def slow(self, n: int) -> NDArray[Any]:
+        """How many times as long each rank takes."""
+        factors = np.ones(n)
+        for one in self._happened("slow", self.spec.slow):
+            factors[one.rank] *= one.factor
+        return factors
+
+    def slow_links(self, names: Sequence[str]) -> NDArray[Any]:
+        """How many times as long a byte takes on each link."""
+        factors = np.ones(len(names))
+        for one in self._happened("slow_links", self.spec.slow_links):
+            factors[matching(one.link, names)] *= one.factor
+        return factors
+
+    def felt(self) -> tuple[str, ...]:
+        """The causes without those of which nothing happened."""
+        could = {"slow": self.spec.slow, "slow_links": self.spec.slow_links, "faults": self.faults}
+        return tuple(cause for cause in self.causes if cause not in could or self._happened(cause, could[cause]))
+
+    def happened(self) -> list[Any]:
+        """The faults that happen."""
+        return self._happened("faults", self.faults)
+
+    def _happened(self, cause: str, could: Sequence[Any]) -> list[Any]:
+        if cause not in self.causes:
+            return []
+        chances = self._rng(cause).random(len(could))
+        return [one for one, chance in zip(could, chances, strict=True) if chance < one.probability]
+
+
+def matching(pattern: str, names: Sequence[str]) -> list[int]:
+    """The numbers of the links whose names match."""
+    return [number for number, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]

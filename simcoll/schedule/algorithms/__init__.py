@@ -1,0 +1,35 @@
+"""All shipped algorithms: importing this package fills the registry.
+
+One module a family, one function an algorithm; `simcoll.schedule.building_blocks` holds the moves they share.
+"""
+
+from __future__ import annotations
+
+from simcoll.schedule.algorithms import direct, doubling, hierarchical, naive, nvls, pat, ring, tree
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.registry import Groups, Request, find
+from simcoll.schedule.streamed import StreamedSchedule
+
+__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "pat", "ring", "stream", "tree"]
+
+
+def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Schedule:
+    """The schedule of `collective/algorithm` for `n` ranks.
+
+    `algorithm` may carry options, e.g. `hierarchical(across=recursive_doubling)`.
+    Raises InputError for unknown names, RefusedError when the algorithm cannot serve.
+
+    >>> print(build("all_reduce", "naive", 2))
+    all_reduce/naive: 2 ranks, 1 chunks, 2 steps, 2 transfers
+      step 0: chunk 0: 1→0 reduce
+      step 1: chunk 0: 0→1
+    """
+    return stream(collective, algorithm, n, root=root, groups=groups, agents=agents).schedule()
+
+
+def stream(
+    collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0
+) -> StreamedSchedule:
+    """The same step by step, for schedules too large to be held."""
+    entry, options = find(collective, algorithm)
+    return entry.stream(Request(n, root, groups, agents, options), algorithm.replace(" ", ""))

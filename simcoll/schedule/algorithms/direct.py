@@ -1,0 +1,68 @@
+"""One step in which everyone talks to whom it has to, without detours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simcoll.schedule import building_blocks
+from simcoll.schedule.building_blocks import several
+from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send
+
+
+@register("all_reduce", "all_pairs", cost="alpha + (n - 1) * beta * m", cost_for=several)
+def all_pairs(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends its whole buffer to everyone: 1 step, n(n−1) messages."""
+    if request.n > 1:
+        yield send(*building_blocks.peers(request.n), 0, reduce=True)
+
+
+@register("all_gather", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
+def direct_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends its block to everyone: 1 step, n(n−1) messages."""
+    rank, others = building_blocks.peers(request.n)
+    if request.n > 1:
+        yield send(rank, others, rank)
+
+
+@register("reduce_scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
+def direct_reduce_scatter(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends everyone its block to be reduced there: 1 step, n(n−1) messages."""
+    rank, others = building_blocks.peers(request.n)
+    if request.n > 1:
+        yield send(rank, others, others, reduce=True)
+
+
+@register(
+    "all_to_all", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
+)
+def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages."""
+    rank, others = building_blocks.peers(request.n)
+    if request.n > 1:
+        yield send(rank, others, others, rank)
+
+
+@register("gather", "direct", chunks=chunk_per_rank, cost="alpha + beta * m / n", cost_for=several, library=True)
+def direct_gather(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends its block to the root: 1 step, n−1 messages."""
+    others = building_blocks.rooted(request.n, request.root)[1:]
+    if len(others):
+        yield send(others, request.root, others)
+
+
+@register(
+    "scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
+)
+def direct_scatter(request: Request) -> Iterator[StepPattern]:
+    """The root sends everyone its block in turn: 1 step, n−1 messages."""
+    others = building_blocks.rooted(request.n, request.root)[1:]
+    if len(others):
+        yield send(request.root, others, others)
+
+
+@register("send_recv", "direct", cost="alpha + beta * m", cost_for=several)
+def direct_send_recv(request: Request) -> Iterator[StepPattern]:
+    """The root sends its buffer to the rank behind it: 1 message."""
+    if request.n > 1:
+        yield send(request.root, (request.root + 1) % request.n, 0)

@@ -1,0 +1,131 @@
+"""Distances that double or halve from step to step: ⌈log2 n⌉ steps, for few bytes the fastest.
+
+Where n is no power of two, the ranks beyond one fold into a neighbour before and get the result after: two more steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll.schedule import building_blocks
+from simcoll.schedule.building_blocks import Ranks, highest_bit, lowest_bit, power_of_two
+from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send
+
+
+@register("all_reduce", "recursive_doubling", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
+def recursive_doubling_all_reduce(request: Request) -> Iterator[StepPattern]:
+    """Pairs at distance 1, 2, 4, … swap whole buffers: log2 n steps, or ⌊log2 n⌋ + 2."""
+    yield from building_blocks.pairwise_all_reduce(np.arange(request.n), 0)
+
+
+@register("all_reduce", "halving_doubling", chunks=lambda request: 1 << (request.n.bit_length() - 1))
+def halving_doubling(request: Request) -> Iterator[StepPattern]:
+    """Rabenseifner: recursive-halving reduce-scatter, then recursive-doubling all-gather: 2 log2 n steps.
+
+    The larger halves go to the nearer ranks. Where n is no power of two, the ranks beyond it fold in before and out
+    after: 2⌊log2 n⌋ + 2 steps. (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations
+    in MPICH", 2005.)
+    """
+    extra, core = _folded(request.n)
+    chunk = np.arange(len(core))
+    if len(extra):
+        yield send(extra[:, None], core[: len(extra), None], chunk, reduce=True)
+    nearest_first = core[_bit_reversed(len(core))]
+    yield from building_blocks.halving_reduce_scatter(nearest_first, chunk)
+    yield from building_blocks.doubling_all_gather(nearest_first, chunk)
+    if len(extra):
+        yield send(core[: len(extra), None], extra[:, None], chunk)
+
+
+def _folded(n: int) -> tuple[Ranks, Ranks]:
+    extra, core = building_blocks.fold(np.arange(n)[None])
+    return extra[0], core[0]
+
+
+def _bit_reversed(power: int) -> Ranks:
+    """0 … power−1 in bit-reversed order: 0, 4, 2, 6, 1, 5, 3, 7."""
+    order = np.zeros(1, np.int64)
+    while len(order) < power:
+        order = np.concatenate([2 * order, 2 * order + 1])
+    return order
+
+
+def _owners(extra: Ranks, core: Ranks) -> Ranks:
+    """For each rank its own place in the core, or that of the rank it folds into."""
+    owner = np.empty(len(extra) + len(core), np.int64)
+    owner[core], owner[extra] = np.arange(len(core)), np.arange(len(extra))
+    return owner
+
+
+@register("reduce_scatter", "recursive_halving", chunks=chunk_per_rank)
+def recursive_halving_reduce_scatter(request: Request) -> Iterator[StepPattern]:
+    """Pairs at distance n/2, n/4, … swap the half the other needs: log2 n steps, or ⌊log2 n⌋ + 2."""
+    extra, core = _folded(request.n)
+    if len(extra):
+        yield send(extra[:, None], core[: len(extra), None], np.arange(request.n), reduce=True)
+    yield from building_blocks.halving_reduce_scatter(core, _owners(extra, core))
+    if len(extra):
+        yield send(core[: len(extra)], extra, extra)
+
+
+@register("all_gather", "recursive_doubling", chunks=chunk_per_rank)
+def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Pairs at distance 1, 2, 4, … swap what they have: log2 n steps, or ⌊log2 n⌋ + 2."""
+    extra, core = _folded(request.n)
+    if len(extra):
+        yield send(extra, core[: len(extra)], extra)
+    yield from building_blocks.doubling_all_gather(core, _owners(extra, core))
+    if len(extra):
+        pair, block = np.nonzero(extra[:, None] != np.arange(request.n))
+        yield send(core[pair], extra[pair], block)
+
+
+@register("all_gather", "bruck", chunks=chunk_per_rank)
+def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends what it has 1, 2, 4, … ranks back: ⌈log2 n⌉ steps for any n.
+
+    Bruck, Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is needed.
+    """
+    rank, distance = np.arange(request.n)[:, None], 1
+    while distance < request.n:
+        ahead = np.arange(min(distance, request.n - distance))
+        yield send(rank, (rank - distance) % request.n, (rank + ahead) % request.n)
+        distance *= 2
+
+
+@register("all_to_all", "bruck", chunks=chunk_per_rank)
+def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
+    """Blocks hop 1, 2, 4, … ranks ahead by the bits of their distance: ⌈log2 n⌉ steps of half the buffer for any n.
+
+    Bruck, Ho, Kipnis, Upfal, Weathersby (1997). On its way a block that goes `far` ranks lies in scratch slot n + far.
+    Its last hop ends in the buffer, unless the block that lies there has yet to leave: then it waits in scratch
+    for local copies in one last step, which powers of two do not need.
+    """
+    n, rank, far = request.n, np.arange(request.n)[:, None], np.arange(1, request.n)
+    blocked = lowest_bit(n - far) > highest_bit(far)
+    distance = 1
+    while distance < n:
+        hops = far[far & distance > 0]
+        ahead = (rank + distance) % n
+        at = np.where(lowest_bit(hops) == distance, (rank + hops) % n, n + hops)
+        lands = (highest_bit(hops) == distance) & ~blocked[hops - 1]
+        yield send(rank, ahead, at, np.where(lands, (ahead - hops) % n, n + hops))
+        distance *= 2
+    waiting = far[blocked]
+    if len(waiting):
+        yield send(rank, rank, n + waiting, (rank - waiting) % n)
+
+
+@register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)", library=True)
+def dissemination_barrier(request: Request) -> Iterator[StepPattern]:
+    """Everyone tells the rank 1, 2, 4, … ahead what it has heard: ⌈log2 n⌉ steps, n messages each.
+
+    Hensgen, Finkel, Manber (1988). Reports may reach a rank by several ways, which harms no barrier.
+    """
+    rank, distance = np.arange(request.n), 1
+    while distance < request.n:
+        yield send(rank, (rank + distance) % request.n, 0, reduce=True)
+        distance *= 2

@@ -1,0 +1,149 @@
+"""Inside groups first, then across them: most bytes stay on the fast links inside a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll.schedule import building_blocks
+from simcoll.schedule.building_blocks import Ranks
+from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send, together
+from simcoll.schedule.symmetry import Rotation
+
+
+def _shards(request: Request) -> int:
+    shape = request.equal_groups().shape
+    across = request.options.get("across", "ring")
+    return int(np.prod(shape[1:] if across == "recursive_doubling" else shape))
+
+
+def _turned(request: Request) -> Rotation:
+    """Everyone one group on; with them the shards of the outermost level."""
+    groups = request.two_levels()
+    return Rotation(len(groups[0]), 1, len(groups))
+
+
+def _blocks_turned(request: Request) -> Rotation:
+    """Everyone one group on, with all their blocks."""
+    size = len(request.two_levels()[0])
+    return Rotation(size, size, request.n)
+
+
+@register(
+    "all_reduce",
+    "hierarchical",
+    chunks=_shards,
+    uses_groups=True,
+    options={"across": ("ring", "recursive_doubling")},
+    rotation=_turned,
+)
+def hierarchical_all_reduce(request: Request) -> Iterator[StepPattern]:
+    """Ring reduce-scatter inside groups, all-reduce of each shard across them, ring all-gather inside; equal groups.
+
+    g groups of m take 2(m−1) + 2(g−1) steps with `across=ring`, 2(m−1) + log2 g with `across=recursive_doubling`
+    (two more where g is no power of two). Groups of groups are worked through from the innermost.
+    """
+    table = request.equal_groups()
+    doubling = request.options.get("across") == "recursive_doubling"
+    shape = (1, *table.shape[1:]) if doubling else table.shape
+    chunks = np.arange(np.prod(shape)).reshape(shape[::-1]).T  # the innermost shard is one run of chunks
+    levels = [_level(table, chunks, axis) for axis in range(table.ndim)]
+    for ranks, slots in reversed(levels[1:]):
+        yield from building_blocks.ring_reduce_scatter(ranks, slots)
+    if doubling:
+        yield from building_blocks.pairwise_all_reduce(table.reshape(len(table), -1).T, chunks.reshape(-1, 1))
+    else:
+        yield from building_blocks.ring_all_reduce(*levels[0])
+    for ranks, slots in levels[1:]:
+        yield from building_blocks.ring_all_gather(ranks, slots)
+
+
+@register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
+def hierarchical_reduce_scatter(request: Request) -> Iterator[StepPattern]:
+    """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
+    table = request.equal_groups()
+    for axis in reversed(range(table.ndim)):
+        yield from building_blocks.ring_reduce_scatter(*_level(table, table, axis))
+
+
+@register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
+def hierarchical_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
+    table = request.equal_groups()
+    for axis in range(table.ndim):
+        yield from building_blocks.ring_all_gather(*_level(table, table, axis))
+
+
+def _level(table: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
+    """The rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
+
+    A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
+    """
+    outer, m = int(np.prod(table.shape[:axis])), table.shape[axis]
+    ranks = table.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
+    inner = len(ranks) // outer
+    slots = chunks.reshape(-1, chunks.shape[axis], inner).transpose(2, 1, 0)
+    return ranks, slots if inner == 1 else np.tile(slots, (outer, 1, 1))
+
+
+@register(
+    "all_reduce",
+    "hierarchical_leader",
+    chunks=lambda request: len(request.two_levels()),
+    uses_groups=True,
+    options={"inside": ("reduce", "all_reduce")},
+)
+def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
+    """Reduce to a leader in each group, ring all-reduce among the leaders, broadcast inside; any groups.
+
+    g groups of at most m take 2(g−1) + 2⌈log2 m⌉ steps: inside go binomial trees, or recursive doubling with
+    `inside=all_reduce`.
+    """
+    groups = request.two_levels()
+    slots = np.arange(len(groups))
+    inside = (
+        building_blocks.pairwise_all_reduce
+        if request.options.get("inside") == "all_reduce"
+        else building_blocks.binomial_reduce
+    )
+    yield from together(*(inside(group, slots) for group in groups))
+    yield from building_blocks.ring_all_reduce([group[0] for group in groups], slots)
+    yield from together(*(building_blocks.binomial_broadcast(group, slots) for group in groups))
+
+
+@register("all_reduce", "hierarchical_tree", pipelined=True, uses_groups=True)
+def hierarchical_tree(request: Request) -> Iterator[StepPattern]:
+    """Members send to their group's leader, leaders to the first leader, and down again: 4 steps; any groups."""
+    groups = request.two_levels()
+    top, *leaders = (group[0] for group in groups)
+    members = [rank for group in groups for rank in group[1:]]
+    theirs = [group[0] for group in groups for _ in group[1:]]
+    moves = [(np.asarray(low), np.asarray(high)) for low, high in ((members, theirs), (leaders, top)) if low]
+    for low, high in moves:
+        yield send(low, high, 0, reduce=True)
+    for low, high in reversed(moves):
+        yield send(high, low, 0)
+
+
+@register("all_to_all", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
+def hierarchical_all_to_all(request: Request) -> Iterator[StepPattern]:
+    """Inside groups, blocks go to the member with their target's index; then across them to the target: 2 steps.
+
+    Equal groups: g of m send n(m−1)g + n(g−1)m blocks. A block from member i for group h waits in scratch slot
+    n + h·m + i.
+    """
+    table = request.equal_groups()
+    table = table.reshape(-1, table.shape[-1])
+    g, m = table.shape
+    group, member, other, across = np.ogrid[:g, :m, 1:m, :g]
+    relay = (member + other) % m
+    scratch = np.where(across == group, table[group, member], request.n + across * m + member)
+    if m > 1:
+        yield send(table[group, member], table[group, relay], table[across, relay], scratch)
+    group, member, other, origin = np.ogrid[:g, :m, 1:g, :m]
+    target = (group + other) % g
+    held = np.where(origin == member, table[target, member], request.n + target * m + origin)
+    if g > 1:
+        yield send(table[group, member], table[target, member], held, table[group, origin])

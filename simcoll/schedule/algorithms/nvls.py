@@ -1,0 +1,88 @@
+"""Reduction inside the switch (NVLink SHARP): the switch adds what the ranks send and multicasts the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll.schedule import building_blocks
+from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send, together
+
+
+@register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
+def nvls_all_reduce(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends its buffer to the switch, which reduces it and sends the result to everyone: 2 steps."""
+    ranks, switch = np.arange(request.n), request.n
+    if request.n > 1:
+        yield send(ranks, switch, 0, reduce=True)
+        yield send(switch, ranks, 0)
+
+
+@register("all_gather", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
+def nvls_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends its block to the switch, which sends it to all others: 2 steps, n blocks up and n(n−1) down."""
+    rank, others = building_blocks.peers(request.n)
+    if request.n > 1:
+        yield send(rank, request.n, rank)
+        yield send(request.n, others, rank)
+
+
+@register("reduce_scatter", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
+def nvls_reduce_scatter(request: Request) -> Iterator[StepPattern]:
+    """Everyone sends its buffer to the switch, which sends each its reduced block: 2 steps, n² blocks up, n down."""
+    rank, switch = np.arange(request.n), request.n
+    if request.n > 1:
+        yield send(rank[:, None], switch, rank, reduce=True)
+        yield send(switch, rank, rank)
+
+
+def _parts(request: Request) -> int:
+    """Each rank of a group is head of two parts, one for each tree."""
+    return 2 * int(request.equal_groups()[0].size)
+
+
+@register(
+    "all_reduce",
+    "nvls_tree",
+    chunks=_parts,
+    pipelined=True,
+    needs_agent=True,
+    agent_a_group=True,
+    uses_groups=True,
+    library=True,
+)
+def nvls_tree(request: Request) -> Iterator[StepPattern]:
+    """The switch of each group reduces, each rank takes parts of the sum across by two binary trees; equal groups.
+
+    A leaf of one tree is an inner group of the other; the switches multicast what comes back. As NCCL's NVLSTree:
+    4 + 2⌈log2 g⌉ steps.
+    """
+    ranks = request.equal_groups()
+    ranks = ranks.reshape(len(ranks), -1)
+    size = ranks.shape[1]
+    part, switch = np.arange(2 * size), request.n + np.arange(len(ranks))
+    heads = ranks[:, part % size]
+    if request.n == 1:
+        return
+    yield send(ranks[:, :, None], switch[:, None, None], part, reduce=True)
+    if len(ranks) == 1:
+        yield send(switch[:, None, None], ranks[:, :, None], part)
+        return
+    yield send(switch[:, None], heads, part)
+    trees = building_blocks.two_trees(len(ranks))
+    parents = [_across(heads[:, one], trees[one // size], request.n) for one in part.tolist()]
+    yield from together(*(building_blocks.tree_reduce(parent, one) for one, parent in enumerate(parents)))
+    yield from together(*(building_blocks.tree_broadcast(parent, one) for one, parent in enumerate(parents)))
+    yield send(heads, switch[:, None], part)
+    to, what = np.nonzero(np.arange(size)[:, None] != part % size)  # its head has a part already
+    if len(to):
+        yield send(switch[:, None], ranks[:, to], what)
+
+
+def _across(ranks: building_blocks.Ranks, tree: building_blocks.Ranks, n: int) -> building_blocks.Ranks:
+    """Parents of all ranks, of which only these, one a group, have any."""
+    parent = np.full(n, -1, np.int64)
+    parent[ranks] = np.where(tree < 0, -1, ranks[tree])
+    return parent

@@ -1,0 +1,61 @@
+"""Parallel aggregated trees: a binomial tree for each block, all at once, whose messages carry several blocks.
+
+Sylvain Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
+Block b goes from rank b to rank b + p by the bits of p, far ones first, so that the many blocks of late steps go near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcoll.schedule.building_blocks import Ranks
+from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send
+from simcoll.schedule.symmetry import Rotation
+
+AGGREGATION = {
+    "aggregation": tuple(str(1 << exponent) for exponent in range(13))
+}  # blocks that a message carries at most
+
+
+def _around(request: Request) -> Rotation:
+    """Everyone one place on, one block a rank."""
+    return Rotation(1, 1, request.n)
+
+
+def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
+    """How far each round goes, and how far the blocks that then set out have come.
+
+    With `apart` ranks between those that a message's blocks go to, blocks first reach every `apart`-th rank, twice as
+    many in each round; then these carry them on, all at once, to the `apart` − 1 ranks behind each, one a round.
+    """
+    power = 1 << (request.n - 1).bit_length()
+    apart = power // min(int(request.options.get("aggregation", power)), max(1, power // 2))
+    distance = power // 2
+    while distance >= apart:
+        yield distance, np.arange(0, request.n - distance, 2 * distance)
+        distance //= 2
+    for behind in range(1, min(apart, request.n)):
+        distance = behind & -behind
+        yield distance, np.arange(behind - distance, request.n - distance, apart)
+
+
+@register("all_gather", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATION)
+def pat_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Blocks go down binomial trees, one for each, far ranks first: ⌈log2 n⌉ steps for any n.
+
+    With `aggregation=a` a message carries a blocks at most, and there are log2 a + n/a − 1 steps for powers of two.
+    """
+    rank = np.arange(request.n)[:, None]
+    for distance, come in _rounds(request):
+        yield send(rank, (rank + distance) % request.n, (rank - come) % request.n)
+
+
+@register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATION)
+def pat_reduce_scatter(request: Request) -> Iterator[StepPattern]:
+    """All-gather's trees the other way round, each rank adding its own: near ranks first, ⌈log2 n⌉ steps for any n."""
+    rank = np.arange(request.n)[:, None]
+    for distance, come in reversed(list(_rounds(request))):
+        yield send((rank + distance) % request.n, rank, (rank - come[::-1]) % request.n, reduce=True)

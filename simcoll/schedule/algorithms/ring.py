@@ -1,0 +1,124 @@
+"""Rings and chains: every rank talks to its neighbours only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from simcoll.schedule import building_blocks
+from simcoll.schedule.registry import Request, register
+from simcoll.schedule.steps import StepPattern, join, send, together
+from simcoll.schedule.symmetry import Rotation
+
+SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk that are told to the next rank one by one
+
+
+def _slices(request: Request) -> int:
+    return int(request.options.get("slices", "1"))
+
+
+def _chunks(request: Request) -> int:
+    return request.n * _slices(request)
+
+
+def _around(request: Request) -> Rotation:
+    """Everyone one place on, one chunk a rank."""
+    return Rotation(1, _slices(request), _chunks(request))
+
+
+def _slots(request: Request) -> building_blocks.Ranks:
+    """The slices of each rank's chunk, (n, slices)."""
+    return np.arange(_chunks(request)).reshape(request.n, -1)
+
+
+@register(
+    "all_reduce",
+    "ring",
+    chunks=_chunks,
+    cost="2 * (n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=_around,
+    options=SLICES,
+)
+def ring_all_reduce(request: Request) -> Iterator[StepPattern]:
+    """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
+    yield from building_blocks.ring_all_reduce(np.arange(request.n), _slots(request))
+
+
+@register("all_reduce", "bidirectional_ring", chunks=lambda request: 2 * request.n)
+def bidirectional_ring(request: Request) -> Iterator[StepPattern]:
+    """Half the data goes around each way: 2(n−1) steps of two half-size chunks a rank, one to each neighbour."""
+    ranks = np.arange(request.n)
+    forth, back = (
+        building_blocks.ring_all_reduce(ranks, ranks),
+        building_blocks.ring_all_reduce(ranks[::-1], request.n + ranks),
+    )
+    yield from together(forth, back)
+
+
+@register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")
+def ring_unchunked(request: Request) -> Iterator[StepPattern]:
+    """The whole buffer of every rank is passed on n−1 times, each rank adding what comes by.
+
+    What arrives stays in scratch (slot 1) until it is passed on unchanged and, in the same step, added to the own
+    buffer; what arrives last is added at once.
+    """
+    rank = np.arange(request.n)
+    for s in range(request.n - 1):
+        last = s == request.n - 2
+        passed = send(rank, (rank + 1) % request.n, min(s, 1), 0 if last else 1, reduce=last)
+        yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed
+
+
+@register(
+    "all_gather",
+    "ring",
+    chunks=_chunks,
+    cost="(n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=_around,
+    options=SLICES,
+)
+def ring_all_gather(request: Request) -> Iterator[StepPattern]:
+    """Every block is passed on around the ring: n−1 steps of one block a rank."""
+    yield from building_blocks.ring_all_gather(np.arange(request.n), _slots(request))
+
+
+@register(
+    "reduce_scatter",
+    "ring",
+    chunks=_chunks,
+    cost="(n - 1) * (alpha + beta * m / n)",
+    library=True,
+    rotation=_around,
+    options=SLICES,
+)
+def ring_reduce_scatter(request: Request) -> Iterator[StepPattern]:
+    """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
+    yield from building_blocks.ring_reduce_scatter(np.arange(request.n), _slots(request))
+
+
+@register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
+def chain_reduce(request: Request) -> Iterator[StepPattern]:
+    """From the rank behind the root around to the root, each adding its own: n−1 steps, one behind for each loop."""
+    order = np.roll(building_blocks.rooted(request.n, request.root), -1)
+    for sender, receiver in pairwise(order):
+        yield send(sender, receiver, 0, reduce=True)
+
+
+@register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
+def chain_broadcast(request: Request) -> Iterator[StepPattern]:
+    """From the root on to the next rank and the next: n−1 steps, one behind for each loop."""
+    order = building_blocks.rooted(request.n, request.root)
+    for sender, receiver in pairwise(order):
+        yield send(sender, receiver, 0)
+
+
+@register("send_recv", "ring", cost="alpha + beta * m", cost_for=building_blocks.several, library=True)
+def ring_send_recv(request: Request) -> Iterator[StepPattern]:
+    """Every rank sends its buffer to the next, as nccl-tests' sendrecv: 1 step, n messages."""
+    rank = np.arange(request.n)
+    if request.n > 1:
+        yield send(rank, (rank + 1) % request.n, 0)

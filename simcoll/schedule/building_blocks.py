@@ -1,0 +1,235 @@
+"""The moves that algorithms are composed of.
+
+Each is a generator of steps over `ranks`, an array (rings, m): any number of equal groups that do the same side by
+side; a flat list is one group. `slots` (rings, m, w) or broadcastable gives the w slots of each of the m shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simcoll.schedule.steps import Repeat, Step, StepPattern, send
+
+Ranks = NDArray[np.int64]
+
+
+def _groups(ranks: ArrayLike) -> Ranks:
+    return np.atleast_2d(np.asarray(ranks, dtype=np.int64))
+
+
+def _shards(slots: ArrayLike, groups: Ranks) -> Ranks:
+    table = np.asarray(slots, dtype=np.int64)
+    while table.ndim < 3:
+        table = table[None] if table.ndim == 2 else table[..., None]
+    return np.broadcast_to(table, (*groups.shape, table.shape[-1]))
+
+
+def ring_reduce_scatter(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
+    """m−1 steps around the ring; the rank at position i ends with shard i reduced."""
+    yield from _around(ranks, slots, lag=1, reduce=True)
+
+
+def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
+    """m−1 steps around the ring; position i starts with shard i and all end with all."""
+    yield from _around(ranks, slots, lag=0, reduce=False)
+
+
+def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Iterator[StepPattern]:
+    """m−1 steps in which position i sends shard i − lag − s on: a Repeat where shards are evenly spaced."""
+    groups = _groups(ranks)
+    shards, m = _shards(slots, groups), groups.shape[1]
+    i = np.arange(m)
+
+    def step(s: int) -> Step:
+        return send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - lag - s) % m], reduce=reduce)
+
+    apart = np.unique(np.diff(shards, axis=1))
+    if len(apart) != 1 or m < 3:
+        yield from map(step, range(m - 1))
+        return
+    lowest = shards.min(axis=1, keepdims=True)
+    base = np.broadcast_to(lowest, shards.shape).astype(np.int32).ravel()
+    yield Repeat(step(0), m - 1, base, m * abs(int(apart[0])), -int(apart[0]))
+
+
+def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
+    """Reduce-scatter, then all-gather: 2(m−1) steps."""
+    yield from ring_reduce_scatter(ranks, slots)
+    yield from ring_all_gather(ranks, slots)
+
+
+def pairwise_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
+    """Recursive doubling over whole buffers of w slots (`slots` (rings, w)).
+
+    Where m is no power of two, the first 2(m − p) ranks fold in pairs before and unfold after, as MPI libraries do.
+    """
+    groups = _groups(ranks)
+    whole = np.atleast_2d(np.asarray(slots, dtype=np.int64))
+    whole = np.broadcast_to(whole, (len(groups), whole.shape[-1]))
+    extra, core = fold(groups)
+    if extra.shape[1]:
+        yield send(extra[..., None], core[:, : extra.shape[1], None], whole[:, None], reduce=True)
+    position, distance = np.arange(core.shape[1]), 1
+    while distance < core.shape[1]:
+        yield send(core[..., None], core[:, position ^ distance, None], whole[:, None], reduce=True)
+        distance *= 2
+    if extra.shape[1]:
+        yield send(core[:, : extra.shape[1], None], extra[..., None], whole[:, None])
+
+
+def fold(groups: Ranks) -> tuple[Ranks, Ranks]:
+    """Split m ranks into `extra` and a power-of-two `core`: extra[i] hands its part to core[i].
+
+    The first 2·(m − p) ranks pair up, the odd one of each pair staying, so that partners are neighbours.
+    """
+    m = groups.shape[1]
+    power = 1 << (m.bit_length() - 1)
+    pairs = m - power
+    extra = groups[:, 0 : 2 * pairs : 2]
+    core = np.concatenate([groups[:, 1 : 2 * pairs : 2], groups[:, 2 * pairs :]], axis=1)
+    return extra, core
+
+
+def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
+    """Up a binomial tree to the first rank, ⌈log2 m⌉ steps, every slot of `slots` (w)."""
+    order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
+    distance = 1
+    while distance < len(order):
+        sender = np.arange(distance, len(order), 2 * distance)
+        yield send(order[sender, None], order[sender - distance, None], whole[None], reduce=True)
+        distance *= 2
+
+
+def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
+    """Down a binomial tree from the first rank, ⌈log2 m⌉ steps, the farthest first."""
+    order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
+    distance = 1 << max(0, (len(order) - 1).bit_length() - 1)
+    while distance and len(order) > 1:
+        receiver = np.arange(distance, len(order), 2 * distance)
+        yield send(order[receiver - distance, None], order[receiver, None], whole[None])
+        distance //= 2
+
+
+def rooted(n: int, root: int) -> Ranks:
+    """All ranks in order, the root first.
+
+    >>> rooted(4, 2).tolist()
+    [2, 3, 0, 1]
+    """
+    return (root + np.arange(n)) % n
+
+
+def tree_reduce(parent: Ranks, slot: int) -> Iterator[StepPattern]:
+    """Up any tree (`parent`, −1 at the root), each node once its children have: as many steps as the tree is high."""
+    height = _heights(parent)
+    for step in range(int(height.max())):
+        node = np.flatnonzero((height == step) & (parent >= 0))
+        yield send(node, parent[node], slot, reduce=True)
+
+
+def tree_broadcast(parent: Ranks, slot: int) -> Iterator[StepPattern]:
+    """Down any tree from its root, one level a step, the lower child first."""
+    depth = _depths(parent)
+    for step in range(int(depth.max())):
+        node = np.flatnonzero(depth == step + 1)
+        yield send(parent[node], node, slot)
+
+
+def two_trees(n: int) -> tuple[Ranks, Ranks]:
+    """Parents (−1 at the root) in two binary trees of which a leaf of one is an inner node of the other."""
+    first, node = bit_tree(n), np.arange(n)
+    # A node's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
+    alias = n - 1 - node if n % 2 == 0 else (node - 1) % n
+    return first, np.where(first[alias] < 0, -1, np.argsort(alias)[first[alias]])
+
+
+def bit_tree(n: int) -> Ranks:
+    """Parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
+
+    A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
+
+    >>> bit_tree(8).tolist()
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    """
+    node = np.arange(n)
+    bit = lowest_bit(node)
+    parent = (node ^ bit) | (bit << 1)
+    return np.where(node == 0, -1, np.where(parent < n, parent, node ^ bit))
+
+
+def _depths(parent: Ranks) -> Ranks:
+    depth, above = np.zeros(len(parent), np.int64), parent
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return depth
+
+
+def _heights(parent: Ranks) -> Ranks:
+    height, depth = np.zeros(len(parent), np.int64), _depths(parent)
+    for level in range(int(depth.max()), 0, -1):
+        node = np.flatnonzero(depth == level)
+        np.maximum.at(height, parent[node], height[node] + 1)
+    return height
+
+
+def binary_heap(n: int) -> Ranks:
+    """Parents in the tree that a binary heap of n nodes is: (i−1)//2, and −1 for node 0."""
+    return (np.arange(n) - 1) // 2
+
+
+def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
+    """log2 p steps over a power of two of ranks, the far half first; slot b ends reduced at `core[owner[b]]`."""
+    apart = np.arange(len(core))[:, None] ^ owner
+    distance = len(core) // 2
+    while distance:
+        place, slot = np.nonzero(apart // distance == 1)
+        yield send(core[place], core[place ^ distance], slot, reduce=True)
+        distance //= 2
+
+
+def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
+    """log2 p steps over a power of two of ranks, the nearest first; slot b starts at `core[owner[b]]`."""
+    apart = np.arange(len(core))[:, None] ^ owner
+    distance = 1
+    while distance < len(core):
+        place, slot = np.nonzero(apart < distance)
+        yield send(core[place], core[place ^ distance], slot)
+        distance *= 2
+
+
+def peers(n: int) -> tuple[Ranks, Ranks]:
+    """Every rank (n, 1) and all others by distance (n, n−1): r+1 first.
+
+    >>> peers(3)[1].tolist()
+    [[1, 2], [2, 0], [0, 1]]
+    """
+    rank = np.arange(n)[:, None]
+    return rank, (rank + np.arange(1, n)) % n
+
+
+def lowest_bit(number: Ranks) -> Ranks:
+    """The largest power of two that divides each number; 0 for 0."""
+    return number & -number
+
+
+def highest_bit(number: Ranks) -> Ranks:
+    """The largest power of two not above each number; numbers from 1."""
+    return np.int64(1) << (np.frexp(number)[1] - 1).astype(np.int64)
+
+
+def power_of_two(n: int) -> bool:
+    """Whether n is 1, 2, 4, ….
+
+    >>> [n for n in range(1, 9) if power_of_two(n)]
+    [1, 2, 4, 8]
+    """
+    return n & (n - 1) == 0
+
+
+def several(n: int) -> bool:
+    """Whether there is anyone to talk to."""
+    return n > 1

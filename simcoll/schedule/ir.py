@@ -1,0 +1,245 @@
+"""The schedule: who sends which chunk to whom. Engines time it, executors run it, formats carry it.
+
+Words: a *participant* is a rank (0 … n−1) or an in-network agent (n, n+1, …: a switch that reduces and multicasts).
+It holds *slots*, one chunk each: slots 0 … n_chunks−1 are the collective's buffer, higher ones scratch. A *transfer*
+moves the value of one slot into a slot of another participant (or of the same one: a local copy), overwriting it or
+reducing into it. Transfers of one *step* all read before any of them writes. The *index* of a transfer is its place
+in the schedule: program order everywhere.
+
+A schedule holds no size, time, link or channel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simcoll.errors import ScheduleError
+from simcoll.schedule.steps import Bools, Ints, Repeat, Step, StepPattern
+
+
+class Transfer(NamedTuple):
+    """One row, for reading."""
+
+    step: int
+    src: int
+    src_slot: int
+    dst: int
+    dst_slot: int
+    reduce: bool
+
+    def __str__(self) -> str:
+        slot = f"{self.src_slot}" if self.src_slot == self.dst_slot else f"{self.src_slot}→{self.dst_slot}"
+        return f"step {self.step}: chunk {slot}: {self.src}→{self.dst}{' reduce' if self.reduce else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """An immutable list of transfers in columns.
+
+    `step` (int32, never decreasing), `src`, `src_slot`, `dst`, `dst_slot` (int32), `reduce` (bool): one entry each.
+    `n` ranks, then `agents` in-network participants; `n_chunks` slots of buffer, `n_slots` slots in all.
+    `pipelined` says how loops over a large buffer follow each other: one step behind (trees, chains) or one after
+    the other (rings). `groups` are the ranks that take part, by default all in one group; `root` is a place in a group.
+    Raises ScheduleError when malformed.
+    """
+
+    collective: str
+    algorithm: str
+    n: int
+    n_chunks: int
+    step: Ints
+    src: Ints
+    src_slot: Ints
+    dst: Ints
+    dst_slot: Ints
+    reduce: Bools
+    agents: int = 0
+    pipelined: bool = False
+    root: int = 0
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(tuple(g) for g in self.groups) or (tuple(range(self.n)),))
+        columns = (self.step, self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
+        if len({len(c) for c in columns}) != 1:
+            raise ScheduleError(f"{self.name}: columns of unequal length")
+        if self.n < 1 or self.n_chunks < 1:
+            raise ScheduleError(f"{self.name}: needs at least one rank and one chunk")
+        for i in np.flatnonzero(
+            (np.minimum(self.src, self.dst) < 0)
+            | (np.maximum(self.src, self.dst) >= self.participants)
+            | (np.minimum(self.src_slot, self.dst_slot) < 0)
+        ):
+            raise ScheduleError(f"{self.name}: no such participant or slot in transfer {i} ({self.row(int(i))})")
+        if len(self.step) and (self.step[0] < 0 or (np.diff(self.step) < 0).any()):
+            raise ScheduleError(f"{self.name}: steps must never decrease")
+        for column in columns:
+            column.setflags(write=False)
+
+    @classmethod
+    def from_steps(
+        cls, parts: Iterable[StepPattern], *, n_chunks: int, in_order: bool = False, **what: Any
+    ) -> Schedule:
+        """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), unless they are
+        `in_order` already: engines meet them in an order close to that of time; what one sender does keeps its order.
+        """
+        ordered = list(parts) if in_order else [part.in_order() for part in parts]
+        total = sum(part.transfers for part in ordered)
+        step, src, src_slot, dst, dst_slot = (np.empty(total, np.int32) for _ in range(5))
+        columns = Step(src, src_slot, dst, dst_slot, np.empty(total, np.bool_))
+        at = number = 0
+        for part in ordered:  # straight into place: a long schedule is in memory once
+            whole = part.whole() if isinstance(part, Repeat) else part
+            rows = slice(at, at + part.transfers)
+            for column, values in zip(columns, whole, strict=True):
+                column[rows] = values
+            step[rows] = np.repeat(np.arange(number, number + part.steps, dtype=np.int32), part.rows)
+            at, number = rows.stop, number + part.steps
+        return cls(n_chunks=n_chunks, step=step, **columns._asdict(), **what)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[int]], **what: Any) -> Schedule:
+        """From `(step, src, src_slot, dst, dst_slot, reduce)` rows, order kept."""
+        table = np.asarray([tuple(int(x) for x in row) for row in rows], dtype=np.int64).reshape(-1, 6)
+        if np.abs(table).max(initial=0) >= 2**31:
+            raise ScheduleError("a schedule's numbers must fit 32 bits")
+        columns = [np.ascontiguousarray(c, dtype=np.int32) for c in table.T]
+        names = ("step", "src", "src_slot", "dst", "dst_slot")
+        table_of: dict[str, Any] = dict(zip(names, columns, strict=False))
+        return cls(reduce=columns[5].astype(np.bool_), **table_of, **what)
+
+    def replace(self, **changes: Any) -> Schedule:
+        """A copy with some fields changed; checked like any other."""
+        return Schedule(**{**{name: getattr(self, name) for name in self.__dataclass_fields__}, **changes})
+
+    @property
+    def name(self) -> str:
+        """`collective/algorithm`."""
+        return f"{self.collective}/{self.algorithm}"
+
+    @property
+    def participants(self) -> int:
+        """Ranks and agents."""
+        return self.n + self.agents
+
+    @property
+    def n_slots(self) -> int:
+        """Buffer and scratch."""
+        used = max(self.src_slot.max(initial=-1), self.dst_slot.max(initial=-1)) + 1
+        return max(self.n_chunks, int(used))
+
+    @property
+    def n_steps(self) -> int:
+        """Steps that hold a transfer; empty ones in between count."""
+        return int(self.step[-1]) + 1 if len(self.step) else 0
+
+    @property
+    def messages(self) -> int:
+        """Transfers between two participants: local copies are none."""
+        return int((self.src != self.dst).sum())
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def transfers(self) -> int:
+        """How many, local ones too."""
+        return len(self.step)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are kept: what it takes of memory."""
+        return len(self.step)
+
+    def parts(self) -> Iterator[Step]:
+        """Its steps in turn; empty ones are skipped."""
+        columns = (self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
+        return (Step._make(column[rows] for column in columns) for rows in self.steps())
+
+    def row(self, index: int) -> Transfer:
+        """Transfer `index` for reading."""
+        columns = (self.step, self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
+        return Transfer(*(column[index].item() for column in columns))
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return (self.row(i) for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        plain = all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("collective", "n", "n_chunks", "agents", "pipelined", "root", "groups")
+        )
+        names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
+        return plain and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]  # equal by contents, as lists are; typeshed has a method here
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.n} ranks, {self.n_chunks} chunks, {self.n_steps} steps, {len(self)} transfers"
+        return "\n".join([head, *(f"  {row}" for row in self)])
+
+    def steps(self) -> Iterator[slice]:
+        """The index range of each step in turn; empty steps are skipped."""
+        bounds = np.flatnonzero(np.diff(self.step)) + 1
+        edges = [0, *bounds.tolist(), len(self)] if len(self) else [0]
+        return (slice(a, b) for a, b in itertools.pairwise(edges))
+
+    def on(self, members: Sequence[int], world: int) -> Schedule:
+        """The same schedule played by `members` of a larger `world` of ranks; agents move behind the world."""
+        if len(members) != self.n or len(set(members)) != self.n or not all(0 <= m < world for m in members):
+            raise ScheduleError(f"{self.name}: needs {self.n} different members below {world}, not {list(members)}")
+        to = np.asarray([*members, *range(world, world + self.agents)], dtype=np.int32)
+        return self.replace(n=world, src=to[self.src], dst=to[self.dst], groups=(tuple(members),))
+
+
+def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
+    """Schedules of disjoint groups in one world, run at the same time."""
+    first = schedules[0]
+    if len(schedules) == 1:
+        return first
+    if any(s.agents for s in schedules):
+        raise ScheduleError(f"{first.name}: groups side by side cannot share in-network agents")
+    if len({(s.n_chunks, s.n) for s in schedules}) != 1:
+        raise ScheduleError(f"{first.name}: groups side by side must be of equal size")
+    order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
+    names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
+    columns = {name: np.concatenate([getattr(s, name) for s in schedules])[order] for name in names}
+    return first.replace(groups=tuple(g for s in schedules for g in s.groups), **columns)
+
+
+def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None = None) -> NDArray[np.int64]:
+    """Cut a buffer into `parts` by whole elements: sizes in bytes, int64, adding to `nbytes`.
+
+    Each part gets the floor of its share; what remains goes, one element each, to the largest remainders, the lowest
+    index first. Equal weights are thus cut as `numpy.array_split` cuts. Raises ValueError if `nbytes` is no multiple
+    of `itemsize` or the weights are not `parts` non-negative integers.
+
+    >>> split(40, 4, 8).tolist(), split(10, 3, weights=[1, 0, 3]).tolist()
+    ([16, 8, 8, 8], [3, 0, 7])
+    """
+    elements, rest = divmod(nbytes, itemsize)
+    if rest:
+        raise ValueError(f"{nbytes} bytes are no multiple of {itemsize}")
+    if weights is None:
+        floor, extra = divmod(elements, parts)
+        sizes = np.full(parts, floor, np.int64)
+        sizes[:extra] += 1
+        return sizes * itemsize
+    shares = [int(w) for w in np.asarray(weights).tolist()]
+    total = sum(shares)
+    if len(shares) != parts or min(shares, default=0) < 0 or not total:
+        raise ValueError(f"weights must be {parts} non-negative integers, not all 0")
+    exact = [divmod(elements * share, total) for share in shares]
+    sizes = np.asarray([q for q, _ in exact], dtype=np.int64)
+    by_remainder = sorted(range(parts), key=lambda i: (-exact[i][1], i))
+    for i in by_remainder[: elements - int(sizes.sum())]:
+        sizes[i] += 1
+    return sizes * itemsize

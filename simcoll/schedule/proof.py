@@ -1,0 +1,272 @@
+"""The proof that a schedule does what its collective promises. Two readings of the same rules:
+
+* `full`: symbolic. Which ranks' contributions does each slot hold, and does any count twice? Exact.
+* `fingerprint`: 64-bit random values added modulo 2⁶⁴: a wrong schedule passes with probability 2⁻⁶⁴ a slot, for a
+  fraction of the memory.
+
+Chunks that are never mixed are proved some at a time, so that memory is bounded; of those that a verified rotation of
+ranks turns into each other one is proved for all.
+
+In-network agents start with nothing; reducing into nothing stores the value.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import Numbers
+from simcoll.errors import ScheduleError
+from simcoll.schedule.collectives import ALL, NOTHING, collective
+from simcoll.schedule.data_layout import Places, check_shape
+from simcoll.schedule.group_contracts import contracts
+from simcoll.schedule.steps import Repeat, Step
+from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
+
+Proof = Literal["full", "fingerprint"]
+MOST_BYTES: Final = 1 << 26  # of what is known of some chunks at a time
+
+
+def prove(source: AnySchedule, how: Proof = "full") -> None:
+    """Check a schedule, or a stream, against its collective's contract.
+
+    Raises ScheduleError naming the step, rank and chunk of the first thing wrong, what was expected and what is there.
+    """
+    check_shape(source)
+    full = how == "full" or collective(source.collective).at_least_once  # where some may count twice, sums say nothing
+    check = _check_symbols if full else _check_fingerprints
+    for chosen in _portions(source, (source.n // 4 + 9) if full else 16):
+        check(source, chosen)
+
+
+def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
+    """The chunks to prove, some at a time; None: everything at once. `nbytes` are needed for each place."""
+    if not _keeps_chunks(source):
+        yield None
+        return
+    chunks = np.arange(source.n_chunks)
+    turn = source.rotation if isinstance(source, StreamedSchedule) else None
+    if turn and turn.holds(source.parts(), source.collective, source.n, source.n_chunks):
+        chunks = turn.representatives(source.n_chunks)
+    yield from np.array_split(chunks, -(-len(chunks) * nbytes * source.participants // MOST_BYTES))
+
+
+def _keeps_chunks(source: AnySchedule) -> bool:
+    """Whether every value goes to the slot that it comes from, so that no chunk has to do with another."""
+    if source.n_slots > source.n_chunks or source.participants > source.n:
+        return False
+    rows = (part.first if isinstance(part, Repeat) else part for part in source.parts())
+    return all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
+
+
+def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
+    """Some steps at a time: the number of each row's step, and the rows, only those that carry the `chosen` chunks."""
+    number = 0
+    wanted = np.zeros(source.n_slots, np.bool_)
+    wanted[slice(None) if chosen is None else chosen] = True
+    for part in source.parts():
+        if isinstance(part, Repeat):
+            when, rows = part.carrying(wanted)
+        else:
+            rows = part if chosen is None else Step._make(column[wanted[part.src_slot]] for column in part)
+            when = np.zeros(len(rows.src), np.int64)
+        yield number + when, rows
+        number += part.steps
+
+
+def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[tuple[int, Step, Numbers, Numbers]]:
+    """Step by step: its number, its rows, the places they read and those they write."""
+    for numbers, rows in _rows(source, chosen):
+        read, write = places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for a, b in itertools.pairwise(edges if len(numbers) else [0]):
+            yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
+
+
+def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Rows of one step in rounds: no round writes a place twice, and index order is kept for each place."""
+    if len(write) == 1:
+        return [np.zeros(1, np.intp)]
+    unique, counts = np.unique(write, return_counts=True)
+    if len(unique) == len(write):
+        return [np.arange(len(write))]
+    order = np.argsort(write, kind="stable")
+    first = np.searchsorted(write[order], write[order])
+    turn = np.empty(len(write), np.int64)
+    turn[order] = np.arange(len(write)) - first
+    return [np.flatnonzero(turn == k) for k in range(int(counts.max()))]
+
+
+# --- symbols ---
+
+
+@dataclass
+class _Symbols:
+    """For each place: which block it holds (NOTHING if undefined) and, as bit sets over ranks, whose contributions it
+    has at least once and more than once."""
+
+    block: NDArray[np.int64]
+    once: NDArray[np.uint8]
+    more: NDArray[np.uint8]
+
+    def take(self, at: NDArray[np.intp]) -> _Symbols:
+        return _Symbols(self.block[at], self.once[at], self.more[at])
+
+    def put(self, at: NDArray[np.intp], new: _Symbols, reduce: NDArray[np.bool_]) -> None:
+        old = self.take(at)
+        adds = reduce & (old.block != NOTHING)
+        mixed = adds & (old.block != new.block)
+        self.block[at] = np.where(mixed | (new.block == _MIXED), _MIXED, new.block)
+        keep = np.where(adds, 255, 0).astype(np.uint8)[:, None]
+        self.more[at] = new.more | (old.more & keep) | (old.once & new.once & keep)
+        self.once[at] = new.once | (old.once & keep)
+
+
+_MIXED: Final = -3  # different blocks reduced together: never right
+
+
+def _group_of(schedule: AnySchedule) -> NDArray[np.int64]:
+    group = np.full(schedule.n, -1, np.int64)
+    for number, members in enumerate(schedule.groups):
+        group[list(members)] = number
+    return group
+
+
+def _check_symbols(source: AnySchedule, chosen: Numbers | None) -> None:
+    places, before = Places.touched(source, chosen), contracts(source, "before", chosen)
+    width = (source.n + 7) // 8
+    empty = np.zeros((len(places), width), np.uint8)
+    state = _Symbols(np.full(len(places), NOTHING, np.int64), empty, empty.copy())
+    rank, slot = np.nonzero(before[..., 0] != NOTHING)
+    at, owner = places.of(rank, _slots(chosen, slot)), before[rank, slot, 0]
+    state.block[at] = before[rank, slot, 1]
+    state.once[at, owner // 8] = np.uint8(1) << (owner % 8).astype(np.uint8)
+    for number, step, read, write in _moves(source, chosen, places):
+        undefined = np.flatnonzero(state.block[read] == NOTHING)
+        if len(undefined):
+            bad = [int(column[undefined[0]]) for column in step]
+            raise ScheduleError(
+                f"{source.name}: step {number}: rank {bad[0]} sends chunk {bad[1]} to rank {bad[2]}, "
+                "but nothing was ever put there"
+            )
+        values = state.take(read)
+        for part in _rounds(write):
+            state.put(write[part], values.take(part), step.reduce[part])
+    _compare_symbols(source, chosen, places, state)
+
+
+def _slots(chosen: Numbers | None, column: NDArray[Any]) -> NDArray[Any]:
+    return column if chosen is None else chosen[column]
+
+
+def _compare_symbols(source: AnySchedule, chosen: Numbers | None, places: Places, state: _Symbols) -> None:
+    contract, after = collective(source.collective), contracts(source, "after", chosen)
+    group_of = _group_of(source)
+    members = np.zeros((len(source.groups) + 1, state.once.shape[1]), np.uint8)
+    for number, group in enumerate(source.groups):
+        everyone = np.zeros(source.n, np.bool_)
+        everyone[list(group)] = True
+        members[number] = np.packbits(everyone, bitorder="little")
+    rank, slot = np.nonzero(after[..., 0] != NOTHING)
+    at, owner = places.of(rank, _slots(chosen, slot)), after[rank, slot, 0]
+    wanted = members[group_of[rank]]
+    single = np.flatnonzero(owner >= 0)
+    wanted[single] = 0
+    wanted[single, owner[single] // 8] = np.uint8(1) << (owner[single] % 8).astype(np.uint8)
+    wrong = (state.once[at] != wanted).any(axis=1)
+    if contract.name != "barrier":
+        wrong |= state.block[at] != after[rank, slot, 1]
+    if not contract.at_least_once:
+        wrong |= state.more[at].any(axis=1)
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        place = at[first]
+        raise ScheduleError(
+            _complaint(source, int(rank[first]), int(_slots(chosen, slot)[first]))
+            + f"expected {_told(after[rank[first], slot[first], 1], wanted[first], None)}, "
+            f"found {_told(state.block[place], state.once[place], state.more[place])}"
+        )
+
+
+def _complaint(source: AnySchedule, rank: int, slot: int) -> str:
+    wanted = np.asarray([slot]) if _keeps_chunks(source) else None
+    last = -1
+    for numbers, rows in _rows(source, wanted):
+        into = np.flatnonzero((rows.dst == rank) & (rows.dst_slot == slot))
+        last = int(numbers[into[-1]]) if len(into) else last
+    when = f"after step {last}, the last to write there" if last >= 0 else "nothing is ever sent there"
+    return f"{source.name}: rank {rank}, chunk {slot} ({when}): "
+
+
+def _told(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -> str:
+    """Contents in words: `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
+    if block == NOTHING:
+        return "nothing"
+    if block == _MIXED:
+        return "different chunks reduced together"
+
+    def ranks(bits: NDArray[np.uint8]) -> list[int]:
+        return np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()
+
+    found, twice = ranks(once), ranks(more) if more is not None else []
+    text = f"chunk {block} of rank{'s' if len(found) != 1 else ''} {_listed(found)}"
+    return f"{text} ({_listed(twice)} more than once)" if twice else text
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    if len(ranks) > 12:
+        return f"{', '.join(map(str, ranks[:11]))}, … ({len(ranks)} in all)"
+    return ", ".join(map(str, ranks)) or "none"
+
+
+# --- fingerprints ---
+
+
+def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
+    places, before, after = (
+        Places.touched(source, chosen),
+        *map(functools.partial(contracts, source, slots=chosen), ("before", "after")),
+    )
+    draw = functools.partial(_draw, source.n_chunks)
+    state = np.zeros(len(places), np.uint64)
+    rank, slot = np.nonzero(before[..., 0] != NOTHING)
+    state[places.of(rank, _slots(chosen, slot))] = draw(before[rank, slot, 0], before[rank, slot, 1])
+    for _, step, read, write in _moves(source, chosen, places):
+        values = state[read]
+        for part in _rounds(write):
+            at = write[part]
+            state[at] = values[part] + np.where(step.reduce[part], state[at], np.uint64(0))
+    rank, slot = np.nonzero(after[..., 0] != NOTHING)
+    owner, block = after[rank, slot, 0], after[rank, slot, 1]
+    wanted = draw(np.maximum(owner, 0), block)
+    whole = owner == ALL
+    wanted[whole] = _sums(source, draw, chosen)[_group_of(source)[rank[whole]], slot[whole]]
+    wrong = np.flatnonzero(state[places.of(rank, _slots(chosen, slot))] != wanted)
+    if len(wrong):
+        _check_symbols(source, chosen)  # names what is wrong in words
+        first = int(wrong[0])
+        raise ScheduleError(_complaint(source, int(rank[first]), int(_slots(chosen, slot)[first])) + "wrong contents")
+
+
+def _draw(n_chunks: int, owner: Numbers, block: Numbers) -> NDArray[np.uint64]:
+    """A random value for each rank's block, the same each time: the finaliser of SplitMix64 (Steele, Lea and Flood,
+    "Fast splittable pseudorandom number generators", 2014) over the number of the block."""
+    x = ((owner * n_chunks + block + 1).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _sums(
+    source: AnySchedule, draw: Callable[[Numbers, Numbers], NDArray[np.uint64]], chosen: Numbers | None
+) -> NDArray[np.uint64]:
+    """The reduction over each group of every chunk, (groups, chunks)."""
+    slots = np.arange(source.n_chunks) if chosen is None else chosen
+    rows = [draw(np.asarray(group)[:, None], slots[None, :]).sum(axis=0, dtype=np.uint64) for group in source.groups]
+    return np.stack(rows)

@@ -1,0 +1,232 @@
+"""The registry of algorithms: one entry each, with its help text, constraints and closed-form cost.
+
+An algorithm is a pure function from a `Request` to steps. Tests, `simcoll list`, `simcoll verify` and scenarios loop
+over `ALGORITHMS`: a new entry gets all of them free.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.errors import InputError, RefusedError, did_you_mean
+from simcoll.schedule.collectives import collective as find_collective
+from simcoll.schedule.steps import StepPattern
+from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.schedule.symmetry import Rotation
+
+Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2, 3))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of an algorithm: `n` ranks, the root, the groups, in-network agents at hand, its own options."""
+
+    n: int
+    root: int = 0
+    groups: Groups = ()
+    agents: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def two_levels(self) -> list[list[int]]:
+        """The outermost groups, each as a flat list of ranks."""
+        groups = self.groups or default_groups(self.n)
+        return [flat(group) for group in groups]
+
+    def equal_groups(self) -> NDArray[np.int64]:
+        """Ranks as an array with one axis a level, outermost first; raises RefusedError for unequal groups."""
+        try:
+            table = np.asarray(self.groups or default_groups(self.n), dtype=np.int64)
+        except ValueError:
+            raise RefusedError(
+                f"needs groups of equal size at every level, not {_shape(self.groups)}; "
+                "hierarchical_leader and hierarchical_tree serve unequal groups"
+            ) from None
+        return table if table.ndim > 1 else table[None, :]
+
+
+def flat(group: int | Groups) -> list[int]:
+    """All ranks of nested groups, in order."""
+    return [group] if isinstance(group, int) else [rank for part in group for rank in flat(part)]
+
+
+def _shape(groups: int | Groups) -> str:
+    """The sizes of nested groups: `[[2, 3], [2, 2]]`."""
+    if isinstance(groups, int) or all(isinstance(part, int) for part in groups):
+        return "1" if isinstance(groups, int) else str(len(groups))
+    return f"[{', '.join(_shape(part) for part in groups)}]"
+
+
+def default_groups(n: int) -> Groups:
+    """g equal groups of consecutive ranks, g the largest divisor of n with g² ≤ n.
+
+    >>> default_groups(6)
+    ((0, 1, 2), (3, 4, 5))
+    """
+    g = max(d for d in range(1, n + 1) if n % d == 0 and d * d <= n)
+    return tuple(tuple(range(i * (n // g), (i + 1) * (n // g))) for i in range(g))
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A registry entry.
+
+    `chunks(request)` is the number of chunks the buffer is cut into; `cost` the closed-form time of n ranks on a full
+    mesh of links with latency α and β time units per byte, m bytes, as a Python expression in `n, alpha, beta, m`
+    (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what the algorithm lets one choose.
+    `needs_agent`: a switch that reduces takes part, or one in each group (`agent_a_group`).
+    `library`: NCCL has it, so `auto` may choose it. `rotation(request)` turns the schedule into itself.
+    """
+
+    collective: str
+    name: str
+    steps: Callable[[Request], Iterator[StepPattern]]
+    chunks: Callable[[Request], int]
+    pipelined: bool = False
+    cost: str = ""
+    cost_for: Callable[[int], bool] = lambda n: True
+    needs_agent: bool = False
+    agent_a_group: bool = False
+    uses_groups: bool = False
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    library: bool = False
+    rotation: Callable[[Request], Rotation] | None = None
+
+    def spelt(self, options: Mapping[str, str]) -> str:
+        """The one spelling of this algorithm with options: `hierarchical(across=ring)`."""
+        return self.name + (f"({','.join(f'{key}={value}' for key, value in options.items())})" if options else "")
+
+    @property
+    def help(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.steps) or "").split("\n", 1)[0]
+
+    def stream(self, request: Request, label: str = "") -> StreamedSchedule:
+        """The schedule step by step; raises RefusedError when this algorithm cannot serve, InputError for groups that
+        are none."""
+        if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
+            raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
+        if self.needs_agent and not request.agents:
+            reach = "in each group a switch that reduces" if self.agent_a_group else "a switch that reduces"
+            raise RefusedError(
+                f"{self.name} needs {reach} in the network and reaches every rank, and there is none; "
+                "ring, tree or hierarchical serve"
+            )
+        return StreamedSchedule(
+            collective=self.collective,
+            algorithm=label or self.name,
+            n=request.n,
+            n_chunks=self.chunks(request),
+            make=lambda: self.steps(request),
+            agents=len(request.two_levels()) if self.agent_a_group else int(self.needs_agent),
+            pipelined=self.pipelined,
+            root=request.root,
+            rotation=self.rotation and self.rotation(request),
+        )
+
+
+ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
+
+
+def one_chunk(request: Request) -> int:
+    """The buffer is never cut."""
+    return 1
+
+
+def around(request: Request) -> Rotation:
+    """Everyone one place on, one chunk a rank."""
+    return Rotation(1, 1, request.n)
+
+
+def chunk_per_rank(request: Request) -> int:
+    """One chunk a rank."""
+    return request.n
+
+
+def register(
+    collective: str,
+    name: str,
+    *,
+    chunks: Callable[[Request], int] = one_chunk,
+    pipelined: bool = False,
+    cost: str = "",
+    cost_for: Callable[[int], bool] = lambda n: True,
+    needs_agent: bool = False,
+    agent_a_group: bool = False,
+    uses_groups: bool = False,
+    options: Mapping[str, tuple[str, ...]] | None = None,
+    library: bool = False,
+    rotation: Callable[[Request], Rotation] | None = None,
+) -> Callable[[Callable[[Request], Iterator[StepPattern]]], Callable[[Request], Iterator[StepPattern]]]:
+    """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest."""
+    find_collective(collective)
+
+    def enter(steps: Callable[[Request], Iterator[StepPattern]]) -> Callable[[Request], Iterator[StepPattern]]:
+        ALGORITHMS.setdefault(collective, {})[name] = Algorithm(
+            collective,
+            name,
+            steps,
+            chunks,
+            pipelined,
+            cost,
+            cost_for,
+            needs_agent,
+            agent_a_group,
+            uses_groups,
+            options or {},
+            library,
+            rotation,
+        )
+        return steps
+
+    return enter
+
+
+_SPEC: Final = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(?:\((.*)\))?\s*")
+
+
+def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
+    """The entry and the options that a spec such as `ring` or `hierarchical(across=tree)` names.
+
+    Raises InputError for an unknown collective, algorithm, option or value.
+    """
+    try:
+        find_collective(collective)
+    except ValueError as error:
+        what, _, cure = str(error).partition("; ")
+        raise InputError(what, cure) from None
+    entries = ALGORITHMS.get(collective, {})
+    match = _SPEC.fullmatch(spec)
+    name = match[1] if match else spec
+    if match is None or name not in entries:
+        raise InputError(f"{name!r} is no algorithm for {collective}", did_you_mean(name, entries))
+    entry = entries[name]
+    options: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in entry.options:
+            known = did_you_mean(key, entry.options) if entry.options else "it has none"
+            raise InputError(f"{name} has no option {key!r}", known)
+        if key in options:
+            raise InputError(f"option {key!r} of {name} stands twice", "keep one of them")
+        if value not in entry.options[key]:
+            raise InputError(f"{value!r} is no {key} of {name}", did_you_mean(value, entry.options[key]))
+        options[key] = value
+    return entry, options
+
+
+def names(collective: str) -> Sequence[str]:
+    """The algorithms of a collective, in the order they were registered."""
+    return tuple(ALGORITHMS.get(collective, {}))
+
+
+def library(collective: str) -> Sequence[str]:
+    """The algorithms of a collective that NCCL has: what `auto` chooses from, those that need a switch last."""
+    entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
+    return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

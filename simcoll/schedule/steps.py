@@ -1,0 +1,191 @@
+"""Steps: what algorithms yield. A step is a set of transfers; a `Repeat` is many steps of one pattern, given once.
+
+Transfers of one step all read before any of them writes. Rows are columns of numbers, never an object each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+
+class Step(NamedTuple):
+    """The transfers of one step as columns of equal length; order is index order."""
+
+    src: Ints
+    src_slot: Ints
+    dst: Ints
+    dst_slot: Ints
+    reduce: Bools
+
+    @property
+    def rows(self) -> int:
+        """How many transfers."""
+        return len(self.src)
+
+    @property
+    def transfers(self) -> int:
+        """The same: there is one step."""
+        return len(self.src)
+
+    @property
+    def steps(self) -> int:
+        """One."""
+        return 1
+
+    def in_order(self) -> Step:
+        """Rows sorted by (place in the sender's list, sender), so that engines meet them in an order close to that of
+        time; what one sender does keeps its order."""
+        order = _sender_order(self.src)
+        return Step._make(column[order] for column in self)
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """`times` steps between the same participants whose slots go round: in the k-th (from 0) a row uses slot
+    `base + (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
+
+    first: Step
+    times: int
+    base: Ints
+    span: int
+    shift: int
+
+    @property
+    def rows(self) -> int:
+        """How many transfers each step has."""
+        return len(self.first.src)
+
+    @property
+    def transfers(self) -> int:
+        """How many all steps have."""
+        return self.rows * self.times
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return self.times
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps one by one."""
+        return (self.at(k) for k in range(self.times))
+
+    def at(self, k: int) -> Step:
+        """The k-th step."""
+        src_slot, dst_slot = self._slots(k)
+        return self.first._replace(src_slot=src_slot, dst_slot=dst_slot)
+
+    def whole(self) -> Step:
+        """All rows of all steps, one step after the other."""
+        src_slot, dst_slot = self._slots(np.arange(self.times)[:, None])
+        rows = Step._make(np.tile(column, self.times) for column in self.first)
+        return rows._replace(src_slot=src_slot.ravel(), dst_slot=dst_slot.ravel())
+
+    def _slots(self, k: int | NDArray[np.int64]) -> tuple[Ints, Ints]:
+        columns = (self.first.src_slot.astype(np.int64), self.first.dst_slot.astype(np.int64))
+        src, dst = ((self.base + (slot - self.base + k * self.shift) % self.span).astype(np.int32) for slot in columns)
+        return src, dst
+
+    def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
+        """Of all steps the rows that send one of some slots (`wanted`, by slot): the step of each, never decreasing,
+        and the rows."""
+        step, chosen = self.first, np.flatnonzero(wanted)
+        stride = math.gcd(self.shift, self.span)
+        period = self.span // stride
+        within = chosen[None, :] - self.base[:, None]
+        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # how far each row's slot has to go
+        row, column = np.nonzero((within >= 0) & (within < self.span) & (apart % stride == 0))
+        inverse = pow(self.shift // stride, -1, period) if period > 1 else 0
+        when = apart[row, column] // stride * inverse % period
+        times = np.maximum(0, -(-(self.times - when) // period))
+        row = np.repeat(row, times)
+        when = np.repeat(when, times) + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
+        order = np.lexsort((row, when))
+        row, when = row[order], when[order]
+        rows = Step._make(column[row] for column in step)
+        src_slot, dst_slot = replace(self, first=rows, base=self.base[row])._slots(when)
+        return when, rows._replace(src_slot=src_slot, dst_slot=dst_slot)
+
+    def in_order(self) -> Repeat:
+        """Rows of each step sorted as `Step.in_order` does."""
+        order = _sender_order(self.first.src)
+        return replace(self, first=Step._make(column[order] for column in self.first), base=self.base[order])
+
+
+StepPattern = Step | Repeat
+
+
+def send(
+    src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False
+) -> Step:
+    """One step in which each `src` sends `slot` to `dst` (into `to_slot` if it differs); arguments broadcast.
+
+    >>> send([1, 2], 0, 0, reduce=True).src.tolist()
+    [1, 2]
+    """
+    columns = np.broadcast_arrays(src, slot, dst, slot if to_slot is None else to_slot)
+    s, ss, d, ds = (np.ascontiguousarray(c, dtype=np.int32).ravel() for c in columns)
+    return Step(s, ss, d, ds, np.full(s.shape, reduce))
+
+
+def join(*steps: Step) -> Step:
+    """Several sets of transfers as one step."""
+    return Step._make(np.concatenate(column) for column in zip(*steps, strict=True))
+
+
+def singles(parts: Iterable[StepPattern]) -> Iterator[Step]:
+    """Every step by itself."""
+    for part in parts:
+        if isinstance(part, Repeat):
+            yield from part
+        else:
+            yield part
+
+
+def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
+    """Run independent parts side by side: step i of the result is step i of every part that has one.
+
+    Repeats that go round alike stay one.
+    """
+    known = [list(part) for part in parts]
+    if not known or not _alike(known):
+        yield from _step_by_step([singles(part) for part in known])
+        return
+    for beside in zip(*known, strict=True):
+        repeats = [part for part in beside if isinstance(part, Repeat)]
+        first, base = join(*(part.first for part in repeats)), np.concatenate([part.base for part in repeats])
+        yield replace(repeats[0], first=first, base=base)
+
+
+def _alike(known: Sequence[Sequence[StepPattern]]) -> bool:
+    """Whether all consist of repeats, each as long as the one beside it and going round as it does."""
+    turns = [
+        [(part.times, part.span, part.shift) if isinstance(part, Repeat) else None for part in parts] for parts in known
+    ]
+    return None not in turns[0] and all(turn == turns[0] for turn in turns)
+
+
+def _step_by_step(iterators: Sequence[Iterator[Step]]) -> Iterator[Step]:
+    while True:
+        steps = [step for step in (next(it, None) for it in iterators) if step is not None]
+        if not steps:
+            return
+        yield join(*steps)
+
+
+def _sender_order(src: Ints) -> NDArray[np.intp]:
+    """Rows by (place in the sender's list, sender)."""
+    by_sender = np.argsort(src, kind="stable")
+    ordered = src[by_sender]
+    starts = np.searchsorted(ordered, ordered)  # first row of each sender's run
+    place = np.empty(len(src), np.int64)
+    place[by_sender] = np.arange(len(src)) - starts
+    return np.lexsort((src, place))

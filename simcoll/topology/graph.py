@@ -1,0 +1,381 @@
+"""What a run happens on: devices, and directed links between them.
+
+A topology wraps a `networkx.DiGraph`. Devices have a `kind` (gpu, host, nvswitch, pcie_switch, cpu, nic, switch, …),
+may have a `node` (the index of the machine they sit in) and be `in_network` (a switch that can reduce and multicast);
+edges have a `link`. Ranks are placed on GPUs, where there are any, and on hosts otherwise.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import Numbers
+from simcoll.errors import TopologyError, did_you_mean
+from simcoll.topology.routing import ENDPOINTS, POLICIES, Policy, Route, Router
+
+RankGroups = tuple[tuple[int, ...], ...]
+
+MEMORY: Final = "memory"  # the kind of a device's link to itself
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a cable or bus: B/s (0: the link is down), ps (0 is taken as 1), and what it is made of."""
+
+    bandwidth: int
+    latency: int
+    kind: str = "link"
+
+    def __post_init__(self) -> None:
+        for name, value, example in (("bandwidth", self.bandwidth, "B/s"), ("latency", self.latency, "ps")):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {example}")
+            if value < 0:
+                raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {example}")
+        object.__setattr__(self, "latency", max(1, self.latency))
+
+
+class Topology:
+    """Devices and links with numbers, and routes over them. Links are numbered in the order of the graph's edges."""
+
+    def __init__(
+        self,
+        graph: nx.DiGraph[str],
+        name: str = "topology",
+        routing: Policy = "shortest",
+        routes: Mapping[str, Sequence[str]] | None = None,
+    ):
+        if routing not in POLICIES:
+            raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
+        self.name, self.routing, self.explicit = name, routing, dict(routes or {})
+        self.graph = nx.freeze(graph)
+        _check(graph)
+        self.links: tuple[tuple[str, str], ...] = tuple(graph.edges)
+        self._id = {ends: link for link, ends in enumerate(self.links)}
+        self.kinds: dict[str, str] = {device: data["kind"] for device, data in graph.nodes(data=True)}
+        self._node: dict[str, int | None] = {device: data.get("node") for device, data in graph.nodes(data=True)}
+        self.ranks = self.of_kind("gpu") or self.of_kind("host")
+        self.agents: tuple[str, ...] = tuple(d for d, flag in graph.nodes.data("in_network") if flag)
+        self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
+        self._routes_given = bool(self._routes)
+        self._least: dict[str, Mapping[str, int]] = {}
+        self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
+        self._connected()
+
+    @classmethod
+    def from_graph(
+        cls,
+        graph: nx.Graph[str],
+        *,
+        name: str = "own graph",
+        routing: Policy = "shortest",
+        routes: Mapping[str, Sequence[str]] | None = None,
+    ) -> Topology:
+        """A topology of your own: a copy of `graph`; an undirected edge becomes two links.
+
+        Every device needs a `kind`, every edge a `link=Link(…)`. Raises TopologyError.
+        """
+        return cls(nx.DiGraph(graph), name, routing, routes)
+
+    # --- devices ---
+
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """All devices of a kind, in order."""
+        return tuple(device for device, its in self.kinds.items() if its == kind)
+
+    def node_of(self, device: str) -> int | None:
+        """The index of the machine that a device sits in; None for a switch between machines."""
+        return self._node[self._known(device)]
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many machines there are."""
+        return len(set(self._node.values()) - {None})
+
+    def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """In-network devices that every one of `devices` is linked with, both ways."""
+        return tuple(
+            agent
+            for agent in self.agents
+            if all((agent, device) in self._id and (device, agent) in self._id for device in devices)
+        )
+
+    def default_groups(self, devices: Sequence[str]) -> RankGroups:
+        """Ranks (positions in `devices`) by node; with one rank a node, by the switch that their node hangs on.
+
+        Empty unless that gives at least two groups.
+        """
+        groups = _grouped([self._node[device] for device in devices])
+        if len(groups) == len(devices):
+            groups = _grouped([self._leaf(device) for device in devices])
+            groups = () if len(groups) == len(devices) else groups
+        return groups if len(groups) > 1 else ()
+
+    def _leaf(self, device: str) -> Hashable:
+        """The first device without a node on the way out of the device's node."""
+        node = self._node[device]
+        return next((v for d in self._members.get(node, ()) for v in self.graph[d] if self._node[v] is None), device)
+
+    @cached_property
+    def _members(self) -> dict[int | None, list[str]]:
+        members: dict[int | None, list[str]] = {}
+        for device, node in self._node.items():
+            members.setdefault(node, []).append(device)
+        return members
+
+    # --- links ---
+
+    def link(self, u: str, v: str) -> Link:
+        """The link between two devices; raises TopologyError if there is none."""
+        if (u, v) not in self._id:
+            names = [f"{a}->{b}" for a, b in self.links if u in (a, b)]
+            raise TopologyError(f"{self.name} has no link {u}->{v}", did_you_mean(f"{u}->{v}", names))
+        link: Link = self.graph.edges[u, v]["link"]
+        return link
+
+    def with_links(self, links: Iterable[Link]) -> Topology:
+        """The same with other links, one for each; messages go the ways that they went."""
+        graph = self.graph.copy()
+        for (u, v), link in zip(self.links, links, strict=True):
+            graph.edges[u, v]["link"] = link
+        found = Topology(graph, self.name, self.routing, self.explicit)
+        found._router = self._router
+        return found
+
+    @cached_property
+    def link_names(self) -> tuple[str, ...]:
+        """`host3->switch` for each link."""
+        return tuple(f"{u}->{v}" for u, v in self.links)
+
+    @cached_property
+    def bandwidths(self) -> NDArray[np.int64]:
+        """B/s of each link, int64 (links,)."""
+        return np.fromiter((link.bandwidth for *_, link in self.graph.edges.data("link")), np.int64, len(self.links))
+
+    @cached_property
+    def latencies(self) -> NDArray[np.int64]:
+        """ps of each link, int64 (links,)."""
+        return np.fromiter((link.latency for *_, link in self.graph.edges.data("link")), np.int64, len(self.links))
+
+    # --- routes ---
+
+    def route(self, src: str, dst: str) -> Route:
+        """Link numbers from one device to another; from a device to itself its memory link, if it has one.
+
+        Raises TopologyError for an unknown device, and where there is no way.
+        """
+        found = self._routes.get((src, dst))
+        if found is None:
+            found = self._routes[src, dst] = self._find(src, dst)
+        return found
+
+    def _find(self, src: str, dst: str) -> Route:
+        if self._known(src) == self._known(dst):
+            return (self._id[src, src],) if (src, src) in self._id else ()
+        found = self._router.route(src, dst)
+        if found is None:
+            raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
+        return found
+
+    def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
+        (rows + 1,), and the links. Raises TopologyError as `route` does."""
+        plain, up, hub, down = self._stubs(tuple(devices))
+        meet = plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst)
+        met, others = np.flatnonzero(meet), np.flatnonzero(~meet)
+        count = np.zeros(len(src) + 1, np.int64)
+        count[met + 1] = 2
+        found = [self.route(devices[a], devices[b]) for a, b in zip(src[others], dst[others], strict=True)]
+        count[others + 1] = [len(route) for route in found]
+        hop = np.cumsum(count)
+        links = np.empty(hop[-1], np.int64)
+        links[hop[met]], links[hop[met] + 1] = up[src[met]], down[dst[met]]
+        rest = np.ones(len(links), np.bool_)
+        rest[hop[met]] = rest[hop[met] + 1] = False
+        links[rest] = np.fromiter(itertools.chain.from_iterable(found), np.int64)
+        return hop, links
+
+    def _stubs(self, devices: tuple[str, ...]) -> tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]:
+        """Which devices hang on one switch of the fabric by one link each way, their links, and that switch: between
+        two of them that share it there is one route, and it need not be searched for."""
+        if devices not in self._stubs_of:
+            number = {device: i for i, device in enumerate(self.kinds)}
+            found = np.full((3, len(devices)), -1, np.int64)
+            for i, device in enumerate(devices):
+                ahead, behind = self.graph.succ[device], self.graph.pred[device]
+                if len(ahead) == len(behind) == 1 and self._node[device] is not None and not self._routes_given:
+                    (switch,) = ahead
+                    if switch in behind and self._node[switch] is None and self.kinds[switch] not in ENDPOINTS:
+                        found[:, i] = self._id[device, switch], number[switch], self._id[switch, device]
+            alone = len({self._node[device] for device in devices}) == len(devices)
+            self._stubs_of = {devices: ((found[0] >= 0) & alone, *found)}
+        return self._stubs_of[devices]
+
+    @cached_property
+    def _router(self) -> Router:
+        return Router(self.links, self.routing, self.kinds, self._node, self.bandwidths.tolist())
+
+    def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
+        """A route given by the devices on the way, with or without its ends."""
+        name, devices = item
+        src, arrow, dst = (part.strip() for part in name.partition("->"))
+        if not arrow:
+            raise TopologyError(f"routes: {name!r} names no pair of devices", "write e.g. 'gpu0->gpu5': [gpu1]")
+        path = [self._known(device) for device in devices]
+        path = [*([src] if path[:1] != [src] else []), *path, *([dst] if path[-1:] != [dst] else [])]
+        for u, v in itertools.pairwise(path):
+            self.link(u, v)
+        return (src, dst), tuple(self._id[hop] for hop in itertools.pairwise(path))
+
+    def _known(self, device: str) -> str:
+        if device not in self.kinds:
+            raise TopologyError(f"{self.name} has no device {device!r}", did_you_mean(str(device), self.kinds))
+        return device
+
+    def _connected(self) -> None:
+        if not self.ranks:
+            raise TopologyError(f"{self.name} has neither gpus nor hosts", "give the devices that compute kind='gpu'")
+        first = self.ranks[0]
+        for way, found in (("to", nx.descendants(self.graph, first)), ("from", nx.ancestors(self.graph, first))):
+            lost = [rank for rank in self.ranks[1:] if rank not in found]
+            if lost:
+                pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
+                raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")
+
+    # --- what no schedule can beat ---
+
+    def least_latencies(self, source: str) -> Mapping[str, int]:
+        """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
+        if source not in self._least:
+            self._least[source] = self._dijkstra(self._known(source))
+        return self._least[source]
+
+    def _dijkstra(self, source: str) -> dict[str, int]:
+        least, ways, queue = {source: 0}, self._ways, [(0, source)]
+        while queue:
+            came, u = heapq.heappop(queue)
+            if came == least[u]:
+                for v, latency, ends in ways[u]:
+                    if came + latency < least.get(v, came + latency + 1):
+                        least[v] = came + latency
+                        if not ends:
+                            heapq.heappush(queue, (came + latency, v))
+        return least
+
+    @cached_property
+    def _ways(self) -> dict[str, list[tuple[str, int, bool]]]:
+        """Out of each device: to where, in how many ps, and whether that has no other way out than back."""
+        out: dict[str, list[tuple[str, int]]] = {device: [] for device in self.kinds}
+        for (u, v), latency in zip(self.links, self.latencies.tolist(), strict=True):
+            if u != v:
+                out[u].append((v, latency))
+        back = {v: ways[0][0] if len(ways) == 1 else None for v, ways in out.items()}
+        return {u: [(v, latency, not out[v] or back[v] == u) for v, latency in ways] for u, ways in out.items()}
+
+    def device_bandwidth(self, device: str) -> tuple[int, int]:
+        """B/s of all links out of a device to others, and of all into it."""
+        out, into = self._device_bandwidths
+        return out[device], into[device]
+
+    @cached_property
+    def _device_bandwidths(self) -> tuple[dict[str, int], dict[str, int]]:
+        out, into = dict.fromkeys(self.kinds, 0), dict.fromkeys(self.kinds, 0)
+        for (u, v), bandwidth in zip(self.links, self.bandwidths.tolist(), strict=True):
+            if u != v:
+                out[u] += bandwidth
+                into[v] += bandwidth
+        return out, into
+
+    def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
+        """B/s of all links out of a set of devices, and of all into it."""
+        out = sum(d["link"].bandwidth for u in inside for v, d in self.graph.succ[u].items() if v not in inside)
+        into = sum(d["link"].bandwidth for v in inside for u, d in self.graph.pred[v].items() if u not in inside)
+        return out, into
+
+    def enclosures(self, devices: Sequence[str]) -> Iterator[set[str]]:
+        """Sets of devices worth cutting out: each node, and each switch with all nodes that hang on it alone."""
+        nodes = dict.fromkeys(self._node[device] for device in devices)
+        below: dict[str, set[str]] = {}
+        for node in nodes:
+            if node is None:
+                continue
+            inside = set(self._members[node])
+            yield inside
+            outside = {v for u in inside for v in (*self.graph.succ[u], *self.graph.pred[u]) if v not in inside}
+            if len(outside) == 1:
+                below.setdefault(outside.pop(), set()).update(inside)
+        yield from (inside | {switch} for switch, inside in below.items())
+
+    def bisection_bandwidth(self, devices: Sequence[str] | None = None) -> int:
+        """B/s, one direction, that the links between two halves of `devices` (default: all ranks) carry at most.
+
+        The least maximum flow over several ways of halving: halves made of blocks of 1, 2, 4, … in turn, and first
+        half against second half. On several nodes it is the nodes that are halved, and each counts as one point: the
+        fabric is what is measured. On one node the ranks are halved, and only links on their routes count.
+        """
+        places = tuple(devices or self.ranks)
+        groups: Sequence[Collection[str]] = [
+            self._members[node] for node in dict.fromkeys(map(self._node.__getitem__, places)) if node is not None
+        ]
+        if len(groups) < 2:
+            groups = [{place} for place in places]
+        if len(groups) < 2:
+            return 0
+        return min(self._flow(*half) for half in _halves(groups))
+
+    def _flow(self, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
+        """Maximum flow from all of `left` to all of `right`, each seen as one point."""
+        point: dict[str, str] = {d: "left" for group in left for d in group}
+        point |= {d: "right" for group in right for d in group}
+        flow: nx.DiGraph[str] = nx.DiGraph()
+        flow.add_nodes_from(("left", "right"))
+        for link in self._used(left, right):
+            u, v = (point.get(device, f"device {device}") for device in self.links[link])
+            if u != v:
+                before = flow.get_edge_data(u, v, {"capacity": 0})["capacity"]
+                flow.add_edge(u, v, capacity=before + int(self.bandwidths[link]))
+        return int(nx.maximum_flow_value(flow, "left", "right"))
+
+    def _used(self, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> Collection[int]:
+        if any(len(group) > 1 for group in left) or self.nodes > 1:
+            return range(len(self.links))
+        return {link for (u,) in left for (v,) in right for link in self.route(u, v)}
+
+
+def _check(graph: nx.DiGraph[str]) -> None:
+    for device, data in graph.nodes(data=True):
+        if not isinstance(device, str):
+            raise TopologyError(f"device {device!r} is not a text", "name devices by strings")
+        if not isinstance(data.get("kind"), str):
+            raise TopologyError(f"device {device!r} has no kind", "give it e.g. kind='gpu', 'host' or 'switch'")
+        node = data.get("node")
+        if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
+            raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
+    for u, v, data in graph.edges(data=True):
+        if not isinstance(data.get("link"), Link):
+            raise TopologyError(f"{u}->{v} has no link", "give it link=Link(bandwidth, latency, kind)")
+
+
+def _grouped(keys: Sequence[Hashable]) -> RankGroups:
+    groups: dict[Hashable, list[int]] = {}
+    for rank, key in enumerate(keys):
+        groups.setdefault(key, []).append(rank)
+    return tuple(map(tuple, groups.values()))
+
+
+def _halves(groups: Sequence[Collection[str]]) -> Iterator[tuple[list[Collection[str]], list[Collection[str]]]]:
+    n = len(groups)
+    sizes = [size for size in range(1, n // 2) if n % (2 * size) == 0]
+    for size in (*sizes, (n + 1) // 2):
+        left = [group for i, group in enumerate(groups) if i // size % 2 == 0]
+        right = [group for i, group in enumerate(groups) if i // size % 2]
+        yield left, right

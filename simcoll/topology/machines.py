@@ -1,0 +1,203 @@
+"""Files of devices and links: the shipped systems, and one's own machines in the same format.
+
+Devices that are counted by kind make a machine, which fabrics multiply; devices that are listed by name are a whole
+topology. Bandwidths are of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities stay texts in
+the models, as they were written, and are read when a topology is built.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
+
+from simcoll import units
+from simcoll.config import yaml_tree
+from simcoll.config.name_field import OneOf
+from simcoll.config.quantity_field import Count
+from simcoll.config.yaml_tree import Model, Node
+from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.topology.fabrics import FabricPlan
+from simcoll.topology.graph import Link
+from simcoll.topology.nccl_graphs import Search
+from simcoll.topology.routing import POLICIES, Policy
+
+
+def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
+    """Accepts texts that are a quantity of that kind."""
+
+    def check(value: object) -> object:
+        if units.parse_exact(value, kind) < least:
+            raise ValueError(f"{value!r} is nothing; write what the link carries, or leave the link out")
+        return value
+
+    return BeforeValidator(check)
+
+
+Bandwidth = Annotated[str, quantity("bandwidth", least=1)]
+DurationText = Annotated[str, quantity("duration")]
+Routing = Annotated[Policy, OneOf("routing policy", lambda: POLICIES)]
+RouteTable = Mapping[str, tuple[str, ...]]
+
+
+class Cpu(Model):
+    """The hosts' processors, as far as a library asks."""
+
+    vendor: Literal["intel", "amd", "arm", "ibm"]
+    model: str = ""
+
+
+class Gpu(Model):
+    """The GPUs, as far as a library asks."""
+
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    model: str
+    generation: str
+    compute_capability: int | None = None
+
+
+class Nic(Model):
+    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` tells what
+    hops of the library's calls cost between nodes, where the profile of the calls does not."""
+
+    model: str = ""
+    rate: Bandwidth
+    latency: DurationText
+    trunk_latency: DurationText
+    profile: str = "infiniband"
+
+
+class Device(Model):
+    """A device given by name."""
+
+    name: str
+    kind: str
+    node: Annotated[StrictInt, Field(ge=0)] | None = None
+    in_network: StrictBool = False
+
+
+class LinkRule(Model):
+    """Links between all devices that `from` and all that `to` matches, or between `pairs`; `to: self` is memory."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    from_: Annotated[str | None, Field(alias="from")] = None
+    to: str | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+    bandwidth: Bandwidth
+    latency: DurationText
+    kind: str = "link"
+    oneway: StrictBool = False
+
+    @model_validator(mode="after")
+    def _says_between_what(self) -> LinkRule:
+        if bool(self.pairs) == bool(self.from_) or bool(self.from_) != bool(self.to):
+            raise ValueError("a link is either 'from' and 'to' or 'pairs'; write e.g. from: gpu*, to: nvswitch0")
+        return self
+
+
+class SystemFile(Model):
+    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster. `profile`
+    tells what calls of the library cost on it."""
+
+    name: str
+    description: str = ""
+    cpu: Cpu | None = None
+    gpu: Gpu | None = None
+    nic: Nic | None = None
+    nccl: Search | None = None
+    profile: str | None = None
+    devices: Annotated[
+        Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
+        Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),
+    ]
+    links: tuple[LinkRule, ...]
+    in_network: tuple[str, ...] = ()
+    routing: Routing | None = None
+    routes: RouteTable = Field(default_factory=dict)
+
+
+class MachineFile(NamedTuple):
+    """A file of devices and links, with the places of its values."""
+
+    file: SystemFile
+    tree: Node
+
+
+def read_machine(tree: Node) -> MachineFile:
+    """Raises InputError with all mistakes of the file, those in its patterns excepted: `template` has these."""
+    return MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree)
+
+
+def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
+    """Devices and links of a file, by the names it gives them."""
+    file, tree = machine
+    plan = FabricPlan(list(_devices(file, hosts)))
+    names = [name for name, _ in plan.devices]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{tree.place.source}: device {twice[0]!r} stands twice", "name it once")
+    kinds: dict[tuple[str, str], int] = {}
+    for i, rule in enumerate(file.links):
+        link = Link(units.parse(rule.bandwidth, "bandwidth"), units.parse(rule.latency, "duration"), rule.kind)
+        try:
+            for u, v in dict.fromkeys(_pairs(rule, names)):
+                if kinds.setdefault((u, v), i) != i:
+                    raise ValueError(f"{u}->{v} has a link already; join the two into one with their summed bandwidth")
+                plan.links.append((u, v, link))
+        except ValueError as error:
+            what, _, cure = str(error).partition("; ")
+            links = tree.get("links")
+            place = links.value[i].place if links else tree.place
+            raise InputError([Diagnostic(what, cure, f"links.{i}", place)]) from None
+    return plan
+
+
+def _devices(file: SystemFile, hosts: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(file.devices, tuple):
+        alone = all(device.node is None for device in file.devices)
+        gpus = any(device.kind == "gpu" for device in file.devices)
+        own = itertools.count()
+        for device in file.devices:
+            node = device.node
+            if alone and gpus:
+                node = 0
+            elif alone and device.kind == "host":
+                node = next(own)
+            marked = device.in_network or device.name in file.in_network
+            yield device.name, {"kind": device.kind, "node": node, "in_network": marked}
+        return
+    if hosts is not None and "host" not in file.devices:
+        raise InputError("topology: 'hosts' goes with a fabric of bare hosts", "write nodes")
+    counts = {**file.devices, **({"host": hosts} if hosts else {})}
+    for kind, count in counts.items():
+        for name in (f"{kind}{i}" for i in range(count)):
+            yield name, {"kind": kind, **({"in_network": True} if name in file.in_network else {})}
+
+
+def _pairs(rule: LinkRule, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for u, v in rule.pairs or _matched(str(rule.from_), str(rule.to), names):
+        for name in (u, v):
+            if name not in names:
+                raise ValueError(f"there is no device {name!r}; {did_you_mean(name, names)}")
+        yield u, v
+        if not rule.oneway:
+            yield v, u
+
+
+def _matched(left: str, right: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    tails = _matching(left, names)
+    if right == "self":
+        return [(name, name) for name in tails]
+    return [(u, v) for u in tails for v in _matching(right, names) if u != v]
+
+
+def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+    found: list[str] = fnmatch.filter(names, pattern)
+    if not found:
+        raise ValueError(f"{pattern!r} matches no device; {did_you_mean(pattern, names)}")
+    return found

@@ -1,0 +1,116 @@
+"""What the graph search of NCCL finds on a machine: how many channels, how fast, over what kinds of paths.
+
+Systems hold it under the key `nccl`, as rows for one node or several and for so many GPUs a node; `find` collects the
+rows that fit. Speeds are GB/s of one channel and one direction.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import BeforeValidator, Field, StrictInt, model_validator
+
+from simcoll.config.yaml_tree import Model
+from simcoll.errors import InputError
+
+Path = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
+GraphPattern = Literal["ring", "balanced_tree", "split_tree", "tree", "nvls", "collnet_direct"]
+Level = Literal["LOC", "NVL", "PXB", "PHB", "SYS"]  # those of NCCL_P2P_LEVEL that are told apart
+GraphKind = Literal["ring", "tree", "nvls", "collnet_chain", "collnet_direct"]
+
+PATHS: Final[tuple[Path, ...]] = get_args(Path)  # from near to far
+Positive = Annotated[StrictInt, Field(ge=1)]
+PositiveSpeed = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
+
+
+class ChannelGraph(Model):
+    """The channels of one kind: how many, their speed within a node and between nodes, and where they run.
+
+    `orders` are the GPUs of each channel in the order in which the channel visits them, where they are known.
+    """
+
+    channels: Positive
+    intra: PositiveSpeed
+    inter: PositiveSpeed
+    pattern: GraphPattern
+    type_intra: Path = "NVL"
+    type_inter: Path = "PIX"
+    same_channels: bool = True
+    cross_nic: int = 0
+    latency_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    orders: tuple[tuple[int, ...], ...] = ()
+
+
+Graphs = Mapping[GraphKind, ChannelGraph]
+
+
+def _range(value: object) -> object:
+    return (value, value) if isinstance(value, int) else value
+
+
+class Found(Model):
+    """A row of a system's file: what was found for these GPUs a node."""
+
+    graph: GraphKind
+    nodes: Literal["one", "several"]
+    gpus: Annotated[tuple[Positive, Positive], BeforeValidator(_range)]  # a number, or [least, most]
+    channels: Positive | None = None
+    channels_per_gpu: Positive | None = None
+    intra: PositiveSpeed
+    inter: PositiveSpeed | None = None
+    pattern: GraphPattern
+    type_intra: Path = "NVL"
+    type_inter: Path = "PIX"
+    same_channels: bool = True
+    cross_nic: int = 0
+    orders: tuple[tuple[int, ...], ...] = ()
+
+    @model_validator(mode="after")
+    def _says_how_many(self) -> Found:
+        if (self.channels is None) == (self.channels_per_gpu is None):
+            raise ValueError("a graph has either 'channels' or 'channels_per_gpu'; keep one of them")
+        return self
+
+    def of(self, gpus: int) -> ChannelGraph:
+        """The graph for so many GPUs a node."""
+        same = self.model_dump(include={"pattern", "type_intra", "type_inter", "same_channels", "cross_nic", "orders"})
+        channels = self.channels or (self.channels_per_gpu or 0) * gpus
+        inter = self.intra if self.inter is None else self.inter
+        return ChannelGraph(channels=channels, intra=self.intra, inter=inter, **same)
+
+
+class Search(Model):
+    """The key `nccl` of a system: where its rows come from, and the rows. `p2p_level`: how far apart GPUs may be to
+    talk directly, where it is not what NCCL takes by itself."""
+
+    source: str
+    p2p_level: Level | None = None
+    graphs: tuple[Found, ...]
+
+    @model_validator(mode="after")
+    def _says_each_once(self) -> Search:
+        for one, other in itertools.combinations(self.graphs, 2):
+            shared = range(max(one.gpus[0], other.gpus[0]), min(one.gpus[1], other.gpus[1]) + 1)
+            if (one.graph, one.nodes) == (other.graph, other.nodes) and shared:
+                what = f"two rows for {one.graph} on {one.nodes} node{'s' if one.nodes == 'several' else ''}"
+                raise ValueError(f"{what} with {shared[0]} GPUs; keep one of them")
+        return self
+
+
+def find(search: Search | None, name: str, gpus: int, nodes: int) -> Graphs:
+    """The graphs of `nodes` nodes with `gpus` ranks each; raises InputError where none are stored."""
+    size = "one" if nodes == 1 else "several"
+    rows = [] if search is None else [row for row in search.graphs if row.nodes == size]
+    found: dict[GraphKind, ChannelGraph] = {}
+    for row in rows:
+        if row.gpus[0] <= gpus <= row.gpus[1]:
+            found[row.graph] = row.of(gpus)
+    if "ring" not in found:
+        what = f"what NCCL's graph search finds on {name} with {gpus} GPUs a node"
+        known = sorted({row.gpus for row in rows if row.graph == "ring"})
+        spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in known)
+        cure = f"take {spans} GPUs a node, or give" if known else "give"
+        raise InputError(f"{what} on {size} node{'s' if nodes > 1 else ''} is not known", f"{cure} NCCL's graph file")
+    return found

@@ -1,0 +1,349 @@
+"""Routes: which links a message takes from one device to another. Computed when asked for, and kept.
+
+Every policy walks fields of hop counts towards a destination, over the part of the graph that matters: the inside of
+one node, the fabric between nodes, or everything. To stay small on large graphs, a field is expanded backwards only
+until it is two steps from the source, destinations that hang on a switch of the fabric by one link share its field, and
+legs inside a node are found once for all nodes made alike.
+
+GPUs and hosts hand on traffic only between direct links to their own kind (a cube mesh of NVLinks, a torus of hosts):
+there is no way over PCIe through another GPU. A route that leaves a node does not come back to it, passes no third
+node, and no NIC is a short cut inside its own node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, get_args
+
+Policy = Literal["shortest", "ecmp", "rails"]
+Route = tuple[int, ...]
+SearchState = int
+NextSteps = list[tuple[int, SearchState]]  # the link to take, and what it leads to
+
+POLICIES: Final[tuple[str, ...]] = get_args(Policy)
+ENDPOINTS: Final = ("gpu", "host")  # devices that compute: messages begin and end here
+NO_HOME: Final = object()  # for fields that several nodes share
+
+
+class Net:
+    """A graph made ready for searching backwards; devices are numbers.
+
+    A state is what a message can be at: an endpoint is three states (a source, a sink, a relay between direct links to
+    its own kind), any other device is one. `into[x]` are the (link, state) from which a message comes to x, `out[x]`
+    those to which it can go.
+    """
+
+    def __init__(self, links: Sequence[tuple[int, int]], kinds: Sequence[str], nodes: Sequence[int | None]):
+        self.source: list[SearchState] = []
+        self.sink: list[SearchState] = []
+        self.relay: list[SearchState | None] = []
+        self.node: list[int | None] = []
+        self.kind: list[str] = []
+        for kind, node in zip(kinds, nodes, strict=True):
+            computes = kind in ENDPOINTS
+            self.source.append(self._state(kind, node))
+            self.sink.append(self._state(kind, node) if computes else self.source[-1])
+            self.relay.append(self._state("relay", node) if computes else None)
+        self.into: list[NextSteps] = [[] for _ in self.node]
+        self.out: list[NextSteps] = [[] for _ in self.node]
+        for link, (u, v) in enumerate(links):
+            if u != v:
+                self._connect(u, v, link)
+
+    def _state(self, kind: str, node: int | None) -> SearchState:
+        self.kind.append(kind)
+        self.node.append(node)
+        return len(self.node) - 1
+
+    def _connect(self, u: int, v: int, link: int) -> None:
+        tail, head, onward, before = self.source[u], self.sink[v], self.relay[v], self.relay[u]
+        ways = [(tail, head)]
+        if onward is not None and before is not None and self.kind[tail] == self.kind[head]:
+            ways += [(before, head), (tail, onward), (before, onward)]
+        for y, x in ways:
+            self.into[x].append((link, y))
+            self.out[y].append((link, x))
+
+    def passable(self, x: SearchState) -> bool:
+        """Whether a message can come to x and go on."""
+        return bool(self.into[x] and self.out[x])
+
+
+class SearchRegion(NamedTuple):
+    """Where a leg may lie: what it may pass, and whether it may go from y to x, inside or outside the node `home`."""
+
+    passes: Callable[[Net, SearchState], bool]
+    goes: Callable[[Net, object, SearchState, SearchState], bool]
+
+
+def _enters(net: Net, home: object, y: SearchState, x: SearchState) -> bool:
+    """Backwards out of the target's node, through the fabric, and into other nodes never to leave them again."""
+    here, there = net.node[x], net.node[y]
+    return here == home or net.kind[x] == "relay" or (there != home if here is None else there == here)
+
+
+REGIONS: Final = {
+    "everywhere": SearchRegion(lambda net, x: True, _enters),
+    "within": SearchRegion(lambda net, x: net.kind[x] != "nic", lambda net, home, y, x: net.node[y] == home),
+    "between": SearchRegion(lambda net, x: net.node[x] is None, lambda net, home, y, x: net.node[y] != home),
+}
+
+
+class FewestHops(NamedTuple):
+    """The fewest-hop routes from a state: how long, how wide, how many, and their next steps, lowest link first."""
+
+    hops: int
+    width: float
+    paths: int
+    steps: NextSteps
+
+
+class Field:
+    """Ways to `target`, from as far away as was asked so far.
+
+    With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
+    """
+
+    def __init__(self, net: Net, target: SearchState, home: object, region: SearchRegion, widths: Sequence[int] = ()):
+        self.net, self.target, self.home, self.region, self.widths = net, target, home, region, widths
+        self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
+        self._frontier: list[SearchState] = [target]
+
+    def ways(self, source: SearchState) -> FewestHops | None:
+        """The ways from `source`; expands the field until they are known."""
+        while (found := self._ahead(source, 2)) is None and self._frontier:
+            self._expand()
+        return found
+
+    def _expand(self) -> None:
+        found: dict[SearchState, NextSteps] = {}
+        for x in self._frontier:
+            for link, y in self.net.into[x]:
+                if y not in self._ways and self._passable(y) and self.region.goes(self.net, self.home, y, x):
+                    found.setdefault(y, []).append((link, x))
+        self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in found.items()}
+        self._frontier = list(found)
+
+    def _passable(self, x: SearchState) -> bool:
+        return self.net.passable(x) and self.region.passes(self.net, x)
+
+    def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
+        """The ways from a state that is up to `look` steps outside of the field."""
+        if y in self._ways or not look:
+            return self._ways.get(y)
+        steps, ways = [], []
+        for link, x in self.net.out[y]:
+            if (x in self._ways or self._passable(x)) and self._may_go(y, x, look == 2):
+                after = self._ahead(x, look - 1)
+                if after is not None:
+                    steps.append((link, x))
+                    ways.append(after)
+        return self._best(steps, ways) if steps else None
+
+    def _may_go(self, y: SearchState, x: SearchState, source: bool) -> bool:
+        """A source that has but one way out takes it, also to come back into its own node."""
+        only = source and self.home is not NO_HOME and len(self.net.out[y]) == 1
+        return only or self.region.goes(self.net, self.home, y, x)
+
+    def _best(self, steps: NextSteps, ways: Sequence[FewestHops]) -> FewestHops:
+        """The shortest, then the widest, of some steps with the ways after each."""
+        if len(steps) == 1:
+            return FewestHops(ways[0].hops + 1, self._width(steps[0][0], ways[0]), ways[0].paths, steps)
+        ranks = [(after.hops, -self._width(link, after)) for (link, _), after in zip(steps, ways, strict=True)]
+        hops, width = best = min(ranks)
+        keep = [i for i, rank in enumerate(ranks) if rank == best]
+        return FewestHops(hops + 1, -width, sum(ways[i].paths for i in keep), sorted(steps[i] for i in keep))
+
+    def _width(self, link: int, after: FewestHops) -> float:
+        return min(after.width, self.widths[link]) if self.widths else math.inf
+
+    def route(self, ways: FewestHops, number: int) -> Route:
+        """Of the P routes, in the order of their links, the one numbered `number` mod P."""
+        route: list[int] = []
+        number %= ways.paths
+        while ways.hops:
+            link, ways, number = self._branch(ways, number)
+            route.append(link)
+        return tuple(route)
+
+    def _branch(self, ways: FewestHops, number: int) -> tuple[int, FewestHops, int]:
+        for link, x in ways.steps:
+            after = self._ahead(x, 1)
+            if after is not None and number < after.paths:
+                return link, after, number
+            number -= after.paths if after else 0
+        raise AssertionError("paths counts the routes through steps")
+
+
+class MachineRoutes:
+    """The inside of all machines that are made alike: devices and links are places in their lists."""
+
+    def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int]):
+        self.net, self.widths = Net(links, kinds, [0] * len(kinds)), widths
+        self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
+        self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
+        self._fields: dict[int, Field] = {}
+        self._legs: dict[tuple[int, int], FewestHops | None] = {}
+        self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def leg(self, first: int, last: int, number: int) -> Route | None:
+        """Of the fewest-hop routes inside the widest, the one numbered `number`."""
+        if first == last:
+            return ()
+        ways = self._ways(first, last)
+        return ways and self._fields[last].route(ways, number)
+
+    def _ways(self, first: int, last: int) -> FewestHops | None:
+        if (first, last) not in self._legs:
+            if last not in self._fields:
+                self._fields[last] = Field(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
+            self._legs[first, last] = self._fields[last].ways(self.net.source[first])
+        return self._legs[first, last]
+
+    @cached_property
+    def nic_of(self) -> dict[int, int]:
+        """The NIC of each GPU: the nearest; GPUs that are equally near to several take one each in turn."""
+        turn: dict[tuple[int, ...], int] = {}
+        found = {}
+        for gpu in self.gpus:
+            near = self._nearest(gpu)
+            if near:
+                turn[near] = turn.get(near, -1) + 1
+                found[gpu] = near[turn[near] % len(near)]
+        return found
+
+    def _nearest(self, gpu: int) -> tuple[int, ...]:
+        ways = {nic: self._ways(gpu, nic) for nic in self.nics}
+        hops = {nic: way.hops for nic, way in ways.items() if way}
+        return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
+
+    def way_out(self, src: int, index: int) -> tuple[int, int]:
+        """The GPU whose NIC has that index, and the NIC, if an NVSwitch leads there; else `src` and its own NIC."""
+        if (src, index) not in self._ways_out:
+            own = self.nic_of
+            wanted = self.nics[index] if index < len(self.nics) else own[src]
+            owners = [gpu for gpu, nic in own.items() if nic == wanted]
+            near = own[src] == wanted or not owners or not self._share_nvswitch(src, owners[0])
+            self._ways_out[src, index] = (src, own[src]) if near else (owners[0], wanted)
+        return self._ways_out[src, index]
+
+    def _share_nvswitch(self, src: int, proxy: int) -> bool:
+        above = {x for _, x in self.net.out[self.net.source[src]]}
+        return any(self.net.kind[y] == "nvswitch" and y in above for _, y in self.net.into[self.net.sink[proxy]])
+
+
+class Inside(NamedTuple):
+    """One node: what it is made like, and its own devices and links in the places of that."""
+
+    machine: MachineRoutes
+    devices: list[int]
+    links: list[int]
+
+    def leg(self, first: int, last: int, number: int) -> Route | None:
+        """A route by the places of its ends."""
+        route = self.machine.leg(first, last, number)
+        return None if route is None else tuple(self.links[place] for place in route)
+
+
+class Router:
+    """Routes by one policy, in the numbers of links. A route that does not exist is None."""
+
+    def __init__(
+        self,
+        links: Sequence[tuple[str, str]],
+        policy: Policy,
+        kinds: Mapping[str, str],
+        nodes: Mapping[str, int | None],
+        widths: Sequence[int],
+    ):
+        self.policy, self.widths = policy, widths
+        self.number = {device: number for number, device in enumerate(kinds)}
+        self.links = [(self.number[u], self.number[v]) for u, v in links]
+        self.kinds, self.nodes = list(kinds.values()), [nodes[device] for device in kinds]
+        self.net = Net(self.links, self.kinds, self.nodes)
+        self._fields: dict[tuple[SearchState, str, bool], Field] = {}
+        self._ends: dict[tuple[int, str, bool], tuple[Field, Route]] = {}
+
+    def route(self, src: str, dst: str) -> Route | None:
+        """Links from `src` to `dst`, another device."""
+        first, last = self.number[src], self.number[dst]
+        node, to = self.nodes[first], self.nodes[last]
+        number = 0 if self.policy == "shortest" else zlib.crc32(f"{src}->{dst}".encode())
+        if node is not None and node == to:
+            inside, place = self._insides[node], self._place
+            within = inside.leg(place[first], place[last], number)
+            return within or self._leg(first, last, "everywhere", False, number)
+        rails = self.policy == "rails" and node is not None and to is not None
+        found = self._rails(first, last, self._insides[node], self._insides[to], number) if rails else None
+        return found or self._leg(first, last, "everywhere", True, number)
+
+    def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
+        """A leg between devices that are, or are not, of one node."""
+        if (last, where, apart) not in self._ends:
+            self._ends[last, where, apart] = self._end(last, where, apart)
+        field, tail = self._ends[last, where, apart]
+        ways = field.ways(self.net.source[first])
+        return None if ways is None else field.route(ways, number) + tail
+
+    def _end(self, last: int, where: str, apart: bool) -> tuple[Field, Route]:
+        """The field of a device, or that of the switch it hangs on, and the link from there."""
+        net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
+        ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
+        shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])
+        tail = (ways[0][0],) if shared else ()
+        target = ways[0][1] if shared else target
+        key = (target, where, shared)
+        if key not in self._fields:
+            self._fields[key] = Field(net, target, NO_HOME if shared else home, region)
+        return self._fields[key], tail
+
+    def _rails(self, src: int, dst: int, here: Inside, there: Inside, number: int) -> Route | None:
+        """By the destination's NIC and the source's NIC of that index; None where they or a way do not exist."""
+        first, last = self._place[src], self._place[dst]
+        if first not in here.machine.nic_of or last not in there.machine.nic_of:
+            return None
+        enter = there.machine.nic_of[last]
+        owner, leave = here.machine.way_out(first, there.machine.nics.index(enter))
+        legs = (
+            here.leg(first, owner, number),
+            here.leg(owner, leave, number),
+            self._leg(here.devices[leave], there.devices[enter], "between", True, number),
+            there.leg(enter, last, number),
+        )
+        return None if None in legs else tuple(itertools.chain.from_iterable(filter(None, legs)))
+
+    @cached_property
+    def _place(self) -> list[int]:
+        """The place of each device in its node."""
+        counts: dict[int | None, itertools.count[int]] = {}
+        return [next(counts.setdefault(node, itertools.count())) for node in self.nodes]
+
+    @cached_property
+    def _insides(self) -> dict[int | None, Inside]:
+        devices: dict[int | None, list[int]] = {}
+        links: dict[int | None, list[int]] = {}
+        for device, node in enumerate(self.nodes):
+            devices.setdefault(node, []).append(device)
+        for link, (u, v) in enumerate(self.links):
+            if self.nodes[u] == self.nodes[v]:
+                links.setdefault(self.nodes[u], []).append(link)
+        made: dict[tuple[object, ...], MachineRoutes] = {}
+        return {
+            node: Inside(self._machine(members, links.get(node, []), made), members, links.get(node, []))
+            for node, members in devices.items()
+            if node is not None
+        }
+
+    def _machine(
+        self, devices: list[int], links: list[int], made: dict[tuple[object, ...], MachineRoutes]
+    ) -> MachineRoutes:
+        kinds = tuple(self.kinds[device] for device in devices)
+        ends = tuple((self._place[u], self._place[v]) for u, v in map(self.links.__getitem__, links))
+        widths = tuple(self.widths[link] for link in links)
+        if (kinds, ends, widths) not in made:
+            made[kinds, ends, widths] = MachineRoutes(kinds, ends, widths)
+        return made[kinds, ends, widths]

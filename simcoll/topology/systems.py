@@ -1,0 +1,361 @@
+"""Systems and fabrics by name: from what a scenario says under `topology` to a `Topology`.
+
+`TopologySpec` holds that key, and what a topology file may hold as well, unless it is one of devices and links
+(`machines`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import networkx as nx
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from simcoll import units
+from simcoll.config import yaml_tree
+from simcoll.config.name_field import OneOf
+from simcoll.config.quantity_field import Count
+from simcoll.config.yaml_tree import Model, Node
+from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.topology import fabrics
+from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape
+from simcoll.topology.graph import Link, Topology
+from simcoll.topology.machines import (
+    Bandwidth,
+    DurationText,
+    MachineFile,
+    RouteTable,
+    Routing,
+    SystemFile,
+    quantity,
+    read_machine,
+    template,
+)
+from simcoll.topology.routing import Policy
+
+
+@functools.cache
+def shipped_systems() -> dict[str, Path]:
+    """Name and file of every shipped system, sorted."""
+    return dict(sorted((path.stem, path) for path in yaml_tree.shipped("topologies").glob("*.yaml")))
+
+
+# --- what a scenario says ---
+
+
+class Spread(Model):
+    """A bandwidth drawn for each link: uniform within ± `spread` around `value`."""
+
+    value: Bandwidth
+    spread: Annotated[str, quantity("share")]
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Spread:
+        if units.parse_exact(self.spread, "share") >= 1:
+            raise ValueError(f"a spread of {self.spread!r} leaves links without bandwidth; stay below '100 %'")
+        return self
+
+
+class Cable(Model):
+    """What the cables of a fabric are."""
+
+    bandwidth: Annotated[
+        Annotated[Bandwidth, Tag("<fixed>")] | Annotated[Spread, Tag("<drawn>")],
+        Discriminator(lambda value: "<drawn>" if isinstance(value, dict | Spread) else "<fixed>"),
+    ]
+    latency: DurationText
+
+    @property
+    def link(self) -> Link:
+        """Nominally, without the spread."""
+        value = self.bandwidth.value if isinstance(self.bandwidth, Spread) else self.bandwidth
+        return Link(units.parse(value, "bandwidth"), units.parse(self.latency, "duration"), "cable")
+
+
+class Override(Model):
+    """What is different about some links; a bandwidth of 0 takes them down."""
+
+    bandwidth: Annotated[str, quantity("bandwidth")] | None = None
+    latency: DurationText | None = None
+
+    def changed(self, link: Link) -> Link:
+        """The link with what is given here."""
+        bandwidth = link.bandwidth if self.bandwidth is None else units.parse(self.bandwidth, "bandwidth")
+        latency = link.latency if self.latency is None else units.parse(self.latency, "duration")
+        return Link(bandwidth, latency, link.kind)
+
+
+class TopologySpec(Model):
+    """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
+
+    system: Annotated[str, OneOf("shipped system", shipped_systems)] | None = None
+    nodes: Count | None = None
+    fabric: Annotated[str, OneOf("fabric", lambda: FABRICS)] | None = None
+    hosts: Count | None = None
+    link: Cable | None = None
+    links: dict[str, Override] = Field(default_factory=dict)
+    levels: Literal[2, 3] | None = None
+    hosts_per_leaf: Count | None = None
+    nodes_per_leaf: Count | None = None
+    leaves_per_pod: Count | None = None
+    oversubscription: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=False)] | None = None
+    spines: Count | None = None
+    dims: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)] | None = None
+    routing: Routing | None = None
+    routes: RouteTable = Field(default_factory=dict)
+    file: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TopologySpec:
+        if self.file is None:
+            _check(self, self.system is not None)
+        elif self.system is not None:
+            raise ValueError("both 'system' and 'file'; keep one of them")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What results call it."""
+        name = self.system or (Path(self.file).stem if self.file else None)
+        if name is None or self.fabric in (None, "rail-optimised"):
+            return name or str(self.fabric)
+        return f"{name}/{self.fabric}"
+
+
+_GOES_WITH: Final = {
+    "levels": ("fat-tree",),
+    "hosts_per_leaf": ("fat-tree",),
+    "nodes_per_leaf": ("rail-optimised", "fat-tree"),
+    "leaves_per_pod": ("fat-tree",),
+    "oversubscription": ("fat-tree", "rail-optimised"),
+    "spines": ("fat-tree", "rail-optimised"),
+    "dims": ("torus",),
+}
+
+
+def _check(spec: TopologySpec, machine: bool) -> None:
+    """Raise ValueError for keys that contradict each other; `machine`: a system or a file of devices is joined."""
+    fabric = spec.fabric or ("rail-optimised" if machine else None)
+    if fabric is None:
+        raise ValueError(
+            "neither 'system' nor 'fabric'; write e.g. system: hgx-h100, or fabric: single-switch with hosts"
+        )
+    for key, wanted in _GOES_WITH.items():
+        if getattr(spec, key) is not None and fabric not in wanted:
+            raise ValueError(f"{key!r} goes with the fabric {' or '.join(wanted)}, not with {fabric}; leave it out")
+    if fabric == "torus" and spec.dims is None:
+        raise ValueError("a torus without 'dims'; add e.g. dims: [4, 4]")
+    (_check_cluster if machine else _check_hosts)(spec, fabric)
+
+
+def _check_cluster(spec: TopologySpec, fabric: str) -> None:
+    if spec.hosts_per_leaf is not None:
+        raise ValueError("'hosts_per_leaf' goes with a fabric of bare hosts; write nodes_per_leaf")
+    if fabric in fabrics.DIRECT and spec.link is None and (spec.nodes or 1) > 1:
+        raise ValueError(f"a {fabric} of nodes without 'link'; add link: {{bandwidth: 50 GB/s, latency: 1 us}}")
+    if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
+        raise ValueError("a spread goes with a fabric of bare hosts; change single links by links")
+    if spec.dims is not None and _product(spec.dims) != (spec.nodes or 1):
+        raise ValueError(
+            f"dims {list(spec.dims)} make {_product(spec.dims)} nodes, not {spec.nodes or 1}; let them agree"
+        )
+
+
+def _check_hosts(spec: TopologySpec, fabric: str) -> None:
+    for key in ("nodes", "nodes_per_leaf"):
+        if getattr(spec, key) is not None:
+            raise ValueError(f"{key!r} goes with a system; write {key.replace('nodes', 'hosts')}")
+    if fabric == "rail-optimised":
+        raise ValueError("bare hosts have no rails; choose another fabric, or name a system")
+    if spec.hosts is None and spec.dims is None:
+        raise ValueError(f"a {fabric} without 'hosts'; add e.g. hosts: 8")
+    if spec.link is None:
+        raise ValueError(f"a {fabric} of bare hosts without 'link'; add link: {{bandwidth: 50 GB/s, latency: 0.5 us}}")
+    if spec.dims is not None and spec.hosts not in (None, _product(spec.dims)):
+        raise ValueError(f"dims {list(spec.dims)} make {_product(spec.dims)} hosts, not {spec.hosts}; let them agree")
+
+
+def _product(numbers: Iterable[int]) -> int:
+    return functools.reduce(lambda a, b: a * b, numbers, 1)
+
+
+# --- building ---
+
+
+def load_system(name: str) -> SystemFile:
+    """What the file of a shipped system says, or a topology file of devices and links; raises InputError."""
+    known = shipped_systems()
+    if name not in known and not name.endswith((".yaml", ".yml")):
+        raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
+    tree = yaml_tree.read(known.get(name) or Path(name))
+    named = tree.get("system")
+    return load_system(str(named.value)) if named and name not in known else read_machine(tree).file
+
+
+def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
+    """The topology that `spec` describes; unequal links are drawn from `seed`. Raises InputError."""
+    title, machine = spec.title, None
+    if spec.system is not None:
+        machine = read_machine(yaml_tree.read(shipped_systems()[spec.system]))
+    elif spec.file is not None:
+        spec, machine = _read_file(spec)
+    plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.graph["dims"] = spec.dims or ()
+    graph.add_nodes_from(plan.devices)
+    graph.add_edges_from((u, v, {"link": link}) for u, v, link in plan.links)
+    if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
+        _draw(graph, units.parse_exact(spec.link.bandwidth.spread, "share"), random.Random(seed))
+    _override(graph, spec.links)
+    return Topology(graph, title, spec.routing or routing, {**routes, **spec.routes})
+
+
+def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
+    """A topology file: devices and links, or the keys of a scenario's `topology`, which the scenario's override."""
+    path = str(spec.file)
+    tree = yaml_tree.read(Path(path))
+    given = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"file"})
+    if tree.get("devices") is not None:
+        try:
+            _check(spec, machine=True)
+        except ValueError as error:
+            what, _, cure = str(error).partition("; ")
+            raise InputError(f"topology: {what}", cure) from None
+        return spec, read_machine(tree)
+    if tree.get("file") is not None:
+        raise InputError(f"{path}: names another topology file", "name that one in the scenario")
+    over = yaml_tree.parse(yaml_tree.dump(given), "topology")
+    merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
+    found = yaml_tree.validate(TopologySpec, [merged])[0]
+    return found, read_machine(yaml_tree.read(shipped_systems()[found.system])) if found.system else None
+
+
+Built = tuple[FabricPlan, Policy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
+
+
+def _hosts(spec: TopologySpec) -> Built:
+    """A fabric of bare hosts, each of them a node."""
+    assert spec.link is not None and spec.fabric is not None
+    hosts = spec.hosts or _product(spec.dims or ())
+    plan = FabricPlan([(f"host{i}", {"kind": "host", "node": i}) for i in range(hosts)])
+    cable = spec.link.link
+    FABRICS[spec.fabric](plan, [[name] for name, _ in plan.devices], _shape(spec, cable, cable.latency))
+    return plan, "shortest" if spec.fabric in fabrics.DIRECT else "ecmp", {}
+
+
+def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
+    per_leaf = spec.nodes_per_leaf or spec.hosts_per_leaf or (4 if spec.fabric == "fat-tree" else 32)
+    return FabricShape(
+        cable,
+        trunk_latency,
+        per_leaf=per_leaf,
+        levels=spec.levels or 2,
+        leaves_per_pod=spec.leaves_per_pod or 4,
+        oversubscription=Fraction(str(spec.oversubscription or 1)),
+        spines=spec.spines or 1,
+        dims=spec.dims or (),
+    )
+
+
+def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
+    """One machine, or `nodes` of them joined by a fabric."""
+    file, nodes = machine.file, spec.nodes or 1
+    plain = template(machine, spec.hosts)
+    if isinstance(file.devices, tuple):
+        if nodes > 1:
+            raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
+        return plain, file.routing or "shortest", dict(file.routes)
+    plan, routes = FabricPlan(), dict[str, Sequence[str]]()
+    for i in range(nodes):
+        name = f"node{i}.".__add__
+        plan.devices += ((name(device), {**data, "node": i}) for device, data in plain.devices)
+        plan.links += ((name(u), name(v), link) for u, v, link in plain.links)
+        routes |= {_renamed(pair, name): [name(d) for d in way] for pair, way in file.routes.items()}
+    if nodes > 1:
+        _join(plan, spec, file, nodes)
+    return plan, file.routing or ("rails" if nodes > 1 else "shortest"), routes
+
+
+def _renamed(pair: str, name: Callable[[str], str]) -> str:
+    src, _, dst = pair.partition("->")
+    return f"{name(src.strip())}->{name(dst.strip())}"
+
+
+def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) -> None:
+    """Plug the NICs of all nodes into a fabric: into switches, or into a router a node."""
+    nics: list[list[str]] = [[] for _ in range(nodes)]
+    for device, data in plan.devices:
+        if data["kind"] == "nic":
+            nics[data["node"]].append(device)
+    if file.nic is None or not nics[0]:
+        raise InputError(f"{file.name} has no NICs, so its nodes cannot be joined", "write nodes: 1")
+    port = Link(units.parse(file.nic.rate, "bandwidth"), units.parse(file.nic.latency, "duration"), "cable")
+    trunk_latency = units.parse(file.nic.trunk_latency, "duration")
+    fabric = spec.fabric or "rail-optimised"
+    if fabric in fabrics.SWITCHED:
+        FABRICS[fabric](plan, nics, _shape(spec, spec.link.link if spec.link else port, trunk_latency))
+        return
+    assert spec.link is not None
+    routers = [[plan.switch(f"node{i}.router0", 1)] for i in range(nodes)]
+    for (router,), ports in zip(routers, nics, strict=True):
+        for nic in ports:
+            plan.cable(nic, router, port)
+    FABRICS[fabric](plan, routers, _shape(spec, replace(spec.link.link, kind="trunk"), trunk_latency))
+
+
+def _draw(graph: nx.DiGraph[str], spread: Fraction, rng: random.Random) -> None:
+    """Unequal links: every link's bandwidth times 1 + U(−spread, spread), drawn in the order of link numbers."""
+    for _, _, data in graph.edges(data=True):
+        link: Link = data["link"]
+        factor = 1 + rng.uniform(-float(spread), float(spread))
+        data["link"] = replace(link, bandwidth=max(1, int(link.bandwidth * factor)))
+
+
+def _override(graph: nx.DiGraph[str], overrides: Mapping[str, Override]) -> None:
+    """Change single links; where several patterns match, the later one decides."""
+    if not overrides:
+        return
+    names = {f"{u}->{v}": data for u, v, data in graph.edges(data=True)}
+    for pattern, override in overrides.items():
+        found = fnmatch.filter(names, pattern.replace(" ", ""))
+        if not found:
+            raise InputError([Diagnostic("matches no link", did_you_mean(pattern, names), f"topology.links.{pattern}")])
+        for name in found:
+            names[name]["link"] = override.changed(names[name]["link"])
+
+
+# --- telling ---
+
+
+def describe(topology: Topology) -> dict[str, Any]:
+    """What `simcoll topology show` prints: devices by kind, links by kind, ranks, bisection bandwidth, routing."""
+    links: dict[tuple[str, int, int], list[str]] = {}
+    for u, v, link in topology.graph.edges.data("link"):
+        links.setdefault((link.kind, link.bandwidth, link.latency), []).append(f"{u}->{v}")
+    return {
+        "name": topology.name,
+        "nodes": topology.nodes,
+        "ranks": list(topology.ranks),
+        "agents": list(topology.agents),
+        "routing": topology.routing,
+        "devices": dict(Counter(topology.kinds.values())),
+        "links": [
+            {
+                "kind": kind,
+                "count": len(names),
+                "bandwidth_GBps": bandwidth / 1e9,
+                "latency_us": latency / 1e6,
+                "names": names,
+            }
+            for (kind, bandwidth, latency), names in links.items()
+        ],
+        "bisection_GBps": topology.bisection_bandwidth() / 1e9,
+    }

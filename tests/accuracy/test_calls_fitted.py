@@ -1,0 +1,279 @@
+"""What fits, rivals and validation make of calls as NCCL makes them."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import simcoll
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from law import BLOCK, KEPT, LAW, asked, call, rated, text, under
+
+from simcoll.accuracy.bad_rows import suspicious
+from simcoll.accuracy.fit.calibrate import calibrate
+from simcoll.accuracy.fit.parameters import BLOCKS, OF_CALLS, ParameterSetting, cost
+from simcoll.accuracy.fit.retiming import Question
+from simcoll.accuracy.studies import baselines
+from simcoll.engine.timing_model import Params
+from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
+from simcoll.prediction.predict import predict
+from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.scenario import Point
+
+# --- what costs do ---
+
+OFTEN = ("hop", "net", "start", "own", "turn")
+DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
+EVERYWHERE = [
+    ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
+    ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
+    ("hgx-h100", 2, 16, "all_reduce", "chain_tree", "Simple"),
+    ("hgx-h100", 1, 8, "all_reduce", "nvls", "Simple"),
+    ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
+    ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
+    ("l40s-pcie", 1, 2, "broadcast", "chain", "LL"),
+    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
+    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
+]
+
+
+def question(which: int) -> tuple[Point, Question]:
+    """One of these calls, of 1 MB."""
+    system, nodes, ranks, collective, algorithm, protocol = EVERYWHERE[which]
+    how = {"ranks": ranks, "nodes": nodes, "algorithm": algorithm, "protocol": protocol}
+    point = asked(system, collective, 1_000_000, **how)
+    with under(LAW):
+        return point, Question(point.scenario)
+
+
+@pytest.mark.parametrize("which", range(len(EVERYWHERE)))
+@pytest.mark.parametrize("name", ["launch", *OF_CALLS, "efficiency.nvlink", "efficiency.pcie", *BLOCKS])
+def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
+    """With another cost of any parameter of kernels a fit compares the time of a run with such a profile, to the
+    picosecond."""
+    point, asking = question(which)
+    law = parse_profile(LAW, "law.yaml")
+    before = ParameterSetting({}, law.launch, law.links, law.kernels)
+    assert before.kernels is not None
+    setting = before.at({name: 1.75 * cost(name, law, Params()) + (0.25 if name.startswith("eff") else 0)})
+    assert setting.kernels is not None
+    plain = setting.kernels.model_dump()
+    blocks = {
+        kind: {key: value for key, value in plain[kind].items() if value is not None}
+        for kind in BLOCK
+    }  # fmt: skip
+    other = text(blocks, setting.launch, setting.kernels.grid, setting.kernels.spread)
+    for kind, scale in setting.links.items():
+        other = other.replace(f"{kind}:\n    efficiency: {KEPT}", f"{kind}:\n    efficiency: {scale.efficiency!r}")
+    written = parse_profile(other, "other.yaml")
+    assert (written.kernels, written.links) == (setting.kernels.model_copy(update={"version": None}), setting.links)
+    with under(other):
+        assert asking.time_ps(setting) == predict(point).time_ps
+
+
+@settings(max_examples=60)
+@given(st.integers(0, len(EVERYWHERE) - 1), st.sampled_from(DURATIONS), st.floats(1, 8))
+def test_what_takes_longer_is_never_faster(which: int, name: str, times: float) -> None:
+    """A longer launch, hop, start, or own share never makes a call faster, and those of other blocks change nothing."""
+    _, asking = question(which)
+    law = parse_profile(LAW, "law.yaml")
+    before = ParameterSetting({}, law.launch, law.links, law.kernels)
+    now, then = asking.time_ps(before), asking.time_ps(before.at({name: times * cost(name, law, Params())}))
+    assert then >= now
+    *_, algorithm, protocol = EVERYWHERE[which]
+    kind = {"nvls": "NVLS", "direct": "P2P"}.get(algorithm, protocol)
+    if "." in name and name.partition(".")[0] != kind:
+        assert then == now
+
+
+# --- tables ---
+
+FITTED = {"launch": 5, "LL.hop": 0.6, "LL.rate": 6, "Simple.start": 1.8, "Simple.hop": 3.4, "efficiency.nvlink": 90}
+COLUMNS = ("system", "library", "library_version", "collective", "ranks", "nodes", "dtype", "size_bytes", "time_us")
+
+
+def made(
+    ranks: Sequence[int], collectives: Sequence[str], noise: float = 0.0, every: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Rows of library calls on H100s by the law, release 2.27, with log-normal noise."""
+    chance = np.random.default_rng(3)
+    for collective, n, exponent in itertools.product(collectives, ranks, range(9, 29, every)):
+        time_us = call("hgx-h100", collective, 2**exponent, ranks=n, library_version="2.27").time_ps / 1e6
+        yield {
+            "system": "h100", "library": "nccl", "library_version": "2.27.3", "collective": collective, "ranks": n,
+            "nodes": 1, "dtype": "float32", "size_bytes": 2**exponent,
+            "time_us": time_us * float(np.exp(chance.normal(0, noise))) if noise else time_us,
+        }  # fmt: skip
+
+
+def write(path: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A measured table."""
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_kernels_are_found_again(folder: Path) -> None:
+    """From times with 3 % noise on 2 and 4 ranks the costs of the kernels behind them come back, from other values, and
+    8 ranks, which no fit has seen, are told within 5 % of the law."""
+    pytest.importorskip("scipy")
+    rows = list(made((2, 4, 8), ("all_gather", "all_reduce", "broadcast"), noise=0.03))
+    other = {"LL": {"hop": 900_000, "rate": 9 * 10**9}, "Simple": {"start": 900_000, "hop": 5_000_000}}
+    begin = text({kind: {**its, **other.get(kind, {})} for kind, its in BLOCK.items()}, launch=3_000_000)
+    Path("begin.yaml").write_text(begin.replace(f"efficiency: {KEPT}", "efficiency: 1.0"), encoding="utf-8")
+    found = calibrate(
+        [write("t.csv", rows)], "hgx-h100", fit=["ranks=2,4"], free=list(FITTED), sets=["profile=begin.yaml"]
+    )
+    for p in found.document["parameters"]:
+        law = FITTED[p["name"]]
+        assert abs(p["value"] - law) < max(0.05 * law, p["high"] - p["low"]), p
+    unseen = [point for point in found.document["points"] if point["ranks"] == 8]
+    assert not any(point["fitted"] for point in unseen)
+    exact = [one["time_us"] for one in made((8,), ("all_gather", "all_reduce", "broadcast"))]
+    assert [point["predicted_us"] for point in unseen] == pytest.approx(exact, rel=0.05)
+
+
+def a_row(size: int, time_us: float, **more: Any) -> MeasuredRow:
+    """A measured row."""
+    return MeasuredRow(
+        **{"collective": "all_reduce", "ranks": 8, "nodes": 1, **more, "size_bytes": size, "time_us": time_us}
+    )
+
+
+def test_rows_that_cannot_be_right() -> None:
+    """Suspicious is what took more than 1.1 times as long as some size of twice its own or more, and nothing else: not
+    what just reaches that, not what has no row of that size, nor one of another series only."""
+    assert suspicious([a_row(1, 12.0), a_row(2, 10.0), a_row(4, 30.0)]) == [True, False, False]
+    assert suspicious([a_row(1, 10.0), a_row(2, 10.0)]) == [False, False]
+    assert suspicious([a_row(1, 1.1), a_row(2, 1.0)]) == [False, False]
+    assert suspicious([a_row(1, 100.0), a_row(4, 10.0), a_row(7, 1.0)]) == [True, False, False]
+    assert suspicious([a_row(2, 10.0), a_row(1, 12.0)]) == [False, True]  # in any order
+    for other in ({"ranks": 4}, {"dtype": "float16"}, {"algorithm": "ring"}, {"others": {"op": "max"}}):
+        assert suspicious([a_row(1, 100.0), a_row(2, 10.0, **other)]) == [False, False], other
+    assert suspicious([a_row(1, 12.0), a_row(2, 100.0), a_row(2, 10.0)]) == [True, False, False]  # of repeats the best
+    assert suspicious([]) == []
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(1, 1000), min_size=1, max_size=12), st.floats(0.1, 10))
+def test_suspicion_has_no_unit(times: list[float], factor: float) -> None:
+    """It does not depend on the unit of time, and what rises with the size is never suspicious."""
+    rows = [a_row(2**k, time) for k, time in enumerate(times)]
+    scaled = [a_row(2**k, time * factor) for k, time in enumerate(times)]
+    near = any(abs(a / b - 1.1) < 1e-9 for a, b in itertools.pairwise(times))
+    assert near or suspicious(rows) == suspicious(scaled)
+    assert not any(suspicious([a_row(2**k, time) for k, time in enumerate(sorted(times))]))
+
+
+def test_rivals_know_their_own_laws() -> None:
+    """A latency and a bandwidth, a power of the size, and rated links are told without error by the rival that has this
+    law, at sizes between and beyond; and what has too few rows is told by none."""
+    point = asked("hgx-h100", "all_reduce", 2**20, ranks=8)
+    sizes, unseen = [2**k for k in range(10, 24, 2)], [3 * 2**12, 2**9, 2**25]
+
+    def off(known: Sequence[Any], new: Sequence[Any]) -> dict[str, float | None]:
+        told = [(baselines.predicted(known, *one), one[0].time_us) for one in new]
+        errors = {name: [its[name] and abs(its[name] / us - 1) for its, us in told] for name in baselines.RIVALS}
+        return {name: None if None in its else max(its) for name, its in errors.items()}
+
+    def errors(law: Any, fitted: Sequence[int] = sizes) -> dict[str, float | None]:
+        known, new = ([a_row(size, law(size)) for size in its] for its in (fitted, unseen))
+        return off(known, [(one, point) for one in new])
+
+    assert errors(lambda size: 7.5 + size / 3e4)["latency-bandwidth fit"] == pytest.approx(0, abs=1e-6)
+    assert errors(lambda size: 0.5 * size**0.7)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
+    known = [a_row(size, size**0.5 * ranks**0.9, ranks=ranks) for size in unseen for ranks in (2, 4)]
+    more = [(a_row(size, size**0.5 * 8**0.9, ranks=8), point) for size in unseen]
+    assert off(known, more)["log-log interpolation"] == pytest.approx(0, abs=1e-6)
+    speed = rated(call("hgx-h100", "all_reduce", 2**20, ranks=8))
+    assert errors(lambda size: 7 / 4 * size / speed * 1e6)["spec sheet"] == pytest.approx(0, abs=1e-6)
+    few = errors(lambda size: 1.0, fitted=sizes[:1])
+    assert few["latency-bandwidth fit"] is few["log-log interpolation"] is None
+    assert few["spec sheet"] is not None
+    told = simcoll("tune", "hgx-h100", "--version", "2.27", "--json").json["choice"]
+    times = {c["size_bytes"]: c["time_us"] for c in told if c["collective"] == "all_reduce"}
+    asking = [(a_row(size, times[size], library_version="2.27.3"), point) for size in (2**10, 2**20, 2**30)]
+    assert off([], asking)["NCCL's tuner"] == pytest.approx(0, abs=1e-6)
+    table = [row for row in read_measured(find_measured("h100_sxm_nccl-2.27.3.csv")) if row.dtype == "float16"]
+    copied = [(row, asked("hgx-h200", row.collective, row.size_bytes, ranks=row.ranks)) for row in table[::9]]
+    assert off([], copied)["nearest system's table"] == pytest.approx(0, abs=1e-9)
+    assert off([], [(row, asked("hgx-h100", "all_reduce", 2**20, ranks=8)) for row in table[:9]])[
+        "nearest system's table"
+    ]
+
+
+def test_tables_of_others_are_validated(folder: Path) -> None:
+    """`validate --tables` makes three studies of a table, and the report names each with its rivals; a folder without
+    tables, and a system that nobody knows, are one clear error each, and nothing is written."""
+    pytest.importorskip("scipy")
+    for name in ("tables", "nothing", "strange", "v/studies"):
+        Path(name).mkdir(parents=True)
+    Path("v/studies/own.yaml").write_text(
+        "title: Own\nplace: tables\ncases: [{table: tables/mine.csv, system: hgx-h100}]\n", encoding="utf-8"
+    )
+    rows = list(made((2, 4), ("all_gather", "all_reduce"), every=3))
+    write("tables/mine.csv", rows)
+    write("strange/mine.csv", [{**one, "system": "abacus"} for one in rows])
+    for wrong, why in (
+        ("nothing", "nothing: has no *.csv; give a folder of measured tables with --tables"),
+        ("nowhere", "nowhere: has no *.csv; give a folder of measured tables with --tables"),
+        ("strange", "which system 'abacus' is, is not known; name one of"),
+    ):
+        found = simcoll("validate", "own", "--folder", "v", "--tables", wrong, "-o", "out")
+        assert (found.status, found.out) == (2, "")
+        assert why in found.err
+        assert len(found.err.splitlines()) == 1
+        assert not Path("out").exists()
+    found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
+    assert found.status == 0, found.err
+    report = Path("out/REPORT.md").read_text(encoding="utf-8")
+    for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
+        assert title in report
+    assert all(name in report for name in baselines.RIVALS)
+    assert "| all_gather | 4 | 1 | latency-bound |" in report
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_fit_to_one_node_leaves_nics_open(nodes: int, tmp_path: Path) -> None:
+    """A profile that was fitted to rows of one node says nothing of hops between nodes, one of several nodes all."""
+    rows = ["library,collective,ranks,nodes,dtype,size_bytes,time_us"]
+    for k in range(8, 24, 2):
+        time = call("hgx-h100", "all_gather", 1 << k, nodes=nodes, ranks=8 * nodes).time_ps / 1e6
+        rows.append(f"nccl,all_gather,{8 * nodes},{nodes},float32,{1 << k},{time}")
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows) + "\n")
+    found = calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"])
+    kernels = parse_profile(found.text, "found.yaml").kernels
+    assert kernels is not None
+    said = [kernels.net, *(getattr(kernels, kind).net for kind in BLOCK)]
+    assert all((cost is None) == (nodes == 1) for cost in said)
+
+
+def test_a_fit_keeps_what_it_does_not_know(tmp_path: Path) -> None:
+    """What the profile says of a block and no fit asks for is written as it was: LL128's own block, what is saved."""
+    took = {1 << k: call("hgx-h100", "all_gather", 1 << k, ranks=8).time_ps / 1e6 for k in range(8, 24, 2)}
+    rows = ["library,collective,ranks,dtype,size_bytes,time_us"]
+    rows += [f"nccl,all_gather,8,float32,{size},{time}" for size, time in took.items()]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows) + "\n")
+    begin = load_profile("nccl").kernels
+    kernels = parse_profile(calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"]).text, "p").kernels
+    assert begin is not None
+    assert kernels is not None
+    assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)
+    assert kernels.Simple.saved > 0

@@ -1,0 +1,427 @@
+"""`simcoll diagnose`: faults that were simulated, with noise, are found again; regions that are scaled are off by that;
+what was measured on sound machines is healthy."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import simcoll
+
+from simcoll.nccl.call import OURS
+from simcoll.scenario.profile import find_profile
+
+SIZES = tuple(2**exponent for exponent in range(9, 30, 2))
+LARGE = tuple(2**exponent for exponent in range(20, 31, 2))
+Setup = tuple[str, int, int]  # system, nodes, ranks
+A100: Setup = ("dgx-a100", 1, 8)
+H100: Setup = ("hgx-h100", 1, 8)
+B200: Setup = ("hgx-b200", 1, 8)
+L40S: Setup = ("l40s-pcie", 1, 2)
+A100X2: Setup = ("dgx-a100", 2, 16)
+SLINGSHOT: Setup = ("hgx-a100-4-slingshot", 2, 8)
+Times = dict[int, float]  # us by size
+
+
+@functools.cache
+def _times(setup: Setup, sizes: tuple[int, ...], keys: tuple[tuple[str, str], ...]) -> Times:
+    system, nodes, ranks = setup
+    listed = ", ".join(f"{size} B" for size in sizes)
+    profile = {"dgx-a100": "nccl-ampere", "hgx-h100": "nccl-hopper", "hgx-b200": "nccl-blackwell"}.get(system)
+    given = {"dtype": "float16", "ranks": str(ranks), "profile": profile or OTHERS[system], **dict(keys)}
+    sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    found = simcoll("predict", "all_reduce", "--on", system, "--nodes", nodes, "--size", f"[{listed}]", *sets, "--json")
+    assert found.status == 0, found.err
+    return {row["size_bytes"]: row["time_us"] for row in found.json["points"]}
+
+
+OTHERS = {
+    "l40s-pcie": "nccl-pcie",
+    "a100-pcie": "nccl-pcie",
+    "rtx-pro-6000": "nccl-pcie",
+    "hgx-a100-4-slingshot": "nccl-ampere",
+}
+
+
+def times(setup: Setup, sizes: Sequence[int] = SIZES, **keys: str) -> Times:
+    """What the simulator says of all-reduces on a set-up."""
+    return dict(_times(setup, tuple(sizes), tuple(sorted(keys.items()))))
+
+
+def left(setup: Setup, *options: str) -> Times:
+    """What the simulator says where NCCL chooses as `simcoll tune` says with these options."""
+    system, nodes, _ = setup
+    told = simcoll("tune", system, "--nodes", nodes, *options, "--json").json["choice"]
+    chosen = [choice for choice in told if choice["collective"] == "all_reduce" and choice["size_bytes"] in SIZES]
+    found: Times = {}
+    for algorithm, protocol in {(choice["algorithm"], choice["protocol"]) for choice in chosen}:
+        its = [c["size_bytes"] for c in chosen if (c["algorithm"], c["protocol"]) == (algorithm, protocol)]
+        found |= times(setup, its, algorithm=OURS[algorithm, "all_reduce"], protocol=protocol)
+    return dict(sorted(found.items()))
+
+
+def slow_links(setup: Setup, pattern: str, bandwidth: str, sizes: Sequence[int] = SIZES) -> Times:
+    """With the links that match, there and back, at another bandwidth."""
+    u, v = pattern.split("->")
+    slower = {"bandwidth": bandwidth}
+    return times(setup, sizes, **{"topology.links": json.dumps({f"{u}->{v}": slower, f"{v}->{u}": slower})})
+
+
+def slow_kernels(folder: Path) -> Times:
+    """With everything that blocks of threads do twice as slow."""
+    text = find_profile("nccl-hopper").read_text(encoding="utf-8")
+    head, _, rest = text.partition("kernels:")
+    kernels, _, tail = rest.partition("fitted:")
+    kernels = re.sub(r"(start|hop): ([\d.]+) us", lambda m: f"{m[1]}: {2 * float(m[2])} us", kernels)
+    kernels = re.sub(r"(first|rate): ([\d.]+) GB/s", lambda m: f"{m[1]}: {float(m[2]) / 2} GB/s", kernels)
+    path = folder / "slow.yaml"
+    path.write_text(f"{head}kernels:{kernels}fitted:{tail}", encoding="utf-8")
+    return times(H100, profile=str(path))
+
+
+def table(folder: Path, setup: Setup, took: Times, seed: int = 0, noise: float = 0.03) -> Path:
+    """A measured table with noise."""
+    _, nodes, ranks = setup
+    generator = np.random.default_rng(seed)
+    lines = ["collective,ranks,nodes,dtype,size_bytes,time_us,timing"]
+    for size, time in took.items():
+        noisy = time * np.exp(generator.normal(0, noise))
+        lines.append(f"all_reduce,{ranks},{nodes},float16,{size},{noisy:.3f},nccl-tests")
+    path = folder / "measured.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
+    """What `diagnose --json` prints, which says the same in all its parts."""
+    found = simcoll("diagnose", path, "--topology", system, *words, "--json")
+    assert found.status in (0, 1), found.err
+    document = dict(found.json)
+    off = [region for region in document["regions"] if region["off"]]
+    assert (found.status == 0) == (document["verdict"] == "healthy") == (not off)
+    assert document["verdict"] in (None, "healthy", document["hypotheses"][0]["hypothesis"])
+    assert off or len(document["hypotheses"]) == 1
+    if (
+        off and document["verdict"]
+    ):  # it explains: half of the error where it is off, at least, and some of that is right
+        where = {region["region"] for region in off}
+        its = [point for point in document["points"] if point["region"] in where]
+        left, healthy = (
+            np.mean([min(abs(np.log(point["measured_us"] / point[name])), 1.5) for point in its])
+            for name in ("explained_us", "expected_us")
+        )
+        assert left <= 0.5 * healthy
+        assert len(document["remains"]) < len(off)
+    for region in document["regions"]:
+        its = [point for point in document["points"] if point["region"] == region["region"]]
+        assert region["inside"] <= sum(point["verdict"] == "inside" for point in its)
+        assert region["off"] >= (region["distance"] > 1)
+        assert region["off"] or region["low"] < region["ratio"] < region["high"]
+    return document
+
+
+FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
+    "no LL128": (A100, lambda folder: left(A100, "--proto", "^LL128")),
+    "nvls off": (H100, lambda folder: left(H100, "--algo", "^nvls")),
+    "launch": (B200, lambda folder: {size: time + 25 for size, time in times(B200).items()}),
+    "one process": (H100, lambda folder: times(H100, **{"launch.gpus_per_process": "all"})),
+    "slow nvlink": (H100, lambda folder: slow_links(H100, "node0.gpu3->node0.nvswitch0", "185.4 GB/s")),
+    "slow gpu": (H100, slow_kernels),
+    "pcie": (B200, lambda folder: times(("rtx-pro-6000", 1, 8))),
+    "p2p off": (L40S, lambda folder: times(L40S, p2p_level="LOC")),
+    "slow cable": (A100X2, lambda folder: slow_links(A100X2, "node0.nic3->rail3", "8 GB/s", LARGE)),
+}
+MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
+    "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
+    "nic missing": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "only ring": (A100X2, lambda folder: times(A100X2, algorithm="ring")),
+    "only tree": (H100, lambda folder: times(H100, algorithm="chain_tree")),
+    "no Simple": (A100, lambda folder: left(A100, "--proto", "^Simple")),
+    "nvls off": (B200, lambda folder: left(B200, "--algo", "^nvls")),
+    "no LL128": (A100X2, lambda folder: left(A100X2, "--proto", "^LL128")),
+    "only LL": (B200, lambda folder: left(B200, "--proto", "LL")),
+    "launch": (A100, lambda folder: {size: time + 15 for size, time in times(A100).items()}),
+    "host": (A100X2, lambda folder: {size: max(time, 80.0) for size, time in times(A100X2).items()}),
+    "slow nvlink": (A100, lambda folder: slow_links(A100, "node0.gpu3->node0.nvswitch0", "120 GB/s")),
+    "pcie": (A100, lambda folder: times(("a100-pcie", 1, 8))),
+}
+
+
+def _check(folder: Path, setup: Setup, took: Times, fault: str, seed: int, noise: float) -> None:
+    found = diagnosed(table(folder, setup, took, seed, noise), setup[0])
+    assert fault in (found["verdict"], *found["also"])
+    assert found["remains"] == []
+    assert all(abs(np.log(p["explained_us"] / p["measured_us"])) < 5 * noise for p in found["points"])
+    if fault == "launch":
+        assert found["hypotheses"][0]["launch_us"] == pytest.approx(25 if setup is B200 else 15, abs=1.5)
+
+
+@pytest.mark.parametrize(
+    "fault", [name for name in FAULTS if name not in ("pcie", "p2p off", "slow gpu")]
+)  # these: long
+def test_a_simulated_fault_is_the_verdict(tmp_path: Path, fault: str):
+    """Of a table made by the simulator with a fault, and noise, that fault is the verdict. It leaves nothing off, and
+    says of each point what was measured."""
+    setup, simulated = FAULTS[fault]
+    _check(tmp_path, setup, simulated(tmp_path), fault, seed=0, noise=0.03)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "noise"), [(1, 0.02), (2, 0.05)])
+@pytest.mark.parametrize("faults", [FAULTS, MORE], ids=["same", "more"])
+def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: int, noise: float):
+    """Likewise on other systems, and with noise from 2 to 5 %."""
+    for fault, (setup, simulated) in faults.items():
+        _check(tmp_path, setup, simulated(tmp_path), fault, seed, noise)
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [A100, H100, A100X2, *(pytest.param(setup, marks=pytest.mark.long) for setup in (B200, L40S, SLINGSHOT))],
+    ids=lambda setup: f"{setup[0]}x{setup[1]}",
+)
+def test_what_is_sound_is_healthy(tmp_path: Path, setup: Setup):
+    """Tables made by the simulator without a fault, with noise of 2 to 5 %: no false alarm in these, nor with a launch
+    that takes 2 us longer."""
+    took = times(setup)
+    for seed, noise in enumerate((0.02, 0.03, 0.05)):
+        assert diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] == "healthy"
+    later = {size: time + 2 for size, time in took.items()}
+    found = diagnosed(table(tmp_path, setup, later, 1), setup[0])
+    assert found["verdict"] == "healthy"
+    assert found["launch_us"] == pytest.approx(2, abs=1.5)
+
+
+@pytest.mark.long
+def test_false_alarms_are_rare(tmp_path: Path):
+    """Of 600 sound tables with noise of 5 %, none is called off."""
+    for setup in (A100, H100, B200, L40S, A100X2, SLINGSHOT):
+        took = times(setup)
+        for seed in range(100):
+            assert diagnosed(table(tmp_path, setup, took, seed, 0.05), setup[0])["verdict"] == "healthy", (setup, seed)
+
+
+REGIONS = {"latency-bound": (512, 2**19), "middle": (2**20, 2**23), "bandwidth-bound": (2**24, 2**29)}
+
+
+def _scaled(folder: Path, setup: Setup, ends: tuple[int, int], factor: float, sizes: Sequence[int] = SIZES) -> Path:
+    low, high = ends
+    took = times(setup, sizes)
+    return table(folder, setup, {size: time * (factor if low <= size <= high else 1) for size, time in took.items()})
+
+
+@pytest.mark.parametrize("factor", [1.5, *(pytest.param(factor, marks=pytest.mark.long) for factor in (100, 3, 0.5))])
+@pytest.mark.parametrize("region", ["latency-bound", "middle", "bandwidth-bound"])
+def test_a_scaled_region_is_off_by_that(tmp_path: Path, region: str, factor: float):
+    """Whatever the factor: it is told, with the sizes, and the other regions are as they should be. Times that grow
+    alone need no explanation to be off."""
+    whole = diagnosed(table(tmp_path, A100, times(A100)), "dgx-a100")
+    its = [point["size_bytes"] for point in whole["points"] if point["region"] == region]
+    found = diagnosed(_scaled(tmp_path, A100, (its[0], its[-1]), factor), "dgx-a100")
+    off = {each["region"]: each for each in found["regions"] if each["off"]}
+    assert set(off) == {region}
+    assert off[region]["factor"] == pytest.approx(factor, rel=0.1)
+    assert (off[region]["from_bytes"], off[region]["to_bytes"]) == (its[0], its[-1])
+
+
+@pytest.mark.parametrize(
+    ("ends", "factor", "region"),
+    [
+        pytest.param((2**28, 2**30), 100, "bandwidth-bound", marks=pytest.mark.long),
+        ((2**17, 2**20), 3, "latency-bound"),
+        pytest.param((2**24, 2**30), 2, "bandwidth-bound", marks=pytest.mark.long),
+    ],
+)
+def test_a_part_of_a_region_puts_it_off(tmp_path: Path, ends: tuple[int, int], factor: float, region: str):
+    """A few neighbouring sizes that are far off are found, though most of the region is as it should be; rows of them
+    that are longer than larger ones are marked, and are counted."""
+    found = diagnosed(_scaled(tmp_path, H100, ends, factor, [2**e for e in range(9, 31)]), "hgx-h100")
+    its = next(each for each in found["regions"] if each["region"] == region)
+    assert its["off"]
+    assert its["factor"] == pytest.approx(factor, rel=0.1)
+    assert (its["from_bytes"], its["to_bytes"]) == ends
+    bad = [point["size_bytes"] for point in found["points"] if point["bad_row"]]
+    assert (bad != []) is (factor == 3)
+
+
+def test_points_that_err_together_put_a_region_off(tmp_path: Path):
+    """What many points of a region have in common is known better than each of them: a region may be off of which each
+    point is inside. Fewer points tell no more than each."""
+    took = times(L40S, tuple(2**exponent for exponent in range(9, 17)))
+    whole = diagnosed(table(tmp_path, L40S, took, noise=0.005), L40S[0])
+    region, point = whole["regions"][0], whole["points"][0]
+    assert point["high_us"] / point["expected_us"] > region["high"] > 1
+    between = float(np.sqrt(region["high"] * point["high_us"] / point["expected_us"]))
+    slow = {size: between * time for size, time in took.items()}
+    region = diagnosed(table(tmp_path, L40S, slow, noise=0.005), L40S[0])["regions"][0]
+    assert region["points"] == region["inside"] >= 5
+    assert region["off"]
+    assert region["factor"] == pytest.approx(between, rel=0.05)
+    few = dict(list(slow.items())[:4])
+    assert not diagnosed(table(tmp_path, L40S, few, noise=0.005), L40S[0])["regions"][0]["off"]
+
+
+@pytest.mark.parametrize(
+    ("setup", "factor"), [(H100, 1.15), (A100, 1.2), pytest.param(H100, 1.2, marks=pytest.mark.long)]
+)
+def test_an_explanation_is_clearly_better(tmp_path: Path, setup: Setup, factor: float):
+    """Where a region is hardly off, a hypothesis that is a little nearer by chance is no verdict: see `diagnosed`."""
+    assert diagnosed(_scaled(tmp_path, setup, (2**20, 2**23), factor), setup[0])["verdict"] in (
+        None,
+        "healthy",
+        "slow gpu",
+    )
+
+
+def test_a_single_bad_row_is_told_and_puts_nothing_off(tmp_path: Path):
+    """A row that took far longer than that of twice the size is marked, and to be measured again; it is counted among
+    the points of its region, which one point does not put off."""
+    took = times(H100)
+    path = table(tmp_path, H100, {**took, 2**25: 5 * took[2**25]})
+    found = diagnosed(path, "hgx-h100")
+    assert [point["size_bytes"] for point in found["points"] if point["bad_row"]] == [2**25]
+    assert [point["size_bytes"] for point in found["points"] if point["single"]] == [2**25]
+    assert sum(region["points"] for region in found["regions"]) == len(SIZES)
+    last = simcoll("diagnose", path, "--topology", "hgx-h100").out.splitlines()[-2:]
+    assert re.fullmatch(
+        r"# measure again: all_reduce on 8, 32 MiB took (4\.\d|5\.\d)\d times as long as expected", last[0]
+    )
+    assert last[1] == "# verdict: healthy, but for what is to be measured again"
+
+
+def test_bad_rows_of_nccl_tests(tmp_path: Path):
+    """What nccl-tests prints beside sizes and times, counts of elements, does not hide a bad row."""
+    half = "time   algbw   busbw #wrong"
+    lines = [
+        "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20",
+        f"#       size         count      type   redop    root     {half}     {half}",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+    ]
+    for size, time in ((2**20, 25.0), (2**21, 90.0), (2**22, 50.0), (2**26, 320.0)):
+        lines.append(f"{size} {size // 4} float sum -1 {time:.2f} 41.94 73.40 0 {time:.2f} 41.94 73.40 0")
+    path = tmp_path / "printed.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = diagnosed(path, "hgx-h100", "--where", "collective=all_reduce", "--where", "ranks=8")
+    assert [point["bad_row"] for point in found["points"]] == [False, True, False, False]
+
+
+def test_what_nothing_explains(tmp_path: Path):
+    """Times that no hypothesis makes are said to be that, with status 1; those that are too short with a question."""
+    generator = np.random.default_rng(1)
+    took = {size: time * 12 ** float(generator.uniform(-1, 1)) for size, time in times(H100, SIZES[::2]).items()}
+    found = simcoll("diagnose", table(tmp_path, H100, took), "--topology", "hgx-h100")
+    assert found.status == 1
+    assert re.match(
+        r"# verdict: off, and nothing that was tried explains it: all_reduce on 8, ", found.out.splitlines()[-1]
+    )
+
+
+def test_a_machine_that_is_another_one(tmp_path: Path):
+    """Whether times are too short or too long, the shipped systems are tried; those that cannot be told apart are told
+    together, first the one most like what was named. What is too fast for all of them is that."""
+    for setup, named in ((B200, "hgx-h100"), (A100, "hgx-h100")):
+        found = diagnosed(table(tmp_path, setup, times(setup, SIZES[::2])), named)
+        assert found["verdict"] == f"like {setup[0]}"
+        assert (found["remains"], found["sure"]) == ([], "clear")
+        assert ("like gb200-nvl72" in found["also"]) is (setup is B200)
+        assert "like hgx-h200" not in found["also"]
+    took = {size: time / 9 for size, time in times(A100, LARGE).items()}
+    fast = simcoll("diagnose", table(tmp_path, A100, took), "--topology", A100[0])
+    assert fast.status == 1
+    assert fast.out.splitlines()[-1] == "# faster than this hardware should be: is --topology what was measured?"
+
+
+def test_one_node_and_several_in_one_table(tmp_path: Path):
+    """What is wrong between nodes changes nothing of rows of one node, which have no cables."""
+    slow = slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)
+    lines = table(tmp_path, SLINGSHOT, slow).read_text(encoding="utf-8").splitlines()
+    alone: Setup = (SLINGSHOT[0], 1, 4)
+    lines += table(tmp_path, alone, times(alone, LARGE)).read_text(encoding="utf-8").splitlines()[1:]
+    path = tmp_path / "both.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = diagnosed(path, SLINGSHOT[0])
+    assert "slow cable" in (found["verdict"], *found["also"])
+    assert {region["nodes"] for region in found["regions"] if region["off"]} == {2}
+    assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
+
+
+def test_the_last_line_tells_three_regions(tmp_path: Path):
+    """Of many regions that are off the worst are told, and how many more there are."""
+    lines = ["collective,ranks,nodes,dtype,size_bytes,time_us"]
+    took = times(H100, (2**9, 2**29))
+    for factor, dtype in enumerate(("float16", "float32", "bfloat16", "float64"), start=10):
+        lines += [f"all_reduce,8,1,{dtype},{size},{factor * time:.3f}" for size, time in took.items()]
+    path = tmp_path / "many.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = simcoll("diagnose", path, "--topology", "hgx-h100")
+    last = next(line for line in reversed(found.out.splitlines()) if "times as long" in line)
+    assert last.count("times as long") == 3
+    assert last.endswith("; and 5 more")
+    assert "bandwidth-bound: 13.0" in last
+
+
+def test_series_are_judged_each_for_itself(tmp_path: Path):
+    """A collective that is off is not hidden by many that are not."""
+    path = tmp_path / "two.csv"
+    lines = table(tmp_path, H100, times(H100, LARGE)).read_text(encoding="utf-8").splitlines()
+    slow = [
+        re.sub(r"float16,(\d+),([\d.]+)", lambda m: f"float32,{m[1]},{2 * float(m[2])}", line) for line in lines[-4:]
+    ]
+    path.write_text("\n".join(lines + slow) + "\n", encoding="utf-8")
+    off = [region["dtype"] for region in diagnosed(path, "hgx-h100")["regions"] if region["off"]]
+    assert set(off) == {"float32"}
+
+
+SHIPPED = {
+    "a100_sxm_nccl-2.27.3.csv": "dgx-a100",
+    "h100_sxm_nccl-2.27.3.csv": "hgx-h100",
+    "b200_sxm_nccl-2.29.2.csv": "hgx-b200",
+    "l40s_nccl-2.27.3.csv": "l40s-pcie",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name[:4] in ("a100", "b200") else ()) for name in SHIPPED]
+)
+def test_shipped_tables_are_healthy(name: str):
+    """What was measured on sound machines is healthy: each collective and rank count for itself."""
+    assert diagnosed(name, SHIPPED[name], "--where", "dtype=float16")["verdict"] == "healthy"
+
+
+def test_text_ends_with_the_verdict(tmp_path: Path):
+    """The printed table tells each point, regions, hypotheses, and the verdict last."""
+    setup, simulated = FAULTS["nvls off"]
+    found = simcoll("diagnose", table(tmp_path, setup, simulated(tmp_path)), "--topology", setup[0])
+    assert found.status == 1
+    assert found.out.splitlines()[-1].startswith("# verdict: nvls off")
+    assert found.out.splitlines()[-2].startswith("# off: all_reduce on 8, bandwidth-bound: 1.")
+    for word in ("latency-bound", "expected", "slow", "hypothesis", "as it should be"):
+        assert word in found.out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere.csv", "--topology", "hgx-h100"], "nowhere.csv"),
+        (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h10"], "did you mean 'hgx-h100'"),
+        (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "rank=8"], "ranks"),
+        (
+            ["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "ranks=99"],
+            "--where ranks=99 keeps no row",
+        ),
+        (["h100_sxm_nccl-2.27.3.csv", "--topology", "loopback", "--where", "ranks=8"], "has no profile"),
+    ],
+)
+def test_wrong_input_is_told(words: list[str], complaint: str):
+    """Bad input gets one clear error and status 2."""
+    found = simcoll("diagnose", *words)
+    assert found.status == 2
+    assert complaint in found.err
+    assert "Traceback" not in found.err

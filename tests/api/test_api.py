@@ -1,0 +1,149 @@
+"""The Python API: what `import simcoll` offers."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import ROOT
+
+import simcoll
+from simcoll import api
+from simcoll.prediction import result_rows
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.registry import ALGORITHMS
+
+STAR = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
+KEYS: dict[str, Any] = {"topology": STAR, "collective": "all_reduce", "algorithm": ["ring", "naive"], "size": "4 kB"}
+
+
+PACKAGE = Path(simcoll.__file__).parent
+WITH_EXAMPLES = [
+    ".".join(("simcoll", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings(module: str):
+    """The examples in the docstrings say what the code does."""
+    found = doctest.testmod(importlib.import_module(module))
+    assert found.attempted
+    assert not found.failed
+
+
+def test_load_takes_a_path_a_name_and_a_mapping(tmp_path: Path):
+    """A file, a shipped scenario's name, and the keys themselves give the same points."""
+    text = (ROOT / "scenarios/quickstart.yaml").read_text(encoding="utf-8")
+    (tmp_path / "quickstart.yaml").write_text(text, encoding="utf-8")
+    sets = ["size=1 MiB", "algorithm=ring"]
+    keys = {"name": "quickstart", "topology": {"system": "hgx-h100"}, "collective": "all_reduce", "algorithm": "ring"}
+    plots = ["busbw", "latency", "crossover", "timeline", "utilisation"]
+    times = [
+        simcoll.run(simcoll.load(source, sets))
+        for source in ("quickstart", "quickstart.yaml", tmp_path / "quickstart.yaml", str(tmp_path / "quickstart.yaml"))
+    ]
+    times.append(simcoll.run(simcoll.load({**keys, "size": "1 MiB", "plots": plots})))
+    assert all(rows == times[0] for rows in times)
+
+
+def test_load_complains_of_everything():
+    """A mapping with mistakes raises one InputError that holds all of them."""
+    with pytest.raises(simcoll.SimcollError) as caught:
+        simcoll.load({**KEYS, "algorithm": "rng", "size": 3, "sharing": "fair"})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_run_gives_rows():
+    """Rows are dicts with the columns of results.csv, in the order of the scenario, numbers as numbers."""
+    rows = simcoll.run(simcoll.load(KEYS))
+    assert isinstance(rows, simcoll.Results)
+    assert [row["algorithm"] for row in rows] == ["ring", "naive"]
+    assert all(set(result_rows.COLUMNS) <= set(row) for row in rows)
+    assert [row["time_ps"] for row in rows] == [18_000_000, 2 * (3 * 4_000_000 + 2_000_000)]
+    assert [row["time_us"] for row in rows] == [18.0, 28.0]
+    assert rows == simcoll.run(simcoll.load(KEYS), jobs=2)
+
+
+def test_registered_algorithms_in_parallel():
+    """An algorithm of one's own runs in worker processes as it does in this one."""
+
+    @simcoll.register("all_reduce", "own", library=True)
+    def own(request: simcoll.Request) -> Iterator[simcoll.Step]:
+        """To the last rank one by one, then to everyone."""
+        last = request.n - 1
+        yield simcoll.send(range(last), last, 0, reduce=True)
+        yield simcoll.send(last, range(last), 0)
+
+    try:
+        points = simcoll.load({**KEYS, "algorithm": ["own", "auto", "ring"]})
+        rows = simcoll.run(points)
+        assert [row["status"] for row in rows] == ["ok", "ok"]
+        assert simcoll.run(points, jobs=2) == rows
+    finally:
+        del ALGORITHMS["all_reduce"]["own"]
+
+
+def test_run_tells_of_what_is_impossible():
+    """An impossible point is a row whose status says why; predict raises the same."""
+    points = simcoll.load({**KEYS, "ranks": 9, "algorithm": "ring"})
+    (row,) = simcoll.run(points)
+    assert row["time_us"] is None
+    with pytest.raises(simcoll.SimcollError, match="9 ranks do not fit 4 places") as caught:
+        simcoll.predict(points[0].scenario)
+    assert str(caught.value) in row["status"]
+
+
+def test_results_are_written_as_by_the_command_line(tmp_path: Path):
+    """`to_csv` writes what `simcoll run -o` writes, and it is read back."""
+    rows = simcoll.run(simcoll.load(KEYS))
+    rows.to_csv(tmp_path / "new" / "r.csv")
+    back = result_rows.read(tmp_path / "new/r.csv")
+    assert [row["time_us"] for row in back] == [18.0, 28.0]
+    assert [row["busbw_GBps"] for row in back] == [row["busbw_GBps"] for row in rows]
+
+
+def test_results_as_a_data_frame():
+    """`to_pandas` gives one row a point with the columns of results.csv."""
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = simcoll.run(simcoll.load(KEYS)).to_pandas()
+    assert list(frame.columns) == list(result_rows.COLUMNS)
+    assert list(frame["messages"]) == [24, 6]
+
+
+def test_predict_shows_everything():
+    """A prediction holds schedule, topology and the time of each transfer."""
+    (point, _) = simcoll.load(KEYS)
+    prediction = simcoll.predict(point.scenario)
+    assert isinstance(prediction, simcoll.Prediction)
+    assert prediction.time_ps == 18_000_000
+    assert prediction.topology.ranks == ("host0", "host1", "host2", "host3")
+    assert prediction.devices == prediction.topology.ranks
+    assert prediction.lower_bound_ps <= prediction.time_ps
+    assert len(prediction.timeline.end) == 24
+
+
+def test_build_and_prove():
+    """A schedule can be built, read row by row, and proved; one that lacks a transfer cannot."""
+    schedule = simcoll.build("all_reduce", "ring", 4)
+    assert isinstance(schedule, simcoll.Schedule)
+    assert (schedule.n_steps, schedule.messages) == (6, 24)
+    assert next(iter(schedule)) == simcoll.Transfer(0, 0, 3, 1, 3, True)
+    simcoll.prove(schedule)
+    rows = [tuple(row) for row in schedule]
+    what = {"collective": "all_reduce", "algorithm": "ring", "n": 4, "n_chunks": 4}
+    assert simcoll.Schedule.from_rows(rows, **what) == schedule
+    with pytest.raises(simcoll.SimcollError, match=r"rank \d.*chunk \d"):
+        simcoll.prove(simcoll.Schedule.from_rows(rows[:-1], **what))
+
+
+def test_every_public_name_is_documented():
+    """What a user meets in `help(simcoll)` says what it is."""
+    for name in api.__all__:
+        assert getattr(simcoll, name).__doc__, name
+    assert len(COLLECTIVES) == 10

@@ -1,0 +1,159 @@
+"""YAML files: strict, located, all mistakes at once."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model
+from simcoll.errors import Diagnostic, InputError, SimcollError
+from simcoll.scenario.ranges import variants
+
+
+class _Inner(Model):
+    depth: int = 0
+
+
+class _Outer(Model):
+    name: str = ""
+    size: int = 0
+    inner: _Inner = _Inner()
+
+
+def _complaints(text: str) -> list[str]:
+    errors: list[Diagnostic] = []
+    with pytest.raises(InputError) as error:
+        yaml_tree.validate(_Outer, variants(yaml_tree.parse(text, "f.yaml", errors), frozenset(), errors), errors)
+    return [str(d) for d in error.value.diagnostics]
+
+
+def test_a_file_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """However often it was read before: what it says, from where it is, and its mistakes each time."""
+    path = tmp_path / "f.yaml"
+    for text, plain in (("a: 1", {"a": 1}), ("a: 2", {"a": 2}), ("a: 1", {"a": 1})):
+        path.write_text(text)
+        assert yaml_tree.read(path).plain() == plain
+        tree = yaml_tree.read(path, "other").value["a"]
+        assert (tree.value, tree.place.source) == (plain["a"], "other")
+    path.write_text("a: 1\na: 2")
+    for _ in range(2):
+        with pytest.raises(InputError, match="stands twice"):
+            yaml_tree.read(path)
+        found: list[Diagnostic] = []
+        assert yaml_tree.read(path, errors=found).plain() == {"a": 1}
+        assert len(found) == 1
+
+
+def test_yaml_means_what_it_says() -> None:
+    """YAML 1.2: on and 12:30 are texts, 1e3 is a number, 0o17 octal, 017 is seventeen, null is nothing."""
+    text = "a: on\nb: 12:30\nc: 1e3\nd: 0o17\ne: 017\nf: null\ng: true\nh: 2026-11-21\ni: ~\nj: 1.5"
+    plain = yaml_tree.parse(text, "f.yaml").plain()
+    assert plain == {
+        "a": "on",
+        "b": "12:30",
+        "c": 1000.0,
+        "d": 15,
+        "e": 17,
+        "f": None,
+        "g": True,
+        "h": "2026-11-21",
+        "i": None,
+        "j": 1.5,
+    }
+
+
+def test_every_mistake_is_named_with_its_place_and_cure() -> None:
+    """Unknown keys and wrong values are all reported at once, in the order of the file."""
+    assert _complaints("nme: x\nsize: big\ninner:\n  dept: 3\n") == [
+        "f.yaml:1:1: nme: unknown key 'nme'; did you mean 'name'?",
+        "f.yaml:2:7: size: 'big' is not a whole number; write e.g. 2",
+        "f.yaml:4:3: inner.dept: unknown key 'dept'; did you mean 'depth'?",
+    ]
+
+
+def test_no_mistake_hides_another() -> None:
+    """A key twice, a range that does not grow and a wrong value of one file are all reported."""
+    assert len(_complaints("size: {from: 1, to: 2, factor: 1}\nname: a\nname: b\ninner: {depth: x}\n")) == 3
+
+
+def test_a_key_twice_is_an_error_that_names_both_places() -> None:
+    """The last of two equal keys never wins silently."""
+    assert _complaints("size: 1\nname: a\nsize: 2\n") == [
+        "f.yaml:3:1: size: key 'size' stands twice (first in line 1, column 1); keep one of them"
+    ]
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t- x", "a: !!python/object:os.system {}", "&a [*a]", "a: *x"])
+def test_what_is_not_plain_yaml_is_one_clear_error(text: str) -> None:
+    """Broken syntax, tags and undefined or recursive aliases never end in a traceback."""
+    with pytest.raises(InputError):
+        yaml_tree.parse(text, "f.yaml")
+
+
+def test_an_alias_bomb_is_refused() -> None:
+    """A few hundred bytes cannot fill the memory."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    with pytest.raises(InputError, match="aliases"):
+        yaml_tree.parse("\n".join(lines), "f.yaml")
+
+
+def test_lists_and_ranges_multiply_out_in_the_order_of_the_file() -> None:
+    """The last key varies fastest; both ends of a range count."""
+    tree = yaml_tree.parse("size: [1, 2]\ninner: {depth: {from: 1, to: 8, factor: 2}}", "f.yaml")
+    found = [(o.size, o.inner.depth) for o in yaml_tree.validate(_Outer, variants(tree, frozenset(), []))]
+    assert found == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8)]
+
+
+def test_ranges_of_quantities_keep_their_unit() -> None:
+    """A range of sizes by factor gives exact sizes."""
+    tree = yaml_tree.parse("size: {from: 1 KiB, to: 16 KiB, factor: 4}", "f.yaml")
+    assert [t.plain()["size"] for t in variants(tree, frozenset(), [])] == ["1024 B", "4096 B", "16384 B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("size: {from: 1, to: 8, factor: 1}", "1:32: size.factor: factor 1 does not grow; write a factor above 1"),
+        ("size: {from: 8, to: 1, factor: 2}", "1:7: size: the range is empty"),
+        ("size: {from: 1, to: 8}", "1:7: size: a range has either 'factor' or 'step'"),
+        ("size: {from: 1, to: 8, faktor: 2}", "unknown key 'faktor' in a range; did you mean 'factor'?"),
+        ("size: {from: 1 KiB, to: 8, factor: 2}", "different kinds"),
+        ("size: {from: 0, to: 8, factor: 2}", "cannot start at 0"),
+        ("size: {from: 1, to: 1e18, step: 1}", "too many"),
+        ("size: []", "1:7: size: an empty list"),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_refused(text: str, what: str) -> None:
+    """Every wrong range says why, and where."""
+    assert any(what in line for line in _complaints(text)), _complaints(text)
+
+
+def test_set_goes_through_the_same_validation() -> None:
+    """--set creates missing keys, replaces given ones, and its mistakes are located in the option."""
+    tree = yaml_tree.assign(yaml_tree.parse("size: 1", "f.yaml"), "inner.depth=7", 1)
+    assert yaml_tree.validate(_Outer, [tree])[0].inner.depth == 7
+    with pytest.raises(InputError, match=r"^--set\[2\]:1:6: size: 'x' is not a whole number"):
+        yaml_tree.validate(_Outer, [yaml_tree.assign(tree, "size=x", 2)])
+    with pytest.raises(InputError, match="not PATH=VALUE"):
+        yaml_tree.assign(tree, "size", 1)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_tree_or_one_kind_of_error(text: str) -> None:
+    """No input makes the reader fail in another way."""
+    with contextlib.suppress(SimcollError):
+        variants(yaml_tree.parse(text, "f.yaml"), frozenset(), [])
+
+
+NUMERIC = st.text("0123456789eE.+-_xo:~", max_size=12)
+
+
+@given(st.dictionaries(NUMERIC, NUMERIC))
+def test_text_stays_text(value: dict[str, str]) -> None:
+    """What is written is read again as it was, also text that looks like a number, such as a hash of 9e47."""
+    for inline in (False, True):
+        assert yaml_tree.parse(yaml_tree.dump(value, inline=inline), "file").plain() == value

@@ -1,0 +1,128 @@
+"""Compiled code is kept where it can be, and wherever that is, a run is not stopped by it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from command import SCRIPT, python
+
+pytest.importorskip("numba", reason="the extra fast is not installed")
+
+KERNEL = """\
+from simcoll.config.numba_loader import jit_for
+
+jit = jit_for(__name__)
+
+@jit
+def add(a, b):
+    return a + b
+"""
+USE = """\
+import importlib.util, os, sys, tempfile
+if "no home" in sys.argv:
+    os.getuid = lambda: 12345  # a user that the machine does not know
+from simcoll.config.numba_loader import compile_kernel
+spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
+kernel = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernel)
+print(compile_kernel(kernel).add(2, 3))
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """A small kernel, in a folder of its own."""
+    file = tmp_path / "kernels" / "kernel.py"
+    file.parent.mkdir()
+    file.write_text(KERNEL, encoding="utf-8")
+    return file
+
+
+def _use(kernel: Path, changes: Mapping[str, str | None], *words: str) -> tuple[int, str, str]:
+    """Compile and call the kernel in a process with another environment."""
+    kept = {"SIMCOLL_CACHE_DIR": None, "NUMBA_CACHE_DIR": None, "XDG_CACHE_HOME": None, **changes}
+    code = f"import os; os.environ.update({ {k: v for k, v in kept.items() if v is not None} }); "
+    code += f"[os.environ.pop(name, None) for name in {[k for k, v in kept.items() if v is None]}]\n{USE}"
+    done = python(code, [kernel, *words])
+    return done.returncode, done.stdout, done.stderr
+
+
+def _compiled(folder: Path) -> bool:
+    return any(folder.rglob("kernel.add*.nbi"))
+
+
+def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
+    """Below XDG_CACHE_HOME, or else below the home's .cache."""
+    assert _use(kernel, {"XDG_CACHE_HOME": str(tmp_path / "xdg")}) == (0, "5\n", "")
+    assert _compiled(tmp_path / "xdg/simcoll")
+    assert _use(kernel, {"HOME": str(tmp_path / "home")}) == (0, "5\n", "")
+    assert _compiled(tmp_path / "home/.cache/simcoll")
+
+
+def test_kept_where_it_is_asked_for(kernel: Path, tmp_path: Path):
+    """In SIMCOLL_CACHE_DIR, or else in numba's own NUMBA_CACHE_DIR."""
+    ours, numbas = tmp_path / "ours", tmp_path / "numbas"
+    home = {"HOME": str(tmp_path / "home"), "NUMBA_CACHE_DIR": str(numbas)}
+    assert _use(kernel, home) == (0, "5\n", "")
+    assert _compiled(numbas)
+    assert _use(kernel, {**home, "SIMCOLL_CACHE_DIR": str(ours)}) == (0, "5\n", "")
+    assert _compiled(ours)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [*((name, "a file") for name in ("SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME")),
+     ("SIMCOLL_CACHE_DIR", "a file/below"), ("SIMCOLL_CACHE_DIR", "/proc/none")],
+)  # fmt: skip
+def test_a_cache_that_cannot_be_written(name: str, where: str, kernel: Path, tmp_path: Path):
+    """The next best folder is taken, and nothing is said: a run needs no cache."""
+    (tmp_path / "a file").touch()
+    assert _use(kernel, {"TMPDIR": str(tmp_path), name: str(tmp_path / where)}) == (0, "5\n", "")
+
+
+def test_no_cache_at_all(kernel: Path, tmp_path: Path):
+    """Where nothing can be written anywhere, code is compiled and not kept."""
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR"), "/proc/none")
+    (kernel.parent / "__pycache__").touch()  # in place of the folder beside the source, which numba tries as well
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    (tmp / f"simcoll-{os.getuid()}").touch()
+    assert _use(kernel, {**nowhere, "TMPDIR": str(tmp)}) == (0, "5\n", "")
+    assert not _compiled(tmp_path)
+
+
+def test_a_user_without_a_home(kernel: Path, tmp_path: Path):
+    """HOME unset, and a user that the machine does not know: the folder for temporary files serves."""
+    done = _use(kernel, {"HOME": None, "TMPDIR": str(tmp_path)}, "no home")
+    assert done == (0, "5\n", "")
+
+
+def test_a_folder_of_anyones_is_not_trusted(kernel: Path, tmp_path: Path):
+    """Compiled code is run as it is found: a folder for temporary files that others can write to is passed over."""
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), "/proc/none") | {"TMPDIR": str(tmp_path)}
+    own = tmp_path / f"simcoll-{os.getuid()}"
+    assert _use(kernel, nowhere) == (0, "5\n", "")
+    assert _compiled(own)
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    for file in own.rglob("*.nb?"):
+        file.unlink()
+    own.chmod(0o777)
+    assert _use(kernel, nowhere) == (0, "5\n", "")
+    assert not _compiled(own)
+
+
+@pytest.mark.long
+def test_a_run_without_a_cache(tmp_path: Path):
+    """A run large enough to be compiled, with a file in place of the cache: the result of one with a cache."""
+    (tmp_path / "file").touch()
+    words = ["predict", "all_reduce", "--on", "hgx-h100", "--nodes", "32", "--size", "64 MiB", "--json"]
+    words += ["--algorithm", "ring", "--set", "shortcuts=off"]
+    code = "import os, sys; os.environ.update(SIMCOLL_CACHE_DIR=sys.argv[1], NUMBA_CACHE_DIR=sys.argv.pop(1)); "
+    spoilt = python(code + SCRIPT, [tmp_path / "file", *words])
+    assert (spoilt.returncode, spoilt.stderr) == (0, "")
+    assert spoilt.stdout == python(SCRIPT, words).stdout

@@ -1,0 +1,426 @@
+"""Why it takes as long as it does: the critical path and its causes."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from networks import GB_PER_S, full_mesh, program, star
+from oracle import random_case, random_faults, random_tasks
+from test_engine import changed, joint_program_of, program_of
+
+from simcoll.cli import main
+from simcoll.config import yaml_tree
+from simcoll.engine import event, fast
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import service_ps
+from simcoll.errors import Place
+from simcoll.explanation._path_columns import CriticalPath
+from simcoll.explanation.critical_path import critical_path
+from simcoll.explanation.explained_run import ALL_CAUSES, subject
+from simcoll.explanation.recommendation import recommendations
+from simcoll.explanation.what_if import answers
+from simcoll.prediction import sweep
+from simcoll.prediction.predict import Prediction
+from simcoll.scenario import scenario
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Point
+from simcoll.schedule.registry import ALGORITHMS
+from simcoll.topology.graph import Link, Topology
+
+
+def check(played: Program, seed: int) -> None:
+    """The segments of one run."""
+    times = fast.run(played).timeline
+    assert times is not None
+    path = critical_path(played, times)
+    assert path.total_ps == times.makespan_ps, seed
+    segments = list(path)
+    assert segments[0].begin_ps == 0, seed
+    assert segments[-1].end_ps == times.makespan_ps, seed
+    assert all(a.end_ps == b.begin_ps for a, b in pairwise(segments)), seed
+    assert all(s.begin_ps < s.end_ps for s in segments), seed
+    assert sum(path.by_cause().values()) == times.makespan_ps, seed
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_segments_add_up(batch: int) -> None:
+    """Of random programs, of one operation and of several, the segments of the path meet without gap or overlap, from
+    0 to the end of the run."""
+    for seed in range(batch * 50, batch * 50 + 50):
+        check(program_of(*random_case(random.Random(seed), contention=seed % 4 != 0)), seed)
+        check(joint_program_of(*random_tasks(random.Random(seed), contention=seed % 4 != 0)), seed)
+
+
+def check_changed(seed: int) -> None:
+    """The segments of one run whose links change."""
+    rng = random.Random(seed)
+    if seed % 3:
+        messages, links, rules, _ = random_case(rng, contention=seed % 4 != 0)
+        plain = program_of(messages, links, rules, {})
+    else:
+        messages, links, rules, tasks = random_tasks(rng, contention=seed % 4 != 0)
+        plain = joint_program_of(messages, links, rules, tasks)
+    played = changed(plain, messages, random_faults(rng, messages, links, event.run(plain).makespan_ps))
+    times = fast.run(played).timeline
+    assert played.changes
+    if times is not None:
+        path = critical_path(played.as_it_went(times.way), times, played.changes.spans(played.bandwidths))
+        assert path.total_ps == times.makespan_ps, seed
+        assert all(a.end_ps == b.begin_ps for a, b in pairwise(path)), seed
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_segments_add_up_with_links_that_change(batch: int) -> None:
+    """The same where links become slower, die, come back and are gone around."""
+    for seed in range(batch * 60, batch * 60 + 60):
+        check_changed(seed)
+
+
+def path_of(name: str, topology: Topology, nbytes: int, **params: Any) -> tuple[Program, CriticalPath]:
+    """The path of a collective on all hosts of a topology."""
+    played = program(name, topology, nbytes, **params)
+    times = event.run(played)
+    path = critical_path(played, times)
+    assert path.total_ps == times.makespan_ps
+    return played, path
+
+
+def blamed(played: Program, path: CriticalPath, cause: str) -> dict[str, int]:
+    """What each link takes of a cause, in ps."""
+    return {played.link_names[where]: ps for (its, where), ps in path.shares().items() if its == cause}
+
+
+FAST_LINK = Link(100 * GB_PER_S, 1_000_000)
+SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
+
+
+@SHARINGS
+def test_a_slow_link_is_blamed(sharing: str) -> None:
+    """Where one link of a ring is a hundred times as slow as the others, nearly all of the time goes by on it."""
+    slow = ("h2", "h3")
+    topology = full_mesh(4, FAST_LINK, {slow: Link(GB_PER_S, 1_000_000)})
+    played, path = path_of("all_reduce/ring", topology, 1 << 24, sharing=sharing)
+    assert blamed(played, path, "serialisation")["h2->h3"] > 0.97 * path.total_ps
+
+
+@SHARINGS
+def test_without_bandwidth_limits_all_is_latency_and_overhead(sharing: str) -> None:
+    """On links that are as good as infinitely fast a ring takes its steps' latencies and overheads, exactly, but for
+    the picosecond that a service takes at least."""
+    topology = full_mesh(4, Link(10**18, 1_000_000))
+    params = {"sharing": sharing, "o_send": 200_000, "o_recv": 300_000}
+    _, path = path_of("all_reduce/ring", topology, 1 << 10, **params)
+    steps = 6
+    its = {"latency": steps * 1_000_000, "o_send": steps * 200_000, "o_recv": steps * 300_000, "serialisation": steps}
+    assert path.by_cause() == its
+
+
+@SHARINGS
+def test_an_incast_is_contention_on_its_link(sharing: str) -> None:
+    """Of n − 1 messages that meet on the way to the root each takes a share of its link: but for latency, one of n − 1
+    parts of the time is service, and the others are contention on that link."""
+    played, path = path_of("reduce/naive", star(5, FAST_LINK), 1 << 24, sharing=sharing)
+    causes = path.by_cause()
+    assert blamed(played, path, "contention") == {"switch->h0": causes["contention"]}
+    assert causes["contention"] == pytest.approx(3 * causes["serialisation"], rel=1e-3)
+
+
+@SHARINGS
+def test_who_comes_late_is_waited_for(sharing: str) -> None:
+    """The time until a rank comes that comes much later than the others is spent waiting for that rank."""
+    late = 10**9
+    topology = full_mesh(4, FAST_LINK)
+    _, path = path_of("all_reduce/ring", topology, 1 << 20, sharing=sharing, arrivals={2: late})
+    first = next(iter(path))
+    assert (first.cause, first.rank, first.begin_ps, first.end_ps) == ("straggler", 2, 0, late)
+    assert path.by_cause()["straggler"] == late
+
+
+def test_reductions_and_caps_are_told_apart() -> None:
+    """What a reduction at gamma takes is a reduction, what the cap of a channel takes is the channel's, and the links,
+    which are faster, take nothing but latency."""
+    params = {"gamma": 5 * GB_PER_S, "channel_bandwidth": 10 * GB_PER_S}
+    _, path = path_of("reduce/naive", full_mesh(2, FAST_LINK), 1 << 20, **params)
+    its = {"reduction": service_ps(1 << 20, 5 * GB_PER_S), "channel": service_ps(1 << 20, 10 * GB_PER_S)}
+    assert path.by_cause() == {**its, "latency": 1_000_000}
+
+
+@pytest.mark.parametrize("blocking", ["sends-first", "even-odd"])
+def test_blocking_sends_have_a_path(blocking: str) -> None:
+    """With blocking sends, too, the segments add up."""
+    path_of("all_reduce/tree", star(7, FAST_LINK), 1 << 16, blocking=blocking)
+
+
+# --- points, and what if ---
+
+
+def points(keys: dict[str, Any], *sets: str) -> list[Point]:
+    """The points of a scenario given as a mapping."""
+    return scenario.points(yaml_tree.located({"name": "test", **keys}, Place("test", 1, 1)), sets)
+
+
+def mesh(bandwidth: str = "10 GB/s", latency: str = "1 us", hosts: int = 8) -> dict[str, Any]:
+    """Hosts joined each with each."""
+    return {"fabric": "full-mesh", "hosts": hosts, "link": {"bandwidth": bandwidth, "latency": latency}}
+
+
+POINTS: dict[str, dict[str, Any]] = {
+    "ring": {"topology": mesh(), "collective": "all_reduce", "algorithm": "ring", "size": "1 MiB"},
+    "late": {
+        "topology": mesh(),
+        "collective": "all_reduce",
+        "algorithm": "ring",
+        "size": "1 MiB",
+        "arrivals": {1: "9 us"},
+    },
+    "nccl": {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "1 MiB", "profile": "nccl-hopper"},
+    "flapping": {
+        "topology": mesh(),
+        "collective": "all_reduce",
+        "algorithm": "ring",
+        "size": "1 MiB",
+        "faults": [{"link": "host1->host2", "at": "10 us", "until": "500 us", "kind": "down"}],
+    },
+    "two nodes": {
+        "topology": {"system": "hgx-h100", "nodes": 2},
+        "collective": "all_gather",
+        "algorithm": "hierarchical",
+        "size": "1 MiB",
+        "model": {"sharing": "fifo", "o_send": "1 us", "gamma": "500 GB/s", "chunk": "32 KiB", "slots": 2},
+    },
+    "ddp": {
+        "topology": {"system": "hgx-h100"},
+        "profile": "nccl-hopper",
+        "workload": {"template": "ddp", "model": "gpt2", "gpu": "h100"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_parts_add_up_to_the_row(name: str) -> None:
+    """Launch, segments and shares of a point add up to the time of its row, whatever its profile and kind."""
+    point = points(POINTS[name])[0]
+    found = subject(point)
+    assert found.time_ps == sweep.run_point(point)["time_ps"]
+    parts = list(found.parts())
+    assert (parts[0].begin_ps, parts[-1].end_ps) == (0, found.time_ps)
+    assert all(a.end_ps == b.begin_ps for a, b in pairwise(parts))
+    assert sum(found.shares().values()) == found.time_ps
+    assert {part.cause for part in parts} <= set(ALL_CAUSES)
+
+
+def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
+    """With kernels a call of a ring is its launch, with what so many blocks take longer, what its protocol takes once,
+    a hop for each of its 2(n − 1) steps, and what links take."""
+    found = subject(points({**POINTS["nccl"], "algorithm": "ring", "protocol": "LL128", "size": "64 KiB"})[0])
+    costs = load_profile("nccl-hopper").kernels
+    assert costs
+    assert isinstance(found.ran, Prediction)
+    assert found.ran.lowered
+    channels = found.ran.lowered.call.channels
+    shares = {cause: ps for (cause, where), ps in found.shares().items() if where is None}
+    assert shares["launch"] == load_profile("nccl-hopper").launch + costs.grid - costs.grid // channels
+    assert shares["hop"] == 14 * (costs.LL128.hop + 1)  # the second link of a way takes 1 ps
+    assert sum(shares.values()) == found.ran.launch_ps + shares["hop"]
+
+
+BY_HAND = [
+    ("ring", "links of kind cable twice as fast", {"topology": mesh("20 GB/s")}),
+    ("ring", "latencies of links halved", {"topology": mesh(latency="0.5 us")}),
+    ("ring", "algorithm tree", {"algorithm": "tree"}),
+    ("late", "no rank late", {"arrivals": {}}),
+    ("flapping", "no faults", {"faults": []}),
+    ("flapping", "latencies of links halved", {"topology": mesh(latency="0.5 us")}),
+    ("nccl", "algorithm ring, protocol Simple", {"algorithm": "ring", "protocol": "Simple"}),
+    ("two nodes", "chunks of 64 KiB", {"model": {**POINTS["two nodes"]["model"], "chunk": "64 KiB"}}),
+    ("two nodes", "4 slots", {"model": {**POINTS["two nodes"]["model"], "slots": 4}}),
+    ("ddp", "buckets of 50 MiB", {"workload": {**POINTS["ddp"]["workload"], "bucket_cap": "50 MiB"}}),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "changed"), BY_HAND)
+def test_an_answer_is_the_ratio_of_two_runs(name: str, change: str, changed: dict[str, Any]) -> None:
+    """How many times as fast a change makes a point is the ratio of two runs: of the point, and of one whose scenario
+    says so."""
+    plain, other = (sweep.run_point(points(keys)[0])["time_ps"] for keys in (POINTS[name], {**POINTS[name], **changed}))
+    answer = next(one for one in answers(subject(points(POINTS[name])[0])) if one.change == change)
+    assert (answer.time_ps, answer.factor) == (other, plain / other)
+
+
+def test_a_fault_is_blamed_on_its_link() -> None:
+    """While a link of a ring is down, the time goes by waiting for that link: what is left of the outage when the path
+    comes there."""
+    found = subject(points(POINTS["flapping"])[0])
+    ring = subject(points(POINTS["ring"])[0])
+    shares = found.shares()
+    assert 0 < shares["fault", "host1->host2"] <= 490_000_000
+    assert shares["fault", "host1->host2"] == found.time_ps - ring.time_ps
+
+
+VARIES = {
+    "launch_skew": {"distribution": "uniform", "low": "20 us", "high": "90 us"},
+    "slow": [{"rank": 3, "factor": 5}],
+}
+
+
+@pytest.mark.parametrize("name", ["two nodes", "ddp"])
+def test_a_replication_is_explained_as_it_was_drawn(name: str) -> None:
+    """Of a scenario with variability one run is explained: it takes what that run takes, and the rank that is always
+    slow is on its path."""
+    varied = {**POINTS[name], "variability": VARIES, "replications": 1}
+    point = points(varied)[0]
+    found = subject(point, replication=0)
+    assert found.time_ps / 1e6 == sweep.run_point(point)["time_us_p50"]
+    assert sum(found.shares().values()) == found.time_ps
+    parts = list(found.parts())
+    assert parts[0].rank == 3 or name == "two nodes"
+    assert parts[0].cause in ("straggler", "computation")
+    assert max(answers(found), key=lambda one: one.factor).factor > 1
+
+
+def test_answers_come_in_order_of_gain() -> None:
+    """The first answer gains most."""
+    factors = [one.factor for one in answers(subject(points(POINTS["two nodes"])[0]))]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[0] > 1
+
+
+def test_a_step_is_computation_and_exposed_communication() -> None:
+    """Of a data-parallel step whose buckets are sent when the backward pass is over, the path computes as long as the
+    ranks do, and the rest is what communication adds."""
+    keys = {**POINTS["ddp"], "workload": {**POINTS["ddp"]["workload"], "overlap": False}}
+    found = subject(points(keys)[0])
+    computed = sum(ps for (cause, _), ps in found.shares().items() if cause == "computation")
+    assert computed / 1e6 == found.row["compute_us"]
+    assert (found.time_ps - computed) / 1e6 == pytest.approx(found.row["exposed_us"])
+
+
+# --- recommendations ---
+
+
+def recommended(keys: dict[str, Any], among: list[str] | None = None) -> dict[str, Any]:
+    """The document of the one recommendation for a scenario."""
+    found = recommendations(points(keys), among)[0]
+    found.simulate(1, lambda: None)
+    return found.document()
+
+
+def test_the_crossover_is_that_of_the_closed_forms() -> None:
+    """Between recursive doubling and a ring the best changes where their closed forms are equal, within 1 %; the size
+    is not one of those asked for."""
+    entries = [ALGORITHMS["all_reduce"][name] for name in ("recursive_doubling", "ring")]
+    n, alpha, beta = 8, 1e-6, 1 / (10 * GB_PER_S)
+
+    def difference(m: float) -> float:
+        known = {"n": n, "alpha": alpha, "beta": beta, "m": m, "log2": lambda x: x.bit_length() - 1}
+        first, second = (eval(entry.cost, {"__builtins__": {}}, known) for entry in entries)
+        return float(first - second)
+
+    at = -difference(0) / (difference(1) - difference(0))
+    keys = {"topology": mesh(), "collective": "all_reduce", "size": {"from": "1 KiB", "to": "1 MiB", "factor": 4}}
+    found = recommended(keys, ["recursive_doubling", "ring"])
+    assert [row["choice"] for row in found["ranges"]] == ["recursive_doubling", "ring"]
+    assert found["ranges"][1]["from_bytes"] == pytest.approx(at, rel=0.01)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranges_tile_the_sizes_and_hold_the_best(nodes: int) -> None:
+    """Ranges follow one another from the smallest size on, and at each size the winner is the quickest of a direct
+    sweep over all algorithms, or quicker, for settings of its own."""
+    sizes = [1 << 10, 1 << 16, 1 << 22]
+    keys = {
+        "topology": {"system": "hgx-h100", "nodes": nodes},
+        "collective": "all_gather",
+        "size": [f"{size} B" for size in sizes],
+    }
+    found = recommended(keys)
+    ranges = found["ranges"]
+    assert [ranges[0]["from_bytes"], ranges[-1]["to_bytes"]] == [sizes[0], None]
+    assert all(a["to_bytes"] == b["from_bytes"] for a, b in pairwise(ranges))
+    rows = [sweep.run_point(point) for point in points({**keys, "algorithm": "all"})]
+    for told in found["sizes"]:
+        swept = [row for row in rows if row["status"] == "ok" and row["size_bytes"] == told["size_bytes"]]
+        if swept:
+            best = min(swept, key=lambda row: row["time_ps"])
+            assert told["time_us"] <= best["time_ps"] / 1e6
+            assert told["algorithm"] == best["algorithm"] or told["time_us"] < best["time_ps"] / 1e6 or told["tie"]
+
+
+def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With NCCL's kernels pairs of algorithm and protocol are recommended, at each size no slower than what NCCL takes;
+    and the CSV for its tuner says the same, range by range, also from the JSON file."""
+    (tmp_path / "s.yaml").write_text(
+        "topology: {system: hgx-h100}\ncollective: all_reduce\nprofile: nccl-hopper\nsize: [4 KiB, 256 KiB, 64 MiB]\n"
+    )
+    run = ["recommend", str(tmp_path / "s.yaml"), "--quiet"]
+    assert main([*run, "-o", str(tmp_path / "t.csv"), "--to", "nccl-tuner"]) == 0
+    assert main([*run, "-o", str(tmp_path / "r.json"), "--json"]) == 0
+    found = json.loads((tmp_path / "r.json").read_text())["recommendations"][0]
+    assert all(told["regret"] >= 0 for told in found["sizes"] if "regret" in told)
+    assert found["regret"]["worst"] >= found["regret"]["mean"] >= 0
+    lines = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
+    starts = [(int(line[1]), line[3], line[4]) for line in lines]
+    told = [(row["from_bytes"], row["nccl"], row["protocol"].lower()) for row in found["ranges"]]
+    assert starts == [(0, *told[0][1:]), *told[1:]]
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "r.json"), "--to", "nccl-tuner"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "t.csv").read_text()
+
+
+def test_bucket_sizes_are_recommended() -> None:
+    """For a data-parallel step the choice with the least time of all is recommended."""
+    keys = {"topology": {"system": "hgx-h100"}, "workload": {"template": "ddp", "model": "mlp", "gpu": "h100"}}
+    found = recommended(keys)
+    times = [row["time_us"] for row in found["choices"]]
+    assert found["ranges"][0]["time_us"] == times[0] == min(times)
+    best = found["choices"][0]
+    own = {**keys["workload"], "algorithm": best["algorithm"], "bucket_cap": f"{best['bucket_cap']} B"}
+    assert sweep.run_point(points({**keys, "workload": own})[0])["time_us"] == times[0]
+
+
+# --- the command line ---
+
+
+def test_explain_prints_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """`explain --json` prints one document whose shares add up to 1; without --json it is told in words."""
+    run = ["explain", "quickstart", "--set", "algorithm=ring", "--set", "size=[1 KiB, 1 MiB]", "--quiet"]
+    assert main([*run, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], len(found["points"])) == ("simcoll.explain/1", 2)
+    for one in found["points"]:
+        assert sum(row["time_ps"] for row in one["causes"]) == one["time_ps"]
+        assert one["path"][-1]["end_ps"] == one["time_ps"]
+    assert main([*run, "--no-what-if"]) == 0
+    assert "what if" not in capsys.readouterr().out
+
+
+LARGE = [
+    "topology={fabric: single-switch, hosts: 2400, link: {bandwidth: 50 GB/s, latency: 1 us}}",
+    "algorithm=ring",
+    "size=1 MiB",
+    "proof=off",
+]
+REFUSED = {
+    "too many points": (["explain", "quickstart"], "44 points"),
+    "too many messages": (
+        ["explain", "quickstart", *(word for text in LARGE for word in ("--set", text))],
+        "can be explained",
+    ),
+    "no such run": (["explain", "stragglers", "--replication", "200"], "give 0 … 199"),
+    "no runs": (["explain", "two-node-h100", "--replication", "0"], "leave it out"),
+    "an unknown name": (["recommend", "quickstart", "--among", "rings"], "did you mean 'ring'"),
+    "nowhere to write": (["recommend", "quickstart", "--to", "nccl-tuner"], "-o"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says what is wrong, and the status is 2."""
+    command, said = REFUSED[name]
+    assert main([*command, "--quiet"]) == 2
+    assert said in capsys.readouterr().err

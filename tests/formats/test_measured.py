@@ -1,0 +1,454 @@
+"""Measured tables: one vocabulary whoever wrote them, and either rows or one located complaint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcoll.config.yaml_tree import shipped
+from simcoll.errors import InputError
+from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured, read_measured
+from simcoll.schedule.collectives import COLLECTIVES
+
+HEADER = "collective,ranks,size_bytes,time_us"
+
+
+def only(text: str, **defaults: object) -> MeasuredRow:
+    """The single row of a text."""
+    (row,) = parse_measured(text, "t", defaults)
+    return row
+
+
+def complaints(text: str, **defaults: object) -> list[str]:
+    """What is wrong with a text, one mistake a line."""
+    with pytest.raises(InputError) as caught:
+        parse_measured(text, "t.csv", defaults)
+    return [str(diagnostic) for diagnostic in caught.value.diagnostics]
+
+
+# --- CSV ----------------------------------------------------------------------------------------------------------
+
+
+def test_shipped_tables_are_read_whole():
+    """Every shipped table of NCCL gives one row a line, with known collectives and whole elements."""
+    files = sorted(shipped("measured").glob("*_nccl-*.csv"))
+    assert len(files) == 4
+    for file in files:
+        rows = read_measured(file)
+        assert len(rows) == len(file.read_text().splitlines()) - 1
+        assert {row.collective for row in rows} <= set(COLLECTIVES)
+        assert {row.dtype for row in rows} == {"float16", "int8"}
+        assert all(row.time_us_min <= row.time_us <= row.time_us_max for row in rows)
+        assert all(row.harness == "library" and row.algorithm is None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("alltoall", "all_to_all"),
+        ("AllReduce", "all_reduce"),
+        ("sendrecv", "send_recv"),
+        ("reduce-scatter", "reduce_scatter"),
+        ("Broadcast", "broadcast"),
+        ("all gather", "all_gather"),
+    ],
+)
+def test_collective_spellings(written: str, meant: str):
+    """A collective may be spelt as libraries spell it."""
+    assert only(f"{HEADER}\n{written},8,64,1.5").collective == meant
+
+
+@pytest.mark.parametrize(("written", "meant"), [("float", "float32"), ("half", "float16"), ("double", "float64")])
+def test_dtype_spellings(written: str, meant: str):
+    """A dtype may be spelt as C does."""
+    assert only(f"{HEADER},dtype\nall_reduce,8,64,1.5,{written}").dtype == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("Ring,SIMPLE", ("ring", "Simple")),
+        ("NVLSTree,ll128", ("nvls_tree", "LL128")),
+        ("none,auto", (None, None)),
+        (",", (None, None)),
+        ("AUTO,ll", (None, "LL")),
+    ],
+)
+def test_algorithm_and_protocol_spellings(written: str, meant: tuple[str | None, str | None]):
+    """Algorithms are in small letters, protocols as NCCL writes them; none, auto and empty mean: not forced."""
+    row = only(f"{HEADER},algorithm,protocol\nall_reduce,8,64,1.5,{written}")
+    assert (row.algorithm, row.protocol) == meant
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "meant"),
+    [
+        ("timing,harness", "nccl-tests,p2p", "p2p"),
+        ("timing,harness", "nccl-tests,", "nccl-tests"),
+        ("timing", "rccl-tests out of place", "nccl-tests"),
+        ("timing", "median of 20", "library"),
+        ("system", "x", "library"),
+    ],
+)
+def test_harness(columns: str, cells: str, meant: str):
+    """The harness is what the column says, else nccl-tests if `timing` names it, else library."""
+    assert only(f"{HEADER},{columns}\nall_reduce,8,64,1.5,{cells}").harness == meant
+
+
+def test_unknown_columns_are_kept_apart():
+    """A column that is not known changes nothing; its text stays with the row for --where."""
+    row = only(f"table,{HEADER}\nfirst run,all_reduce,8,64,1.5")
+    assert (row.size_bytes, row.time_us, row.others) == (64, 1.5, {"table": "first run"})
+
+
+def test_forms_of_a_csv_file(tmp_path: Path):
+    """BOM, undecodable bytes, CRLF, comments, empty lines, quotes and whole numbers with a point are all read."""
+    file = tmp_path / "t.csv"
+    file.write_bytes(
+        b"\xef\xbb\xbf# taken at night\r\n\r\nCollective, ranks,size_bytes,time_us,timing\r\n"
+        b'all_reduce,8.0,64,1.5,"median, warm"\r\n\r\nall_reduce,8,128,2e0,caf\xe9\r\n'
+    )
+    first, second = read_measured(file)
+    assert (first.ranks, first.timing, second.time_us) == (8, "median, warm", 2.0)
+
+
+def test_defaults_fill_what_a_table_lacks():
+    """A default serves where column or cell is absent, and never overrides what the table says."""
+    text = "ranks,size_bytes,time_us,nodes\n8,64,1.5,\n8,64,1.5,4"
+    rows = parse_measured(text, "t", {"collective": "allreduce", "nodes": 2})
+    assert [(row.collective, row.nodes) for row in rows] == [("all_reduce", 2), ("all_reduce", 4)]
+
+
+def test_mistakes_are_located_and_told_all_at_once():
+    """Every mistake of a file is named with line, column, key, what is wrong and what to write."""
+    text = f'{HEADER},timing\nall_reduce,8,64,1.5,x\nallredcue,8,64,1.5,x\nall_reduce,"8,0",64,0,x\nall_reduce,8,,1,x'
+    assert complaints(text) == [
+        "t.csv:3:1: collective: 'allredcue' is no collective; did you mean 'all_reduce'?",
+        "t.csv:4:12: ranks: '8,0' is not a number; write e.g. 8",
+        "t.csv:4:21: time_us: '0' is not a duration; write microseconds above 0, e.g. 53.2",
+        "t.csv:5:14: size_bytes: is missing; write a value",
+    ]
+    assert complaints(f'{HEADER},timing\nall_reduce,8,64,1,"two\nlines"\nall_reduce,x,64,1,x')[0].startswith(
+        "t.csv:4:12: "
+    )
+
+
+@pytest.mark.parametrize("time", ["-1", "inf", "fast", "1e999", "nan"])
+def test_only_durations_are_times(time: str):
+    """A time is a finite number above 0."""
+    assert complaints(f"{HEADER}\nall_reduce,8,64,{time}")[0].startswith("t.csv:2:17: time_us: ")
+
+
+@pytest.mark.parametrize("ranks", ["0", "-2", "2.5", "inf", "9" * 30, "9" * 5000])
+def test_only_positive_whole_numbers_are_ranks(ranks: str):
+    """Ranks are whole and at least 1."""
+    assert complaints(f"{HEADER}\nall_reduce,{ranks},64,1")[0].startswith("t.csv:2:12: ranks: ")
+
+
+def test_a_required_column_is_missed_once():
+    """A missing column is one mistake, whatever the number of rows, and the cure shows what could be meant."""
+    assert complaints("collective,ranks,size,time_us\n" + "all_reduce,8,64,1\n" * 3) == [
+        "t.csv:1:1: column 'size_bytes' is missing; add it, or rename one of: size"
+    ]
+
+
+def test_rows_that_do_not_fit_the_header():
+    """A row of another length is a mistake: its cells could stand in wrong columns."""
+    assert [c.split(":")[1] for c in complaints(f"{HEADER}\nall_reduce,8,64\nall_reduce,8,64,1\na,8,64,1,2")] == [
+        "2",
+        "4",
+    ]
+
+
+@pytest.mark.parametrize("text", [HEADER, f"{HEADER},ranks\nall_reduce,8,64,1,8", f'"#x",{HEADER}'])
+def test_tables_that_say_nothing_or_twice(text: str):
+    """A header without rows and a column that stands twice are mistakes."""
+    assert len(complaints(text)) >= 1
+
+
+def test_many_mistakes_are_capped():
+    """No more than 20 mistakes are listed; the last then says how many are left."""
+    found = complaints(HEADER + "\nall_reduce,8,64,0" * 50)
+    assert len(found) == 20
+    assert found[-1] == "31 more mistakes; mend these first"
+
+
+def test_defaults_are_checked():
+    """A default for an unknown column, or with an impossible value, is a mistake."""
+    assert complaints(f"{HEADER}\nall_reduce,8,64,1", rank=8, nodes="two") == [
+        "rank: unknown column; did you mean 'ranks'?",
+        "nodes: 'two' is not a number; write e.g. 8",
+    ]
+
+
+@pytest.mark.parametrize("name", ["missing.csv", ".", "a\0b"])
+def test_files_that_cannot_be_read(tmp_path: Path, name: str):
+    """A path that leads to no file is wrong input."""
+    with pytest.raises(InputError, match="cannot be read"):
+        read_measured(f"{tmp_path}/{name}")
+
+
+def test_finding_a_table(tmp_path: Path):
+    """A path goes before the name of a shipped table; a name that is neither is told with the nearest."""
+    name = "h100_sxm_nccl-2.27.3.csv"
+    assert find_measured(name) == shipped("measured") / name
+    (tmp_path / name).touch()
+    assert find_measured(tmp_path / name) == tmp_path / name
+    with pytest.raises(InputError, match="did you mean 'h100_sxm_nccl"):
+        find_measured("h100_sxm_nccl-2.27.csv")
+
+
+# --- what nccl-tests prints ---------------------------------------------------------------------------------------
+
+OLD = """\
+# nThread 1 nGpus 4 minBytes 1024 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+#   Rank  0 Pid   4021 on      box1 device  0 [0x1a] Tesla V100-SXM2-16GB
+#   Rank  1 Pid   4021 on      box1 device  1 [0x1b] Tesla V100-SXM2-16GB
+#   Rank  2 Pid   4021 on      box1 device  2 [0x3d] Tesla V100-SXM2-16GB
+#   Rank  3 Pid   4021 on      box1 device  3 [0x3e] Tesla V100-SXM2-16GB
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+        1024           256   float     sum    21.50    0.05    0.07  2e-07    21.10    0.05    0.07  1e-07
+     1048576        262144   float     sum    52.43   20.00   30.00  2e-07    50.00   20.97   31.46  1e-07
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 15.4
+"""
+
+
+def new(program: str = "all_gather", redop: str = "none", root: int = -1, bus: float = 0.875, before: str = "") -> str:
+    """A run of 8 ranks on 2 hosts, as versions from 2.13 on print it; 100 GB/s and 200 GB/s."""
+    ranks = [
+        f"#  Rank {r:2} Group  0 Pid {700 + r:6} on   node{r // 4} device {r % 4:2} [0x{r:02x}] NVIDIA H100 80GB HBM3"
+        for r in range(8)
+    ]
+    rows = [
+        f"{size:12}  {size // 4:12}     float  {redop:>6}  {root:6}  {size / 1e3 / bw:7.2f}  {bw:6.2f}  "
+        f"{bw * bus:6.2f}       0  {size / 1e3 / bw + 1:7.2f}  {bw:6.2f}  {bw * bus:6.2f}     N/A"
+        for size, bw in ((10_000_000, 100), (40_000_000, 200))
+    ]
+    return "\n".join(
+        [
+            before or f"# Collective test starting: {program}_perf",
+            "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 graph: 0",
+            "# Using devices",
+            *ranks,
+            "#",
+            f"#{'out-of-place':>74}{'in-place':>31}",
+            f"#       size         count      type   redop    root{'     time   algbw   busbw #wrong' * 2}",
+            f"#        (B)    (elements)                          {'     (us)  (GB/s)  (GB/s)       ' * 2}",
+            *rows,
+            "# Out of bounds values : 0 OK",
+            "# Avg bus bandwidth    : 131.25",
+            "#",
+            f"# Collective test concluded: {program}_perf" if not before else "#",
+            "",
+        ]
+    )
+
+
+def test_old_text_is_read():
+    """Version 2.0: no root column, `error` for `#wrong`; a collective that nothing names is inferred and marked so."""
+    first, second = parse_measured(OLD, "log")
+    assert (first.collective, first.ranks, first.nodes, first.dtype, first.size_bytes) == (
+        ("all_reduce", 4, 1, "float32", 1024)
+    )
+    assert (second.time_us, second.in_place_time_us, second.harness) == (52.43, 50.0, "nccl-tests")
+    assert "inferred" in first.timing
+
+
+def test_new_text_is_read():
+    """Version 2.13 and later: groups, root, #wrong, N/A; hosts are nodes; the collective is the program's."""
+    rows = parse_measured(new(), "log")
+    assert [(r.collective, r.ranks, r.nodes, r.size_bytes, r.time_us) for r in rows] == [
+        ("all_gather", 8, 2, 10_000_000, 100.0),
+        ("all_gather", 8, 2, 40_000_000, 200.0),
+    ]
+    assert rows[0].timing == "nccl-tests"
+    assert (rows[0].place.line, rows[0].place.column) == (16, new().splitlines()[15].index("100.00") + 1)
+
+
+def test_rccl_text_is_read():
+    """rccl-tests: wider columns, a command line that names the program, the library's own version line."""
+    text = """\
++ mpirun -np 2 /opt/rccl-tests/build/alltoall_perf -b 8M -e 8M -g 1
+# nThread 1 nGpus 1 minBytes 8388608 maxBytes 8388608 step: 1048576(bytes) warmup iters: 5 iters: 20 graph: 10
+rccl-tests: Version develop:abcdef0
+# Using devices
+#   Rank  0 Group  0 Pid   1211 on      amd-a device  0 [0000:0c:00] AMD Instinct MI300X
+#   Rank  1 Group  0 Pid   1212 on      amd-a device  1 [0000:22:00] AMD Instinct MI300X
+RCCL version : 2.20.5-HEAD:xyz
+#
+#                                                                          out-of-place                              in-place
+#       size              count          type     redop      root        time     algbw     busbw    #wrong        time     algbw     busbw    #wrong
+#        (B)         (elements)                                          (us)    (GB/s)    (GB/s)                  (us)    (GB/s)    (GB/s)
+     8388608            1048576         float      none        -1       100.2     83.72     41.86         0       101.1     82.97     41.49       N/A
+"""  # noqa: E501
+    row = only(text)
+    assert (row.collective, row.ranks, row.nodes, row.time_us) == ("all_to_all", 2, 1, 100.2)
+    assert (row.library, row.library_version, row.harness) == ("rccl", "2.20.5", "graph")
+
+
+def test_how_calls_were_launched():
+    """GPUs that a thread drives, where it is more than one, and a CUDA graph, as keys of the scenario."""
+    line = "# nThread 1 nGpus 1 "
+    assert line in new()
+    for told, keys in (
+        (line, {}),
+        ("# nThread 4 nGpus 1 ", {}),
+        ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4"}),
+        ("# nThread 1 nGpus 4 graph: 1 ", {"launch.gpus_per_process": "4", "launch.graph": "true"}),
+    ):
+        rows = parse_measured(new().replace(line, told), "t")
+        assert [{c: text for c, text in row.others.items() if c.startswith("launch.")} for row in rows] == [
+            keys for _ in rows
+        ]
+
+
+def test_several_tests_in_one_text():
+    """Each table belongs to what was printed before it and after the table before."""
+    rows = parse_measured(new() + OLD + new("broadcast", root=0, bus=1), "log")
+    assert [(r.collective, r.ranks) for r in rows[::2]] == [("all_gather", 8), ("all_reduce", 4), ("broadcast", 8)]
+
+
+DEBUG = "gpu-7.example:4021:4077 [3] NCCL INFO Channel 00/24 : 0 1 2 3 8 16 2.5"
+
+
+@pytest.mark.parametrize("debug", [DEBUG, f"[2025-01-31 10:00:00] {DEBUG}", "10-0-0-1:12:13 [0] NCCL INFO comm 0x5 8"])
+def test_debug_lines_between_rows(debug: str):
+    """NCCL's debug lines between any two lines of the text change nothing."""
+    lines = new().splitlines()
+    assert parse_measured(f"\n{debug}\n".join(lines), "log") == parse_measured(new(), "log")
+
+
+def test_debug_lines_within_a_row():
+    """A row that debug output broke in two is put together again, though the host's name is glued to its number."""
+    text = new().replace("    -1   ", f"    -1{DEBUG}\n{DEBUG}\n   ")
+    assert text.count(DEBUG) == 4
+    assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+def test_labelled_lines():
+    """Labels that a launcher puts before each line change nothing."""
+    text = "\n".join(f"[1,0]<stdout>: {line}" for line in new().splitlines())
+    assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+def test_an_end_that_is_cut_off():
+    """Of a text that ends in the middle of a row, the rows before are read and the broken one is not."""
+    whole = new()
+    end = whole.index("40000000") + 60
+    assert parse_measured(whole[:end], "log") == parse_measured(whole, "log")[:1]
+
+
+def test_rows_without_a_measurement_are_left_out():
+    """A row of 0 bytes moved nothing, and one without out-of-place time was not measured."""
+    lines = new().splitlines()
+    lines.insert(
+        15, "           0             0     float    none      -1     0.13    0.00    0.00       0     0.13  0 0 0"
+    )
+    lines.insert(
+        15, "           8             2     float    none      -1      N/A     N/A     N/A     N/A     0.13  0 0 0"
+    )
+    assert parse_measured("\n".join(lines), "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize(
+    ("redop", "root", "bus", "collective"),
+    [("sum", -1, 1.75, "all_reduce"), ("sum", -1, 0.875, "reduce_scatter"), ("max", 0, 1, "reduce"),
+     ("none", 0, 1, "broadcast"), ("none", -1, 1, "send_recv")],
+)  # fmt: skip
+def test_inferring_the_collective(redop: str, root: int, bus: float, collective: str):
+    """Where nothing names the collective, busbw/algbw, redop and root do, and `timing` says so."""
+    rows = parse_measured(new(redop=redop, root=root, bus=bus, before="#"), "log")
+    assert {(row.collective, "inferred" in row.timing) for row in rows} == {(collective, True)}
+
+
+def test_a_collective_that_cannot_be_inferred():
+    """all_gather and all_to_all print alike: the complaint names both and asks; a default answers."""
+    text = new(before="#")
+    (complaint,) = complaints(text)
+    assert complaint.endswith("give collective=NAME, one of all_gather, all_to_all")
+    assert {r.collective for r in parse_measured(text, "t", {"collective": "alltoall"})} == {"all_to_all"}
+
+
+def test_number_of_ranks():
+    """Without a list of ranks it is the default, else threads × GPUs of one process; without these it is asked for."""
+    text = "\n".join(line for line in new().splitlines() if "Rank" not in line)
+    threads = text.replace("nThread 1 nGpus 1", "nThread 2 nGpus 4")
+    assert {row.ranks for row in parse_measured(threads, "t")} == {8}
+    assert {row.ranks for row in parse_measured(threads, "t", {"ranks": 16})} == {16}
+    for unknown in (text.replace("nThread", "n"), text.replace("nThread 1", "nThread 0")):
+        assert complaints(unknown)[0].endswith("nothing says how many ranks took part; give ranks=N")
+
+
+def test_split_groups():
+    """With several communicators the ranks are those of one."""
+    text = new()
+    for rank in range(4, 8):
+        text = text.replace(f"Rank {rank:2} Group  0", f"Rank {rank:2} Group  1")
+    assert {(row.ranks, row.nodes) for row in parse_measured(text, "t")} == {(4, 1)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n\n",
+        "hello",
+        "# size count type\n8 2 float",
+        "# size type type time\n8 half half 1.5",
+        "\x00\x00",
+        "a,b,c\n1,2,3",
+    ],
+)
+def test_texts_that_are_no_table(text: str):
+    """A text with neither form is one complaint that names both."""
+    (complaint,) = complaints(text)
+    assert "holds no measurement" in complaint
+    assert "CSV" in complaint
+    assert "nccl-tests" in complaint
+
+
+def rows_or_complaint(text: str) -> None:
+    """Sound rows or an InputError of at most 20 mistakes."""
+    try:
+        rows = parse_measured(text, "t")
+    except InputError as error:
+        assert 1 <= len(error.diagnostics) <= 20
+    else:
+        assert rows
+        assert all(row.time_us > 0 and row.ranks >= 1 and row.collective in COLLECTIVES for row in rows)
+
+
+LINES = [*new().splitlines(), *OLD.splitlines(), DEBUG, "", "# size type type time", "nThread 0 nGpus 0", HEADER,
+         "all_reduce,8,64,1.5"]  # fmt: skip
+WORDS = ["#", "size", "count", "type", "redop", "root", "time", "busbw", "algbw", "N/A", "nan", "inf", "1e999", "-1",
+         "8", "float", "sum", "9" * 400, "\n", "\r", '"', ",", "collective", "ranks", "size_bytes", "time_us",
+         "all_reduce", "Rank 0 Pid 1 on a device", "nThread 0 nGpus 0", DEBUG]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=60))
+def test_shuffled_lines(lines: list[str]):
+    """Lines in any order, left out or repeated, give rows or one InputError, never another exception."""
+    rows_or_complaint("\n".join(lines))
+
+
+@given(st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=4)), max_size=40), st.sampled_from([" ", ",", "\n"]))
+def test_arbitrary_words(words: list[str], between: str):
+    """Any text gives rows or one InputError, never another exception."""
+    rows_or_complaint(between.join(words))
+
+
+@given(st.data())
+def test_damaged_texts(data: st.DataObject):
+    """A text cut anywhere, with anything put in its middle, gives rows or one InputError, never another exception."""
+    text = data.draw(st.sampled_from([new(), OLD, new() + OLD, f"{HEADER}\nall_reduce,8,64,1.5\nbroadcast,8,64,1\n"]))
+    start, middle, end = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=3, max_size=3)))
+    rows_or_complaint(text[start:middle] + data.draw(st.text(max_size=20)) + text[middle:end])

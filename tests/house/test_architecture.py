@@ -1,0 +1,135 @@
+"""Rules of the house that no other tool holds; the order of the rooms is import-linter's (pyproject.toml)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from command import ROOT
+
+import simcoll
+from simcoll import api
+
+PACKAGE = ROOT / "simcoll"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "shipped" not in path.relative_to(PACKAGE).parts)
+NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
+ONE_FILE = {"simcoll/engine/kernels/fast_kernel.py"}  # numba's cache notices changes within a file only
+HOMES = {  # library: where it may be imported
+    "simpy": ["engine/event.py", "engine/_event_servers.py"],
+    "matplotlib": ["report/plot/"],
+    "yaml": ["config/yaml_tree.py"],
+    "torch": ["measurement/torch_backend/", "report/torch_benchmark.py"],
+    "networkx": ["topology/", "report/plot/topology.py", "report/exports/graph_drawings.py"],
+    "click": ["cli/"],
+    "rich": ["cli/"],
+    "joblib": ["prediction/workers.py"],
+    "distributed": ["prediction/workers.py"],
+    "cloudpickle": ["prediction/workers.py"],
+    "pandas": ["api.py"],
+    "scipy": ["accuracy/fit/least_squares.py"],
+}
+MOST_LINES, HARD_LIMIT = 350, 450
+
+
+@cache
+def _imports(path: Path) -> list[tuple[int, str]]:
+    """Line and dotted name of everything a module imports, also inside functions and under TYPE_CHECKING."""
+    return list(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module is not None
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_private_modules_stay_in_their_room():
+    """A module named `_x` is imported from its own room only."""
+    for path in MODULES:
+        for line, name in _imports(path):
+            parts = name.split(".")
+            private = parts[0] == "simcoll" and any(re.fullmatch(r"_[a-z]\w*", part) for part in parts[2:-1])
+            assert not private or PACKAGE / parts[1] in path.parents, f"{path}:{line}: imports {name}"
+
+
+@pytest.mark.parametrize("library", sorted(HOMES))
+def test_libraries_have_one_home(library: str):
+    """Each large library is known to one module or family."""
+    users = {str(path.relative_to(PACKAGE)) for path in MODULES for _, name in _imports(path) if _root(name) == library}
+    assert not [user for user in sorted(users) if not any(user.startswith(home) for home in HOMES[library])]
+
+
+def _root(name: str) -> str:
+    return name.split(".")[0]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_modules_say_what_they_are(path: Path):
+    """Every module, public class and public function has a docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    top = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+    methods = [node for cls in top if isinstance(cls, ast.ClassDef) for node in cls.body if isinstance(node, kinds)]
+    public = [*top, *(node for node in methods if not node.name.startswith("_"))]
+    assert ast.get_docstring(tree), "module"
+    assert not [node.name for node in public if not ast.get_docstring(node) and not _framework_hook(node)]
+
+
+def _framework_hook(node: ast.AST) -> bool:
+    """A validator or an overload: its documentation is the thing that it validates or overloads."""
+    decorators = {ast.unparse(decorator).split("(")[0] for decorator in getattr(node, "decorator_list", ())}
+    return bool(decorators & {"overload", "field_validator", "model_validator"})
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_what_mypy_is_told_to_ignore_has_a_reason(path: Path):
+    """In the same line, behind the kind of complaint."""
+    told = [line for line in path.read_text(encoding="utf-8").splitlines() if "type: ignore" in line]
+    assert not [line for line in told if not re.search(r"# type: ignore\[[\w-]+\]  # \w.+", line)]
+
+
+def test_modules_are_short():
+    """No module is over the hard limit; those over the soft one are named."""
+    lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in zip(NAMES, MODULES, strict=True)}
+    for name, count in sorted(lines.items()):
+        if count > MOST_LINES:
+            print(f"{name}: {count} lines, more than {MOST_LINES}")  # shown with -rP: split it when you are there
+    assert not {name: count for name, count in lines.items() if count > HARD_LIMIT and name not in ONE_FILE}
+
+
+def test_the_public_names_are_listed_once():
+    """What `import simcoll` offers is what simcoll.api offers, and each name is there."""
+    assert list(simcoll._PUBLIC) == api.__all__
+    assert all(getattr(simcoll, name) is getattr(api, name) for name in api.__all__)
+    assert set(api.__all__) < set(dir(simcoll))
+    with pytest.raises(AttributeError, match="no attribute 'simulate'"):
+        _ = simcoll.simulate
+
+
+def test_no_file_knows_one_machine():
+    """No file names a path of the machine it was written on, nor the host of a package registry."""
+    homes = "|".join(("home", "root", "Users", "work", "tmp"))
+    hosts = "|".join(("py" + "pi", "python" + "hosted", "index" + "-url"))
+    alien = re.compile(rf"(?<![\w.])/(?:{homes})/\w|\b(?:{hosts})|\b(?:192\.168|10)(?:\.\d{{1,3}}){{2,3}}\b")
+    texts = [
+        ROOT / name for name in ("README.md", "ARCHITECTURE.md", "pyproject.toml", "Makefile", "constraints-ci.txt")
+    ]
+    for folder, pattern in (
+        ("simcoll", "*.py"),
+        ("tests", "*"),
+        ("topologies", "*"),
+        ("scenarios", "*"),
+        ("validation", "*"),
+    ):
+        texts += [path for path in (ROOT / folder).rglob(pattern) if path.is_file() and "__pycache__" not in path.parts]
+    for path in texts:
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        assert path == Path(__file__) or not alien.search(text), (path, alien.search(text))

@@ -1,0 +1,51 @@
+"""The benchmarks run, and what they compare simcoll with computes the same."""
+
+import importlib
+import subprocess
+import sys
+
+import networkx as nx
+import pytest
+from command import ROOT, environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simcoll
+from simcoll.engine import event
+from simcoll.engine.program import bind
+from simcoll.engine.timing_model import Params
+
+rates = st.integers(10**9, 10**11)
+LATENCY = 500_000
+
+
+@given(st.lists(st.tuples(rates, rates), min_size=2, max_size=6), st.integers(1, 10**6))
+def test_the_naive_ring_in_simpy_ends_when_ours_does(hosts: list[tuple[int, int]], nbytes: int) -> None:
+    """A ratio means something only if both replay the same ring, on whatever links."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from((f"host{i}" for i in range(len(hosts))), kind="host")
+    graph.add_node("switch", kind="switch")
+    for i, (up, down) in enumerate(hosts):
+        graph.add_edge(f"host{i}", "switch", link=simcoll.Link(up, LATENCY))
+        graph.add_edge("switch", f"host{i}", link=simcoll.Link(down, LATENCY))
+    topology = simcoll.Topology.from_graph(graph)
+    schedule = simcoll.build("all_reduce", "ring", len(hosts))
+    program = bind(schedule, topology, topology.ranks, Params(sharing="fifo"), nbytes * len(hosts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        naive = importlib.import_module("benchmarks.naive")
+    assert naive.ring(nbytes, *zip(*hosts, strict=True), LATENCY) == event.run(program).makespan_ps
+
+
+def test_tables_are_printed_with_a_row_a_point() -> None:
+    """`make bench`, as small as can be: the head says what was run where, each table has the rows of its section."""
+    pytest.importorskip("numba")
+    words = [sys.executable, "-m", "benchmarks", "smoke", "--only", "contention"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=environment())
+    assert not done.returncode, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("# form smoke: ")
+    assert "load average" in lines[0]
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    assert rows[0][:4] == ["what", "sharing", "ranks", "messages"]
+    assert len(rows) == 4

@@ -1,0 +1,143 @@
+"""What one device tells, on the CPU by the same code as on a GPU; what needs a GPU says so."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import ROOT
+
+from simcoll.errors import InputError
+from simcoll.measurement import device_probes
+from simcoll.measurement.launcher import on_one_gpu
+from simcoll.scenario import scenario
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from simcoll.measurement.torch_backend.clock import EventClock, HostClock, resolution  # noqa: E402  (imports torch)
+from simcoll.measurement.torch_backend.session import gpus  # noqa: E402
+
+SIZES = (4096, 1 << 20)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """A few probes of the CPU."""
+    return [
+        *device_probes.device("cpu", dtypes=("float32", "bfloat16"), sizes=SIZES, runs=3),
+        *device_probes.one_rank("gloo", collectives=("all_reduce", "all_gather"), sizes=SIZES, runs=3),
+    ]
+
+
+def test_everything_is_probed(rows: list[dict[str, Any]]):
+    """Launches for each type, copies and reductions for each size too, collectives of one rank: median and range."""
+    asked = {(row["what"], row["dtype"], row["size_bytes"]) for row in rows}
+    kinds = [("launch", "launch_queued"), ("copy", "reduce")]
+    assert asked == {
+        *((what, dtype, width) for what in kinds[0] for dtype, width in (("float32", 4), ("bfloat16", 2))),
+        *((what, dtype, size) for what in kinds[1] for dtype in ("float32", "bfloat16") for size in SIZES),
+        *((what, "float32", size) for what in ("all_reduce", "all_gather") for size in SIZES),
+    }
+    assert len(rows) == len(asked)
+    for row in rows:
+        assert tuple(row) == device_probes.COLUMNS or set(row) == set(device_probes.COLUMNS)
+        assert 0 < row["time_us_min"] <= row["time_us"] <= row["time_us_max"]
+        assert row["runs"] == 3
+        assert row["GBps"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3)
+
+
+def test_what_a_reduction_costs(rows: list[dict[str, Any]]):
+    """gamma is the time of the largest reduction of a type over its size."""
+    largest = next(row for row in rows if row["what"] == "reduce" and row["size_bytes"] == SIZES[-1])
+    assert device_probes.gamma_ps_per_byte(rows) == pytest.approx(largest["time_us"] * 1e6 / SIZES[-1])
+    with pytest.raises(InputError, match="no row reduces int8"):
+        device_probes.gamma_ps_per_byte(rows, "int8")
+
+
+def test_the_table_says_where_it_comes_from(rows: list[dict[str, Any]], tmp_path: Path):
+    """Device, versions, machine and clock stand over the rows; the rows are read again as they were."""
+    device_probes.write(tmp_path / "t.csv", rows, "cpu")
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    said = {line[2:].partition(":")[0] for line in lines if line.startswith("#")}
+    assert said >= {"device", "torch", "clock_ns", "machine", "simcoll", "date"}
+    table = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert [(row["what"], int(row["size_bytes"])) for row in table] == [
+        (row["what"], row["size_bytes"]) for row in rows
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.skipif(gpus() > 0, reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    ("probe", "said"),
+    [
+        (lambda: device_probes.device("cuda"), "there is no GPU 0: torch sees none; run this where there is one"),
+        (lambda: device_probes.device("cuda:3"), "there is no GPU 3: torch sees none"),
+        (lambda: device_probes.device("tpu"), "'tpu' is no device; take cuda, cuda:1 or cpu"),
+        (lambda: device_probes.several_on_one_gpu([]), "there is no GPU 0"),
+        (lambda: device_probes.one_rank("nccl"), "--backend nccl needs a GPU"),
+    ],
+)
+def test_without_a_gpu_it_says_so(probe: Callable[[], object], said: str):
+    """Before anything is started."""
+    with pytest.raises(InputError, match=said):
+        probe()
+
+
+@pytest.mark.skipif(gpus() == 0, reason="needs a GPU")
+def test_on_a_gpu(tmp_path: Path):
+    """The same rows on a GPU, and rings, trees and naive by several NCCL ranks on it, checked on every rank."""
+    rows = [*device_probes.device("cuda", sizes=SIZES, runs=3), *device_probes.one_rank("nccl", sizes=SIZES, runs=3)]
+    device_probes.write(tmp_path / "gpu.csv", rows, "cuda")
+    asked = scenario.load(str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"])
+    measured = device_probes.several_on_one_gpu(asked, timeout_s=60, limit_s=200)
+    assert all(row["verified"] and row["library"] == "nccl" for row in measured)
+
+
+def test_ranks_on_one_gpu_look_like_hosts():
+    """Each rank has a host of its own for NCCL, all have the same GPU."""
+    seen = [on_one_gpu().environment(rank) for rank in range(4)]
+    assert len({one["NCCL_HOSTID"] for one in seen}) == 4
+    assert len({one["CUDA_VISIBLE_DEVICES"] for one in seen}) == 1
+    assert all(one["NCCL_NET"] == "Socket" for one in seen)
+
+
+class Stream:
+    """Stands in for a GPU's stream, on which time is counted in ticks of half a microsecond."""
+
+    ticks = 0
+
+    def __init__(self, enable_timing: bool):
+        assert enable_timing
+
+    def record(self, stream: str) -> None:
+        """Whatever is recorded comes after what was recorded before, or at the same tick."""
+        assert stream == "stream of cuda:1"
+        Stream.ticks += 1
+        self.at = Stream.ticks // 2
+
+    def query(self) -> bool:
+        """As soon as another has been recorded."""
+        return Stream.ticks // 2 > self.at
+
+    def elapsed_time(self, later: Stream) -> float:
+        """In ms, as CUDA tells it."""
+        return (later.at - self.at) * 0.0005
+
+
+def test_the_clock_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """Marks are events, distances ns; the resolution is the least distance of two that differ."""
+    monkeypatch.setattr(torch.cuda, "Event", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    clock = EventClock(torch.device("cuda", 1))
+    first = clock.read()
+    assert not clock.over(first)
+    others = [clock.read() for _ in range(8)]
+    assert clock.over(first)
+    assert clock.between(first, others[-1]) == 2000
+    assert resolution(clock) == 500
+    assert 0 < resolution(HostClock()) < 1_000_000

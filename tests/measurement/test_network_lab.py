@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import SCRIPT, environment, simcoll
+
+from simcoll.formats.measured import read_measured
+from simcoll.measurement import network_lab, network_namespaces, real_run
+from simcoll.measurement.network_namespaces import BuiltNetwork
+from simcoll.scenario.scenario import load
+from simcoll.topology import systems
+
+pytest.importorskip("torch")
+needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
+
+SCENARIO = """
+name: little-lab
+topology: {fabric: single-switch, hosts: 3, link: {bandwidth: 100 Mb/s, latency: 50 us}}
+collective: all_reduce
+algorithm: [ring, naive]
+size: 96 KiB
+measure: {repeats: 4, warmup: 1}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """A scenario of a second or two."""
+    path = tmp_path / "lab.yaml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    return path
+
+
+def _left() -> list[str]:
+    return [path.name for path in network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{os.getpid()}-*")]
+
+
+def test_without_root_it_says_so(scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who may not build networks is told with exit status 2, and nothing is written."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = simcoll("lab", scenario, "-o", tmp_path / "table.csv")
+    assert found.status == 2
+    assert found.err.startswith("the lab cannot be built: ")
+    assert not found.out
+    assert not (tmp_path / "table.csv").exists()
+
+
+@needs_root
+def test_what_cannot_be_built_is_wrong_input(scenario: Path):
+    """A system of GPUs and switches in a loop are refused with exit status 2."""
+    for topology in (
+        "{system: dgx-a100}",
+        "{fabric: fat-tree, hosts: 8, spines: 2, link: {bandwidth: 1 GB/s, latency: 1 us}}",
+    ):
+        found = simcoll("lab", scenario, "--set", f"topology={topology}")
+        assert found.status == 2
+        assert len(found.err.splitlines()) == 1
+
+
+@needs_root
+def test_a_scenario_runs_in_the_lab(scenario: Path, tmp_path: Path):
+    """Points become rows of a measured table that tells harness and network; no time beats the links; nothing stays."""
+    table = tmp_path / "table.csv"
+    found = simcoll("lab", scenario, "-o", table, "--quiet")
+    assert found.status == 0, found.err
+    rows = read_measured(table)
+    assert [(row.system, row.harness, row.algorithm, row.ranks, row.runs) for row in rows] == [
+        ("single-switch", "p2p", "ring", 3, 4),
+        ("single-switch", "p2p", "naive", 3, 4),
+    ]
+    bound = 2 * 2 / 3 * 96 * 1024 / 12.5e6 * 1e6
+    assert all(row.time_us > 0.9 * bound for row in rows)  # a first burst may leave an idle port at once
+    assert not _left()
+
+
+@needs_root
+def test_slow_links_cost_what_they_cost(scenario: Path):
+    """Points on other links run on a network of their own: a ring with one slow link waits for it in every step."""
+    sets = ["algorithm=ring", "measure.verify=false", 'topology.links=[{}, {"host1->switch": {bandwidth: 1 MB/s}}]']
+    fast, slow = (row["time_us"] for row in network_lab.run(load(str(scenario), sets)))
+    assert slow > 4 * 32 * 1024 / 1e6 * 1e6 > fast  # type: ignore[operator]
+
+
+@needs_root
+@pytest.mark.parametrize("algorithm", ["ring", "all_pairs"])
+def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
+    """On every link the bytes of a run are those of the schedule, within 6 %: headers and acknowledgements."""
+    points = load(str(scenario), [f"algorithm={algorithm}", "size=768 KiB", "measure.verify=false"])
+
+    def sent(network: BuiltNetwork, repeats: int) -> dict[str, int]:
+        before = network.sent()
+        again = points[0].scenario.measure.model_copy(update={"repeats": repeats})
+        point = points[0].scenario.model_copy(update={"measure": again})
+        real_run.run([type(points[0])(point)], network_lab.launcher(network))
+        return {name: count - before[name] for name, count in network.sent().items()}
+
+    with BuiltNetwork(systems.build(points[0].scenario.topology)) as network:
+        few, many = sent(network, 4), sent(network, 12)
+    wanted = {"ring": 4 / 3, "all_pairs": 2}[algorithm] * 768 * 1024
+    for link in few:
+        assert wanted < (many[link] - few[link]) / 8 < 1.06 * wanted, link
+
+
+@needs_root
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_lab_leaves_nothing(scenario: Path, ending: signal.Signals):
+    """Ctrl-C and `kill` take down the network and the ranks in it."""
+    words: list[Any] = [sys.executable, "-c", SCRIPT, "lab", scenario, "--set", "measure.repeats=10000"]
+    with subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        names = f"{network_namespaces.PREFIX}{running.pid}-*"
+        while not any(
+            network_namespaces.run("ip", "netns", "pids", path.name) for path in network_namespaces.NAMES.glob(names)
+        ):
+            assert running.poll() is None
+        running.send_signal(ending)
+        assert running.wait(timeout=30) in (130, 128 + ending)
+    assert not list(network_namespaces.NAMES.glob(names))

@@ -1,0 +1,641 @@
+"""Real runs over gloo: right results, a table that can be compared, and nothing left behind whatever happens."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ROOT, SCRIPT, environment, simcoll
+
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, MeasureError, Place, RefusedError
+from simcoll.formats import nccl_log
+from simcoll.formats.measured import read_measured
+from simcoll.formats.nccl_log import choice
+from simcoll.measurement import network_namespaces, real_run
+from simcoll.measurement.launcher import Launcher
+from simcoll.measurement.rank_tasks import NOT_BEGUN
+from simcoll.prediction.predict import predict
+from simcoll.scenario import scenario
+from simcoll.scenario.scenario import Point
+from simcoll.schedule import registry
+from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.steps import send
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+MARK = "SIMCOLL_TEST_MARK"
+FEW = {"warmup": 0, "repeats": 2}
+BOTH = {**FEW, "harness": ["p2p", "library"]}
+TYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
+RING = "collective: all_reduce\nalgorithm: ring\nsize: 4 KiB\n"
+
+
+def points(**keys: Any) -> list[Point]:
+    """A scenario in the test's own words, small unless it says otherwise."""
+    small = {"topology": {"system": "loopback"}, "ranks": 3, "size": "1248 B", "measure": FEW}
+    return scenario.points(yaml_tree.located({**small, **keys}, Place("test", 1, 1)))
+
+
+def scenario_file(folder: Path, text: str) -> Path:
+    """A scenario on this machine as a file."""
+    path = folder / "scenario.yaml"
+    path.write_text(f"topology: {{system: loopback}}\n{text}")
+    return path
+
+
+# --- what is run is right ---
+
+
+def everything() -> list[Point]:
+    """All that three ranks can do."""
+    several = {**FEW, "harness": "library", "buckets": [1, 5], "async_op": [False, True]}
+    asked = [
+        points(collective="all", algorithm="all", measure=BOTH),
+        points(collective=["reduce", "scatter", "gather"], algorithm="all", root=2, measure=BOTH),
+        points(collective="all_reduce", algorithm="ring", op=["product", "min", "max"], dtype=TYPES, measure=BOTH),
+        points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[:4], measure=BOTH),
+        points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[4:]),
+        points(collective="reduce_scatter", algorithm="ring", dtype=TYPES[4:], measure=BOTH),
+        points(collective="reduce", algorithm="chain", op=["band", "bor", "bxor"], dtype=TYPES[4:], measure=BOTH),
+        points(collective="all_reduce", algorithm=["tree", "ring"], model={"chunk": "100 B"}),
+        points(collective=["all_gather", "gather"], algorithm="direct", weights=[1, 0, 4]),
+        points(collective="all_to_all", algorithm="direct", weights=[[1, 2, 3], [0, 5, 1], [2, 2, 2]], measure=BOTH),
+        points(collective="all_gather", algorithm="ring", subgroups=[[2, 0]]),
+        points(collective="scatter", algorithm="direct", subgroups=[[0, 2]], root=1, measure=BOTH),
+        points(collective="all_reduce", algorithm="ring", model={"blocking": "even-odd"}),
+        points(collective="all_reduce", algorithm="ring", size="4 B"),
+        points(collective=["all_gather", "reduce_scatter"], algorithm="ring", in_place=True, measure=BOTH),
+        points(collective="all_reduce", measure=several),
+    ]
+    return [point for some in asked for point in some]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """Everything, in one launch."""
+    return real_run.run(everything())
+
+
+def test_everything_is_right(rows: list[dict[str, Any]]):
+    """Every algorithm, operator and type, roots, weights, loops, sub-groups, blocking sends, and the library's own
+    collectives: checked on every rank, and each has a time."""
+    assert all(row["verified"] for row in rows)
+    assert all(0 < row["time_us_min"] <= row["time_us"] <= row["time_us_max"] and row["runs"] == 2 for row in rows)
+    p2p = {(row["collective"], row["algorithm"]) for row in rows if row["harness"] == "p2p"}
+    entries = [entry for entries in registry.ALGORITHMS.values() for entry in entries.values()]
+    assert p2p == {(entry.collective, entry.name) for entry in entries if not entry.needs_agent}
+    library = [row for row in rows if row["harness"] == "library"]
+    assert {row["collective"] for row in library} == set(registry.ALGORITHMS)
+    assert not any(row["algorithm"] for row in library)
+    assert {(row["buckets"], row["async_op"]) for row in library} == {(1, False), (5, False), (1, True), (5, True)}
+    assert {(row["op"], row["dtype"]) for row in rows} > {(op, "int8") for op in OPERATORS}
+    assert {row["in_place"] for row in library if row["collective"] == "all_gather"} == {False, True}
+    assert all(row["in_place"] for row in rows if row["harness"] == "p2p" or row["collective"] == "all_reduce")
+
+
+def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """The first row that says so."""
+    return next(row for row in rows if all(row[column] == value for column, value in wanted.items()))
+
+
+def test_what_a_row_says(rows: list[dict[str, Any]]):
+    """Schedule, harness, how it was timed and what the harness itself takes."""
+    ring = one(rows, collective="all_reduce", algorithm="ring")
+    assert [ring[c] for c in ("ranks", "nodes", "steps", "messages", "bytes_per_rank")] == [3, 1, 4, 12, 1664]
+    assert [ring[c] for c in ("library", "backend", "harness")] == ["gloo", "gloo", "p2p"]
+    assert "common start" in ring["timing"]
+    assert ring["overhead_us"] > 0
+    assert ring["clock_ns"] > 0
+    assert "OMP_NUM_THREADS=" in ring["environment"]
+    assert "cores of" in ring["machine"]
+
+
+def test_beside_the_library(rows: list[dict[str, Any]]):
+    """The ratio is to the library's collective on the same data, called once."""
+    compared = real_run.beside_library(rows)
+    ring = one(compared, collective="all_reduce", algorithm="ring")
+    library = one(compared, collective="all_reduce", harness="library")
+    assert ring["of_library"] == ring["time_us"] / library["time_us"]
+    assert library["of_library"] == 1
+
+
+def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Path):
+    """What is written is read again with the same numbers, and its comments are passed over."""
+    real_run.write(tmp_path / "t.csv", rows, real_run.remarks("gloo"))
+    for row, read in zip(rows, read_measured(tmp_path / "t.csv"), strict=True):
+        assert (read.collective, read.algorithm, read.ranks) == (row["collective"], row["algorithm"], row["ranks"])
+        assert read.time_us == pytest.approx(row["time_us"], rel=1e-3)
+        assert (read.harness, read.runs, read.system) == (row["harness"], 2, "loopback")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.fixture
+def lossy() -> Iterator[None]:
+    """An all_reduce that forgets the last rank."""
+
+    def steps(request: Any) -> Any:
+        yield send(range(1, request.n), 0, 0, reduce=True)
+        yield send(0, range(1, request.n - 1), 0)
+
+    registry.register("all_reduce", "lossy")(steps)
+    yield
+    registry.ALGORITHMS["all_reduce"].pop("lossy")
+
+
+@pytest.mark.usefixtures("lossy")
+def test_a_wrong_result_is_no_measurement():
+    """What an unproved schedule computes wrong is found on the rank where it is wrong, and there is no table."""
+    with pytest.raises(MeasureError, match=r"^all_reduce/lossy, 2 ranks, .*: rank 1: \d+ of 312 elements are wrong: "):
+        real_run.run(points(collective="all_reduce", algorithm="lossy", ranks=2, proof="off"))
+
+
+# --- the command ---
+
+
+def test_the_command_writes_a_table_that_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Over two rank counts and two launches each: a table on stdout, a file that `compare` joins row by row, and
+    nothing of the environment in it but what backends read."""
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback()["GLOO_SOCKET_IFNAME"])
+    text = "collective: broadcast\nalgorithm: [naive, chain]\nsize: 4 KiB\n"
+    path = scenario_file(tmp_path, text + "measure: {warmup: 1, repeats: 5, launches: 2}\n")
+    made = simcoll("measure", path, "--ranks", "1,2", "-o", tmp_path / "measured.csv")
+    assert made.status == 0, made.err
+    assert re.search(r"4096 +broadcast +p2p +chain +none +2 ", made.out)
+    table = (tmp_path / "measured.csv").read_text()
+    assert "hunter2" not in table
+    assert str(tmp_path) not in table
+    cells = list(csv.DictReader(line for line in table.splitlines() if not line.startswith("#")))
+    asked = [("naive", "1"), ("naive", "2"), ("chain", "1"), ("chain", "2")]
+    assert [(row["algorithm"], row["ranks"]) for row in cells] == asked
+    assert all(row["runs"] == "6" and len(row["launch_us"].split()) == 2 for row in cells)
+    compared = simcoll("compare", path, tmp_path / "measured.csv", "--set", "ranks=2", "--json")
+    assert len(compared.json["points"]) == 2
+
+
+DRY = """all_reduce/naive, 2 ranks, 8 B float32 (p2p, nccl)
+  rank 0:
+    step 0: reduce chunk 0 (8 B) from 1, tag 0
+    step 1: send chunk 0 (8 B) to 1, tag 1
+  rank 1:
+    step 0: send chunk 0 (8 B) to 0, tag 0
+    step 1: receive chunk 0 (8 B) from 0, tag 1
+all_reduce/library, 2 ranks, 8 B float32 (library, nccl)
+  rank 0: calls all_reduce in 2 buckets among [0, 1]
+  rank 1: calls all_reduce in 2 buckets among [0, 1]
+"""
+
+
+def test_dry_run(tmp_path: Path):
+    """What each rank would send to whom, without a GPU, and without running anything."""
+    path = scenario_file(tmp_path, "collective: all_reduce\nalgorithm: naive\nsize: 8 B\n")
+    words = ["measure", path, "--ranks", 2, "--backend", "nccl", "--dry-run"]
+    library = ["--set", "measure={harness: library, buckets: 2}"]
+    assert simcoll(*words).out + simcoll(*words, *library).out == DRY
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_cases_can_be_run(path: Path):
+    """Every point of every case is served by gloo, and can be predicted."""
+    asked = scenario.load(str(path))
+    assert real_run.cases(asked, "gloo", pytest.fail)
+    assert simcoll("run", path).status == 0
+
+
+def test_buckets_are_predicted_as_they_are_called(tmp_path: Path):
+    """One after another they take what each of them takes, launches too; all on their way at once they share the links
+    like loops of the schedule that do not wait for each other."""
+
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("name: late\nsource: the test\nmodel: {o_send: 1 us}\nlaunch: 5 us\n")
+
+    def time_ps(how: dict[str, Any], **keys: Any) -> int:
+        asked = {
+            "size": "4400 B",
+            "algorithm": "ring",
+            "profile": str(profile),
+            "measure": {"harness": "library", **how},
+            **keys,
+        }
+        [point] = points(collective="all_reduce", **asked)
+        return predict(point).time_ps
+
+    parts = [time_ps({}, size=f"{nbytes} B") for nbytes in (1468, 1468, 1464)]
+    assert time_ps({"buckets": 3}) == sum(parts)
+    at_once = {"buckets": 3, "async_op": True}
+    loops = time_ps({}, model={"chunk": "492 B", "channels": 9})
+    assert time_ps(at_once) == loops < sum(parts)
+    assert time_ps({"harness": "p2p", **at_once}) == time_ps({})
+
+
+MISTAKES = [
+    (["--ranks", "0"], 2, "--ranks: '0' is no number of ranks; write e.g. 2 or 2,4"),
+    (["--ranks", "two"], 2, "--ranks: 'two' is no number of ranks; write e.g. 2 or 2,4"),
+    (["--timeout", "0"], 2, "--timeout 0 is no time to wait; give seconds above 0, at most 1000000"),
+    (["--timeout", "nan"], 2, "--timeout nan is no time to wait; give seconds above 0, at most 1000000"),
+    (["--timeout", "inf"], 2, "--timeout inf is no time to wait; give seconds above 0, at most 1000000"),
+    (["--limit", "nan"], 2, "--limit nan is no time to run; give seconds above 0"),
+    (["--limit", "-1"], 2, "--limit -1 is no time to run; give seconds above 0"),
+    (["--ranks", "2", "--limit", "0.1"], 1, "not over after 0.1 s"),
+    (["-o", "."], 2, "is a folder; give the name of a file"),
+    (["--set", "measure.repeat=3"], 2, "did you mean 'repeats'?"),
+    (["--set", "measure.repeats=0"], 2, "measure.repeats"),
+    (["--ranks", "9"], 1, "9 ranks do not fit 8 places of loopback"),
+    (["--set", "measure.buckets=4"], 1, "buckets are of the library's collectives"),
+    (["--set", "measure.harness=library", "--set", "op=avg", "--set", "dtype=int32"], 1, "gloo has no avg of int32"),
+    (["--set", "model.barrier=true"], 1, "a real run has no barriers between steps; leave model.barrier out"),
+    (["--one-gpu"], 2, "--one-gpu is of NCCL's ranks; add --backend nccl"),
+    (["--ranks", "2", "--prefix", "no-such-program"], 2, "rank 0 cannot be started: no-such-program: No such file"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "said"), MISTAKES)
+def test_mistakes(words: Sequence[str], status: int, said: str, tmp_path: Path):
+    """One clear message, no table, no traceback."""
+    outcome = simcoll("measure", scenario_file(tmp_path, RING), *words)
+    assert (outcome.status, outcome.out) == (status, "")
+    assert said in outcome.err
+    assert len(outcome.err.splitlines()) <= 3
+
+
+def test_nccl_needs_gpus(tmp_path: Path):
+    """Without a GPU, or with too few: said before anything is started."""
+    from simcoll.measurement.torch_backend.session import gpus
+
+    if gpus() >= 8:
+        pytest.skip("this machine has GPUs for all of them")
+    outcome = simcoll("measure", scenario_file(tmp_path, RING), "--ranks", 8, "--backend", "nccl")
+    assert outcome.status == 2
+    assert "GPU" in outcome.err
+    assert "give --ranks" in outcome.err or "take --backend gloo" in outcome.err
+
+
+def test_a_switch_that_reduces_is_refused():
+    """What only a switch can do is refused by name; beside what can be run it is left out and told of, once."""
+    keys: dict[str, Any] = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "ranks": 2}
+    with pytest.raises(RefusedError, match="all_reduce/nvls reduces in the network"):
+        real_run.run(points(algorithm="nvls", **keys))
+    told: list[str] = []
+    both = points(algorithm=["nvls", "ring"], size=["4 KiB", "8 KiB"], **keys)
+    found = real_run.cases(both, "gloo", told.append)
+    assert [case.says["algorithm"] for case in found] == ["ring", "ring"]
+    assert len(told) == 1  # of both sizes
+    assert told[0].startswith("left out: all_reduce/nvls")
+
+
+# --- started by others ---
+
+
+def loopback() -> dict[str, str]:
+    """An environment in which ranks find each other on any machine."""
+    interface = "lo" if sys.platform == "linux" else "lo0"
+    return {**environment(), "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+
+
+def test_torchrun(tmp_path: Path):
+    """Under torchrun every process is a rank, and rank 0 writes the table; what a launch is there, it says."""
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, launches: 2}\n")
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "simcoll"]
+    words = [sys.executable, "-m", *torchrun, "measure", path, "--ranks", "2", "-o", tmp_path / "t.csv"]
+    done = subprocess.run([*map(str, words)], env=loopback(), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    [row] = read_measured(tmp_path / "t.csv")
+    assert (row.ranks, row.runs, row.others["launches"], len(row.others["launch_us"].split())) == (2, 4, "2", 2)
+    assert str(row.timing).endswith("each launch connects the same processes anew")
+    assert done.stdout.count("all_reduce") == 1
+
+
+def tasks_of_slurm(*words: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
+    """A process for each list of words, with what srun tells its tasks; what became of them."""
+    there = {"SLURM_STEP_NUM_TASKS": str(len(words)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+    def task(rank: int) -> subprocess.CompletedProcess[str]:
+        slurm = {**loopback(), **there, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+        command = [sys.executable, "-c", SCRIPT, "measure", *map(str, words[rank])]
+        return subprocess.run(command, env=slurm, capture_output=True, text=True, timeout=200)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(task, range(len(words))))
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_tasks_of_slurm(tmp_path: Path):
+    """Tasks that srun has started are ranks; the first one tells the table."""
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
+    words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
+    told = tasks_of_slurm([*words, "--dry-run"], [*words, "--dry-run"])
+    assert [task.stdout.count("rank 0:") for task in told] == [2, 0], told
+    done = tasks_of_slurm(words, words)
+    assert [(task.returncode, task.stdout.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
+    assert [row.harness for row in read_measured(tmp_path / "t.csv")] == ["p2p", "library"]
+
+
+def test_members_that_wait_for_ever(tmp_path: Path):
+    """Where others have started the ranks, one that waits in vain names itself and the transfer, and ends: here both,
+    as each takes the other for the root."""
+    path = scenario_file(tmp_path, "collective: broadcast\nalgorithm: naive\nsize: 4 KiB\n")
+    words = [path, "--ranks", "2", "--timeout", "2", "-o", tmp_path / "t.csv"]
+    first, second = tasks_of_slurm([*words, "--set", "root=1"], [*words, "--set", "root=0"])
+    for rank, task in enumerate((first, second)):
+        assert task.returncode == 1
+        said = rf"^broadcast/naive, 2 ranks, .*: rank {rank}: transfer 0 \(step 0: chunk 0: {1 - rank}→{rank}\): "
+        assert re.search(said, task.stderr, re.MULTILINE), task.stderr
+        assert "Traceback" not in task.stderr
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_the_batch_script(tmp_path: Path):
+    """The script for Slurm tells every task where rank 0 is, and hands on the scenario and further words."""
+    programs = {
+        "scontrol": 'test "$*" = "show hostnames there[1-2]" && printf "there1\\nthere2\\n"',
+        "srun": 'echo "$MASTER_ADDR $MASTER_PORT $*"',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "there[1-2]"}
+    words = ["bash", str(ROOT / "validation" / "slurm" / "measure.sbatch"), "some.yaml", "--set", "size=[1 MiB, 2 MiB]"]
+    done = subprocess.run(words, env={**environment(), **slurm}, capture_output=True, text=True, timeout=60)
+    wanted = "measure some.yaml --backend nccl -o measured-77.csv --set size=[1 MiB, 2 MiB]"
+    assert done.stdout == f"there1 20077 --kill-on-bad-exit=1 simcoll {wanted}\n", done.stderr
+
+
+def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
+    """As one of several ranks: the number of ranks must be the scenario's, and the meeting place be known."""
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not real_run.is_member()
+    monkeypatch.setenv("SLURM_PROCID", "1")  # in a batch script that starts no tasks
+    assert not real_run.is_member()
+    with pytest.raises(InputError, match="no rank is set; start this with torchrun or srun"):
+        real_run.membership()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    monkeypatch.setenv("SLURM_LOCALID", "0")
+    assert real_run.is_member()
+    with pytest.raises(InputError, match="MASTER_ADDR is not set"):
+        real_run.membership()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert real_run.membership() == (1, 2, 0)
+    with pytest.raises(InputError, match=r"there are 2 ranks; start 3 of them, or give --ranks 2"):
+        real_run.join(points(collective="all_reduce", algorithm="ring", ranks=3))
+    from simcoll.measurement.torch_backend.session import gpus
+
+    if not gpus():
+        with pytest.raises(InputError, match=r"--backend nccl needs a GPU"):
+            real_run.join(points(collective="all_reduce", algorithm="ring", ranks=2), backend="nccl")
+
+
+# --- nothing is left ---
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have a mark in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # gone, or another user's
+    return found
+
+
+def ranks_of(mark: str) -> dict[str, int]:
+    """Which rank each of those processes was told to be."""
+    names = {pid: Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in marked(mark)}
+    return {name[5:].decode(): pid for pid, its in names.items() for name in its if name.startswith(b"RANK=")}
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that comes to be."""
+    for _ in range(1500):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not come to that within 30 s")
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are looked up in /proc")
+WHERE = r"in all_reduce/ring, 2 ranks, 1248 B float32, "
+BLOWS = [
+    (signal.SIGKILL, r"^rank 1 died \(signal SIGKILL\) " + WHERE),
+    (signal.SIGSTOP, r"^rank 1 gave no answer for 3 s " + WHERE),
+]
+
+
+@needs_proc
+@pytest.mark.parametrize(("blow", "said"), BLOWS)
+def test_a_rank_that_dies_or_hangs(blow: signal.Signals, said: str):
+    """It is named with what it was at, the others with the transfer they waited for, and no process is left."""
+    mark = str(uuid.uuid4())
+    long = {"warmup": 0, "repeats": 10**6}
+
+    def strike(line: str) -> None:
+        time.sleep(0.2)
+        os.kill(ranks_of(mark)["1"], blow)
+
+    asked = points(collective="all_reduce", algorithm="ring", ranks=2, measure=long)
+    with pytest.raises(MeasureError, match=said) as raised:
+        real_run.run(asked, Launcher(environment=lambda rank: {MARK: mark}), timeout_s=3, tell=strike)
+    transfer = r"^all_reduce/ring.*: rank 0: (transfer \d+ \(step \d: chunk \d: \d→\d( reduce)?\)|\w+)"
+    assert re.search(transfer, str(raised.value), re.MULTILINE)
+    assert not marked(mark)
+
+
+def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch):
+    """As on a GPU, which works on while its host goes ahead: if it does not get done in time, rank and task are named,
+    and a device that gets done later than its host is waited for."""
+    from torch.distributed import HashStore
+
+    from simcoll.measurement.rank_process import RankProcess
+    from simcoll.measurement.torch_backend.clock import HostClock
+    from simcoll.measurement.torch_backend.session import Session
+
+    marks, asked = np.full(3, NOT_BEGUN, np.int64), iter(range(10**9))
+
+    class Late(HostClock):
+        """Comes to a mark when it has been asked often enough."""
+
+        def over(self, mark: int) -> bool:
+            return next(asked) % 3 == 2
+
+    class Stuck(HostClock):
+        """Comes to no mark any more once the first task has begun."""
+
+        def over(self, mark: int) -> bool:
+            return bool(marks[1] == NOT_BEGUN)
+
+    library = {**FEW, "harness": "library"}
+    tasks = [case.task for case in real_run.cases(points(collective="all_reduce", ranks=1, measure=library), "gloo")]
+    with Session("gloo", 0, 1, 0, HashStore(), 0.2) as session:
+        session.clock = Late()
+        assert len(RankProcess(session, marks).work(tasks).outcomes[0].durations) == 2
+        assert next(asked) > 3 * 30
+        session.clock, marks[:] = Stuck(), NOT_BEGUN
+        with pytest.raises(MeasureError, match=r"^all_reduce/library.*: rank 0: a call: not over after 0.2 s$"):
+            RankProcess(session, marks).work(tasks)
+        with pytest.raises(RuntimeError, match="the device does not get done"):
+            session.overhead()
+
+
+@needs_proc
+def test_a_launch_is_bounded():
+    """What would run for ever ends after the time that a launch may take; every rank's place is told, none is left."""
+    mark = str(uuid.uuid4())
+    asked = points(collective="all_reduce", algorithm="ring", ranks=2, measure={"repeats": 10**6})
+    with pytest.raises(MeasureError, match=r"^not over after 1 s\nrank 0 was (in|before) .*\nrank 1 was "):
+        real_run.run(asked, Launcher(environment=lambda rank: {MARK: mark}), limit_s=1)
+    assert not marked(mark)
+
+
+@needs_proc
+@pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: Path):
+    """Interrupted, terminated or killed: its ranks end with it, and no table is written. Unless it was killed it takes
+    its folder along."""
+    mark = str(uuid.uuid4())
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {SCRIPT}"  # as on a terminal
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 1000000}\n")
+    words = ["measure", path, "--ranks", "2", "-o", tmp_path / "t.csv"]
+    command = [sys.executable, "-c", code, *map(str, words)]
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    surroundings = {**loopback(), MARK: mark, "TMPDIR": str(rooms)}
+    with subprocess.Popen(command, env=surroundings, stderr=subprocess.DEVNULL) as process:
+        until(lambda: len(ranks_of(mark)) == 2)
+        assert list(rooms.glob("simcoll-*"))
+        process.send_signal(blow)
+        assert process.wait(timeout=30) == status
+    until(lambda: not marked(mark))
+    assert not (tmp_path / "t.csv").exists()
+    assert blow == signal.SIGKILL or not list(rooms.glob("simcoll-*"))
+
+
+# --- what goes over the wire ---
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A network namespace with a loopback interface of its own."""
+    if why := network_namespaces.why_not():
+        pytest.skip(why)
+    name = f"wire-test-{os.getpid()}"  # not one that a lab would take for its own
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def sent_bytes(name: str) -> int:
+    """What a namespace's loopback interface has sent so far."""
+    words = ["ip", "netns", "exec", name, "cat", "/proc/net/dev"]
+    text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    line = next(line for line in text.splitlines() if line.strip().startswith("lo:"))
+    return int(line.split(":")[1].split()[8])
+
+
+def test_bytes_on_the_wire(namespace: str):
+    """The interface carries the bytes of the schedules, ring and all_pairs, and little more: headers and the harness's
+    own messages, together below 2 %. No library call in disguise, which would send what a ring sends."""
+    how = {"warmup": 1, "repeats": 3}
+    launcher = Launcher(prefix=lambda rank: ["ip", "netns", "exec", namespace])
+    asked = points(collective="all_reduce", algorithm=["ring", "all_pairs"], ranks=3, size="4 MiB", measure=how)
+    before = sent_bytes(namespace)
+    real_run.run(asked, launcher)
+    runs = 3 + 3 + 1  # timed, a warm-up in each of three passes, checked
+    schedules = (4 + 6) * (4 << 20)  # 2(n−1) and n(n−1) times the buffer, all ranks together
+    assert 1 <= (sent_bytes(namespace) - before) / (runs * schedules) <= 1.02
+
+
+# --- NCCL's log ---
+
+
+LINES = [
+    ("h:1:9 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}", "ring", "LL"),
+    ("h:1:9 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..15}", "tree", "LL128"),
+    ("h:1:9 [3] NCCL INFO AllGather: 1 Bytes -> Algo PAT proto SIMPLE channel{Lo..Hi}={0..0}", "pat", "Simple"),
+    ("h:1:9 [0] NCCL INFO 67108864 Bytes -> Algo 5 proto 2 time 512.250000", "nvls_tree", "Simple"),
+    ("h:1:9 [0] NCCL INFO 4 Bytes -> Algo 3 proto 0 time 9.1", "collnet_chain", "LL"),
+    ("h:1:9 [0] NCCL INFO Reduce: 8 Bytes -> Algo COLLNET_DIRECT proto SIMPLE channel{Lo..Hi}={0..3}",
+     "collnet_direct", "Simple"),
+    ("h:1:9 [0] NCCL INFO Reduce: 8 Bytes -> Algo 9 proto 2 time 1", "9", "Simple"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "algorithm", "protocol"), LINES)
+def test_lines_of_nccls_log(line: str, algorithm: str, protocol: str):
+    """Names and numbers, of any version; a number that nobody knows stays."""
+    around = "h:1:9 [0] NCCL INFO Connected all rings\n"
+    assert choice(f"{around}{line}\n{around}") == {"algorithm": algorithm, "protocol": protocol}
+
+
+SAID = [
+    ("NCCL error in: ../torch/x.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.3\n"
+     "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"),
+    ("[/a/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete",
+     "Timed out waiting 2000ms for recv operation to complete"),
+    ("Connection closed by peer [127.0.0.1]:1. It may have died.\n stack", "Connection closed by peer [127.0.0.1]:1"),
+    ("Last error:", "Last error:"),
+    ("", "failed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "wanted"), SAID)
+def test_what_a_backend_says(text: str, wanted: str):
+    """Its words for what went wrong, without source files, stacks and advice."""
+    from simcoll.measurement.rank_process import said
+
+    assert said(text) == wanted
+
+
+def test_where_nccls_log_lies():
+    """NCCL names files after host and process."""
+    assert nccl_log.file("log") == Path("log")
+    assert nccl_log.file("a-%h-%p") == Path(f"a-{socket.gethostname().partition('.')[0]}-{os.getpid()}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for nvidia-smi")
+def test_how_gpus_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Over a table of NCCL stands what nvidia-smi tells, without its colours; without it there is a table as well."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\ncase $1 in topo) printf '\\033[4mGPU0 NV18\\033[0m\\n';; *) echo driver;; esac\n")
+    program.chmod(0o755)
+    assert list(real_run.remarks("nccl"))[2:] == ["driver", "GPU0 NV18"]
+    assert len(list(real_run.remarks("gloo"))) == 2
+    program.write_text("no program\0")
+    assert all("GPU0" not in line for line in real_run.remarks("nccl"))
+
+
+def test_what_nccl_chose():
+    """Names and numbers of algorithms and protocols are understood, and the last one counts."""
+    first = "NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
+    last = "NCCL INFO AllReduce: 64 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..7}"
+    assert choice(first + last) == {"algorithm": "nvls_tree", "protocol": "Simple"}
+    assert choice("NCCL INFO 1048576 Bytes -> Algo 1 proto 1 time 53.2") == {"algorithm": "ring", "protocol": "LL128"}
+    assert choice("NCCL INFO Connected all rings") == {}

@@ -1,0 +1,483 @@
+"""Schedules executed by send and receive: the same results as the definition, whatever the network does meanwhile.
+
+Most of this runs in threads over a network of the tests' own, which is slow on purpose and copies in any order: who
+overwrites what is still being sent, or reads what has not yet come, is found out. What runs over gloo is in
+test_measure.py.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import networks
+import numpy as np
+import pytest
+from command import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcoll.engine import event
+from simcoll.engine.program import Program, bind
+from simcoll.engine.timing_model import Params
+from simcoll.errors import RefusedError, StuckError
+from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.rank_tasks import RankTask
+from simcoll.measurement.result_check import complaint, sample
+from simcoll.measurement.torch_backend.support import refusal
+from simcoll.schedule import numpy_run
+from simcoll.schedule.group_contracts import OPERATORS, cut_slots, promised
+from simcoll.schedule.ir import Schedule
+from simcoll.topology.graph import Link
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.distributed")
+
+from simcoll.measurement.torch_backend.library_calls import SHAPES, CallSetting, LibraryCall  # noqa: E402  (imports torch)
+from simcoll.measurement.torch_backend.send_recv import Exchange, TransferError  # noqa: E402  (imports torch)
+
+SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
+        ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
+LINK = Link(bandwidth=10**9, latency=10**6)
+PATIENCE_S = 20.0
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+class Wire:
+    """A network between threads. A message is copied some time after both ends have posted it, in any order.
+
+    By tag, as gloo does, or in the order of posting (`grouped`), as NCCL does: then a rank's batch begins when the one
+    before it is over.
+    """
+
+    def __init__(self, grouped: bool, seed: int = 0):
+        self.grouped, self.patience_s = grouped, PATIENCE_S
+        self._change = threading.Condition()
+        self._posted: dict[Any, list[list[Work]]] = defaultdict(lambda: [[], []])
+        self._rank, self._random, self._last = threading.local(), random.Random(seed), dict[int, list[Work]]()
+        self.batches: dict[int, list[list[tuple[str, int, int]]]] = defaultdict(list)
+
+    def enter(self, rank: int) -> None:
+        """This thread is a rank."""
+        self._rank.number = rank
+
+    def post(self, kind: Any, tensor: Any, peer: int, tag: int) -> Work:
+        """One end of a message."""
+        rank, sends = self._rank.number, kind is dist.isend
+        key = (rank, peer) if sends else (peer, rank)
+        work = Work(self, tensor)
+        with self._change:
+            self._posted[key if self.grouped else (*key, tag)][not sends].append(work)
+            self._change.notify_all()
+        return work
+
+    def batch(self, ops: Sequence[Any]) -> list[Any]:
+        """In place of torch's batch_isend_irecv."""
+        rank = self._rank.number
+        if self.grouped:
+            for work in self._last.get(rank, ()):
+                work.wait()
+        self.batches[rank].append([("send" if op.op is dist.isend else "recv", op.peer, op.tag) for op in ops])
+        works = [self.post(op.op, op.tensor, op.peer, op.tag) for op in ops]
+        self._last[rank] = works
+        return [Group(works)] if self.grouped else works
+
+    def await_(self, done: Callable[[], bool]) -> None:
+        """Wait until something is so; fail as gloo does if it takes too long."""
+        with self._change:
+            if not self._change.wait_for(done, self.patience_s):
+                raise RuntimeError("Timed out")
+
+    def deliver(self, over: threading.Event) -> None:
+        """Copy what both ends have posted, one message at a time, until all is over."""
+        while not over.is_set():
+            with self._change:
+                ready = [pair for pair in self._posted.values() if pair[0] and pair[1]]
+                if not ready:
+                    self._change.wait(0.001)
+                    continue
+                sends, receives = self._random.choice(ready)
+            time.sleep(self._random.choice((0, 0, 0.0002)))
+            with self._change:
+                send, receive = sends.pop(0), receives.pop(0)
+                assert send.tensor.numel() == receive.tensor.numel()
+                receive.tensor.copy_(send.tensor)
+                send.done = receive.done = True
+                self._change.notify_all()
+
+
+class Work:
+    """What is waited for; once only where gloo would wait for ever the second time."""
+
+    def __init__(self, wire: Wire, tensor: Any):
+        self.wire, self.tensor, self.done, self.waited = wire, tensor, False, False
+
+    def wait(self) -> None:
+        """Until it is copied."""
+        assert self.wire.grouped or not self.waited, "a work of gloo must be waited for once"
+        self.waited = True
+        self.wire.await_(lambda: self.done)
+
+
+class Group:
+    """All of a batch."""
+
+    def __init__(self, works: list[Work]):
+        self.works = works
+
+    def wait(self) -> None:
+        """Until all are copied."""
+        for work in self.works:
+            work.wait()
+
+    def is_completed(self) -> bool:
+        """Whether they are."""
+        return all(work.done for work in self.works)
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[None]:
+    """torch's `fake` process group: torch.distributed checks that there is one."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=16)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def over_wire(wire: Wire, exchanges: Sequence[Exchange], runs: int = 1) -> list[BaseException]:
+    """Run every rank in a thread of its own over a wire; what they raised."""
+    raised: list[BaseException] = []
+
+    def one(rank: int) -> None:
+        wire.enter(rank)
+        try:
+            for _ in range(runs):
+                exchanges[rank].run()
+        except BaseException as error:
+            raised.append(error)
+
+    def now(kind: Any) -> Callable[..., None]:
+        return lambda tensor, peer, tag: wire.post(kind, tensor, peer, tag).wait()
+
+    over = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "batch_isend_irecv", wire.batch)
+        patch.setattr(dist, "send", now(dist.isend))
+        patch.setattr(dist, "recv", now(dist.irecv))
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(exchanges))]
+        network = threading.Thread(target=wire.deliver, args=(over,))
+        for thread in (network, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        over.set()
+        network.join()
+    return raised
+
+
+def bound(schedule: Schedule, elements: int, chunk: int = 0, **how: Any) -> Program:
+    """A schedule of int64 on a star of hosts; `chunk` in elements."""
+    params = Params(chunk=8 * chunk, **how)
+    topology = networks.star(schedule.n, LINK)
+    return bind(schedule, topology, networks.devices(topology, schedule), params, 8 * elements, itemsize=8)
+
+
+def exchanges_of(program: Program, elements: int, post: Any, op: str = "sum") -> list[Exchange]:
+    """Every rank's part, filled with the sample."""
+    schedule, found = program.schedule, []
+    for rank in range(schedule.n):
+        exchange = Exchange(
+            part_of(program, rank, 8 * elements, 8),
+            "int64",
+            torch.device("cpu"),
+            op,
+            post,
+            promised(schedule, rank),
+            cut_slots(schedule, elements)[rank],
+        )
+        exchange.fill(sample(task_of(schedule, elements, op), rank))
+        found.append(exchange)
+    return found
+
+
+def task_of(schedule: Schedule, elements: int, op: str = "sum", dtype: str = "int64", itemsize: int = 8) -> RankTask:
+    """What a check has to know."""
+    return RankTask("it", schedule, None, itemsize * elements, dtype, itemsize, op, None, False, 1, False, 0, 1, True)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """Any all_reduce that need not be one: swaps, duplicates, local copies, several writes to a slot in one step."""
+    n, chunks, steps = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    rank, slot = st.integers(0, n - 1), st.integers(0, chunks - 1)
+    row = st.tuples(st.integers(0, steps - 1), rank, slot, rank, slot, st.booleans())
+    rows = sorted(draw(st.lists(row, max_size=14)), key=lambda row: row[0])
+    return Schedule.from_rows(rows, collective="all_reduce", algorithm="any", n=n, n_chunks=chunks)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("post", ["overlapped", "grouped"])
+@given(schedule=schedules(), chunk=st.sampled_from([0, 2]), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_any_schedule_gives_what_the_definition_gives(post: str, schedule: Schedule, chunk: int, seed: int):
+    """Over a network that takes its time and its own order, with tags or without, whole or in loops: each rank ends
+    with what executors.data.run computes, bit by bit, and again when run once more on the result."""
+    elements = 3 * schedule.n_chunks
+    exchanges = exchanges_of(bound(schedule, elements, chunk), elements, post)
+    inputs = [sample(task_of(schedule, elements), rank) for rank in range(schedule.n)]
+    assert not over_wire(Wire(post == "grouped", seed), exchanges, runs=2)
+    once = numpy_run.run(schedule, inputs)
+    twice = numpy_run.run(schedule, [array for array in once if array is not None])
+    for exchange, wanted in zip(exchanges, twice, strict=True):
+        np.testing.assert_array_equal(exchange.result(), wanted)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("op", sorted(set(OPERATORS) - {"avg"}))
+def test_every_operator(op: str):
+    """A tree and the order of its reductions, with every operator: what the contract says."""
+    schedule = networks.schedule("all_reduce", "recursive_doubling", 5)
+    exchanges = exchanges_of(bound(schedule, 11), 11, "overlapped", op)
+    assert not over_wire(Wire(grouped=False), exchanges)
+    for rank, exchange in enumerate(exchanges):
+        assert complaint(task_of(schedule, 11, op), rank, exchange.result()) is None
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("pair", SOME)
+@pytest.mark.parametrize("n", [3, 4])
+@pytest.mark.parametrize("blocking", ["sends-first", "even-odd"])
+def test_blocking_means_what_the_model_says(pair: tuple[str, str], n: int, blocking: Any):
+    """One thing at a time, the send waiting for the receiver: what the model says hangs does hang, and the transfer
+    that it hangs at is named; what the model says ends does end, with the right result."""
+    schedule = networks.schedule(*pair, n)
+    elements = 0 if pair[0] == "barrier" else 4 * n
+    program = bound(schedule, elements, blocking=blocking)
+    exchanges, wire = exchanges_of(program, elements, blocking), Wire(grouped=False)
+    try:
+        event.run(program)
+    except StuckError:
+        wire.patience_s = 0.3
+        raised = over_wire(wire, exchanges)
+        assert raised
+        assert all(isinstance(error, TransferError) and 0 <= error.index < len(program) for error in raised)
+        return
+    assert not over_wire(wire, exchanges)
+    for rank, exchange in enumerate(exchanges):
+        assert complaint(task_of(schedule, elements), rank, exchange.result()) is None
+
+
+@pytest.mark.usefixtures("fake")
+def test_both_ends_of_a_group_agree():
+    """The way to NCCL: what a step sends and receives is one group a rank, and for any two ranks the sends of the one
+    are in the order of the receives of the other, so that messages find each other without tags."""
+    for pair in networks.RANKS_ONLY:
+        schedule = networks.schedule(*pair, 4)
+        program = bound(schedule, 0 if pair[0] == "barrier" else 16)
+        wire = Wire(grouped=True)
+        assert not over_wire(wire, exchanges_of(program, 0 if pair[0] == "barrier" else 16, "grouped"))
+        order: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+        for rank, batches in wire.batches.items():
+            assert len(batches) == len({program.step[i] for i in _own(program, rank)})
+            for kind, peer, tag in (op for batch in batches for op in batch):
+                order[(kind, rank, peer) if kind == "send" else (kind, peer, rank)].append(tag)
+        for (kind, src, dst), tags in order.items():
+            assert kind == "recv" or tags == order["recv", src, dst]
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_a_dry_run_tells_is_what_is_posted():
+    """Step by step, every send and receive with peer and tag: what `--dry-run` prints and what would go to NCCL."""
+    for pair in networks.RANKS_ONLY:
+        program, elements = bound(networks.schedule(*pair, 4), 16 * (pair[0] != "barrier")), 16 * (pair[0] != "barrier")
+        wire = Wire(grouped=True)
+        assert not over_wire(wire, exchanges_of(program, elements, "grouped"))
+        for rank in range(4):
+            lines = list(part_of(program, rank, 8 * elements, 8).lines(8))
+            told = [
+                re.findall(r"(send|receive|reduce) chunk [^;]*? (?:to|from) (\d+), tag (\d+)", line) for line in lines
+            ]
+            posted = [{("send" if kind == "send" else "recv", str(peer), str(tag)) for kind, peer, tag in batch}
+                      for batch in wire.batches[rank]]  # fmt: skip
+            kinds = {"send": "send", "receive": "recv", "reduce": "recv"}
+            assert [{(kinds[kind], peer, tag) for kind, peer, tag in line} for line in told if line] == posted
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("gone", range(4))
+def test_a_group_that_never_ends_is_named(gone: int):
+    """As on a GPU, where nobody waits for the single transfer: the first group that is not over is that of a transfer
+    with a rank that is not there, or that waits for one of these."""
+    program = bound(networks.schedule("all_reduce", "ring", 4), 16)
+    wire = Wire(grouped=True)
+    wire.patience_s = 0.2
+    exchanges = exchanges_of(program, 16, "grouped")
+    exchanges[gone].run = lambda: None  # type: ignore[method-assign]
+    assert len(over_wire(wire, exchanges)) == 3
+    for rank in {0, 1, 2, 3} - {gone}:
+        index = exchanges[rank].undone()
+        assert rank in (program.src[index], program.dst[index])
+        assert program.step[index] <= 2
+    beside = exchanges[(gone + 1) % 4].undone()
+    assert gone in (program.src[beside], program.dst[beside])
+
+
+def _own(program: Program, rank: int) -> list[int]:
+    away = program.src != program.dst
+    return np.flatnonzero(((program.src == rank) | (program.dst == rank)) & away).tolist()
+
+
+def test_over_the_fake_group():
+    """Every rank of every algorithm posts what it would to NCCL, over torch's `fake` group of its size, and ends."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for n in (2, 3):
+        for rank in range(n):
+            dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=n)
+            for pair in networks.RANKS_ONLY:
+                elements = 0 if pair[0] == "barrier" else 4 * n
+                program = bound(networks.schedule(*pair, n), elements)
+                exchanges_of(program, elements, "grouped")[rank].run()
+            dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_calls_over_the_fake_group(in_place: bool):
+    """The library's collectives as they would be called on NCCL, over torch's `fake` group: every rank and shape."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for rank in range(3):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
+        for collective in SHAPES:
+            row = [0] if collective == "barrier" else [4, 4, 4]
+            for buckets, async_op in ((1, False), (3, True)):
+                setting = CallSetting(None, (0, 1, 2), rank, 1, "sum", row, row, buckets, in_place)
+                call = LibraryCall(collective, setting, "float32", torch.device("cpu"), async_op)
+                call.fill(np.ones(sum(row), np.float32))
+                call.run()
+                assert call.result().dtype == np.float32
+                call.fill(np.ones(sum(row), np.float32))
+                if collective in ("all_gather", "reduce_scatter"):  # not run again: what is there is what came in
+                    assert bool(call.result().all()) == in_place
+        dist.destroy_process_group()
+
+
+def test_agents_cannot_be_run():
+    """A schedule that needs a switch which reduces is refused, and what serves is named."""
+    schedule = networks.schedule("all_reduce", "nvls", 4)
+    with pytest.raises(RefusedError, match=r"all_reduce/nvls reduces in the network.*measure ring, tree"):
+        part_of(bound(schedule, 16), 0, 128, 8)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+def test_parts_make_the_whole(n: int):
+    """All sends of all parts are the program's messages, with its bytes, and each is received at the other end."""
+    for pair in networks.RANKS_ONLY:
+        elements = 0 if pair[0] == "barrier" else 4 * n + 1
+        try:
+            program = bound(networks.schedule(*pair, n), elements, chunk=2)
+        except RefusedError:
+            continue
+        parts = [part_of(program, rank, 8 * elements, 8) for rank in range(n)]
+        moves = {kind: {(move.index, part.rank, move.peer, 8 * move.span.count)
+                        for part in parts for stage in part.stages for move in getattr(stage, kind)}
+                 for kind in ("sends", "receives")}  # fmt: skip
+        rows = zip(program.src.tolist(), program.dst.tolist(), program.nbytes.tolist(), strict=True)
+        away = {(i, src, dst, nbytes) for i, (src, dst, nbytes) in enumerate(rows) if src != dst}
+        assert moves["sends"] == away
+        assert {(i, dst, src, nbytes) for i, src, dst, nbytes in moves["receives"]} == {
+            (i, src, dst, nbytes) for i, src, dst, nbytes in away
+        }
+
+
+@pytest.mark.parametrize("op", sorted(OPERATORS))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint8", "int64"])
+@pytest.mark.parametrize("ranks", [2, 7, 64])
+def test_samples_are_exact_in_any_order(op: str, dtype: str, ranks: int):
+    """Reduced from either end, in the type itself, the samples give the same; and one rank's going missing shows."""
+    if op in ("band", "bor", "bxor") and "float" in dtype:
+        return
+    schedule = networks.schedule("all_reduce", "naive", ranks)
+    task = task_of(schedule, 4096, op, dtype, 2)
+    like = getattr(torch, dtype)
+    inputs = [torch.from_numpy(sample(task, rank)).to(like) for rank in range(ranks)]
+    assert all((one.float().numpy() == sample(task, rank)).all() for rank, one in enumerate(inputs) if "float" in dtype)
+
+    def folded(arrays: list[Any]) -> Any:
+        from simcoll.measurement.torch_backend.send_recv import REDUCE
+
+        total = arrays[0].clone()
+        for array in arrays[1:]:
+            REDUCE[op](total, array, out=total)
+        return total
+
+    assert torch.equal(folded(inputs), folded(inputs[::-1]))
+    if op in ("sum", "avg", "bxor", "product") or ranks == 2:
+        assert all(not torch.equal(folded(inputs), folded(inputs[:r] + inputs[r + 1 :])) for r in range(ranks))
+
+
+def test_a_wrong_result_is_told():
+    """The complaint says how many elements are wrong, which is the first, and what it should be."""
+    task = task_of(networks.schedule("all_reduce", "ring", 3), 10)
+    right = sum(sample(task, rank) for rank in range(3))
+    looked: list[int] = []
+    assert complaint(task, 1, right, looked.append) is None
+    assert {0, 1, 2} <= set(looked)
+    wrong = right.copy()
+    wrong[[4, 7]] += 1
+    said = f"2 of 10 elements are wrong: element 4 is {right[4] + 1}, the contract says {right[4]}"
+    assert complaint(task, 1, wrong) == said
+    assert complaint(task, 1, right[:9]) == "the result has 9 elements, the contract says 10"
+
+
+def _held_by_the_readme(backend: Any, types: list[str]) -> None:
+    """The README's table says for every operator and type what is served."""
+    cells = re.findall(r"^\| ([a-z, ]+) \| (all|floats|integers) \| (\w+) \| (\w+) \| (\w+) \|$", README, re.MULTILINE)
+    told = {
+        (op, dtype): (p2p, gloo if backend == "gloo" else nccl)
+        for ops, kinds, p2p, gloo, nccl in cells
+        for op in ops.split(", ")
+        for dtype in types
+        if kinds == "all" or (kinds == "floats") == ("float" in dtype)
+    }
+    assert set(told) == {(op, dtype) for op in OPERATORS for dtype in types}
+    for (op, dtype), serves in told.items():
+        served = [refusal(harness, backend, "all_reduce", op, dtype) is None for harness in ("p2p", "library")]
+        assert served == [word == "yes" for word in serves]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_what_is_served(backend: Any):
+    """Send and receive serve every operator and type that has a meaning; the libraries lack some, and the words say
+    what serves instead."""
+    types = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
+    for op in OPERATORS:
+        for dtype in types:
+            bits_of_floats = op in ("band", "bor", "bxor") and "float" in dtype
+            assert bool(refusal("p2p", backend, "all_reduce", op, dtype)) == bits_of_floats
+            lacks = (
+                bits_of_floats
+                or (backend == "nccl" and op in ("band", "bor", "bxor"))
+                or (backend == "gloo" and op == "avg" and "float" not in dtype)
+            )
+            assert bool(refusal("library", backend, "all_reduce", op, dtype)) == lacks
+    _held_by_the_readme(backend, types)
+    assert "equal blocks" in str(refusal("library", backend, "all_gather", "sum", "float32", equal=False))
+    assert "unequal blocks" in str(refusal("library", backend, "gather", "sum", "float32", weighted=True))
+    assert not refusal("library", backend, "all_to_all", "sum", "float32", weighted=True, equal=False)
+    assert "in order" in str(refusal("library", backend, "gather", "sum", "float32", ordered=False))
+    assert "in place" in str(refusal("library", backend, "gather", "sum", "float32", in_place=True))
+    assert not refusal("library", backend, "all_gather", "sum", "float32", in_place=True)
+    assert "model.barrier" in str(refusal("p2p", backend, "all_reduce", "sum", "float32", barriers=True))
+    assert "model.chunk" in str(refusal("p2p", backend, "all_reduce", "sum", "float32", buckets=2))

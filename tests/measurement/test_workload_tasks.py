@@ -1,0 +1,140 @@
+"""Workloads run for real over gloo: right results, torch's buckets, and times that the model can be held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import ROOT, simcoll
+
+from simcoll.accuracy.compare import compared
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place, RefusedError
+from simcoll.formats.measured import read_measured
+from simcoll.measurement import cases, network_namespaces, real_run
+from simcoll.prediction.sweep import run_point
+from simcoll.scenario.scenario import Point, load, points
+
+pytest.importorskip("torch", reason="torch is not installed")
+needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
+
+STEP = {
+    "template": "ddp",
+    "layers": [
+        {"parameters": "16 KiB", "backward": "0.2 ms", "times": 5},
+        {"parameters": "64 KiB", "backward": "1 ms"},
+        {"parameters": "4 KiB", "backward": "0.1 ms", "times": 3},
+    ],
+    "forward": "1 ms",
+    "optimizer": "1 ms",
+}
+FEW = {"repeats": 2, "warmup": 0}
+
+
+def asked(workload: dict[str, Any], ranks: int = 3, **more: Any) -> list[Point]:
+    """The points of a workload on this machine."""
+    keys = {"topology": {"system": "loopback"}, "ranks": ranks, "measure": FEW, "workload": workload, **more}
+    return points(yaml_tree.located(keys, Place("test", 1, 1)))
+
+
+STEPS = asked(
+    {**STEP, "bucket_cap": ["none", "20 KiB", "1 MiB"], "first_bucket": ["same", "4 KiB"]},
+    measure={**FEW, "compute": ["sleep", "real"]},
+)
+PROGRAMS = asked(
+    {
+        "template": ["mean", "softmax", "argmax", "scatter", "gather", "broadcast"],
+        "size": "1200 B",
+        "root": [0, 2],
+    },
+    dtype="float64",
+)
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[dict[str, Any]]:
+    """All of them, in one launch."""
+    return real_run.run([*STEPS, *PROGRAMS])
+
+
+def test_torch_sends_as_many_buckets_as_the_rule_says(measured: list[dict[str, Any]]) -> None:
+    """Whatever the layers and limits, a real step has the predicted buckets, gradients are the mean of what the ranks
+    have by themselves, and replicas stay alike bit by bit: a run that is not so is refused."""
+    rows = measured[: len(STEPS)]
+    assert [row["buckets"] for row in rows] == [run_point(point)["buckets"] for point in STEPS]
+    for row in rows:
+        assert row["verified"]
+        assert row["time_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
+        assert len(row["computed_us"].split()) == 9 + 2
+        if row["compute"] == "sleep":  # nothing sleeps for less than it is told
+            assert row["compute_us"] > 1e3 * (1 + 5 * 0.2 + 1 + 3 * 0.1 + 1)
+
+
+def test_small_programs_compute_what_one_process_does(measured: list[dict[str, Any]]) -> None:
+    """Mean, softmax and argmax over spread data, a dataset handed out, predictions gathered and parameters sent out
+    have the result of one process, whichever rank is the root: a run that has not is refused."""
+    rows = measured[len(STEPS) :]
+    assert len(rows) == len(PROGRAMS) == 12
+    assert all(row["verified"] for row in rows)
+    parts = {row["workload"]: len(row["computed_us"].split()) for row in rows}
+    assert parts == {"mean": 2, "softmax": 3, "argmax": 3, "scatter": 1, "gather": 1, "broadcast": 1}
+
+
+def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
+    """A row that tells what its computations took is predicted with these: a table made by the model from other times
+    is predicted without an error, and one of other layers is wrong input."""
+    scenario = tmp_path / "step.yaml"
+    head = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 1 GB/s, latency: 5 us}}\n"
+    workload = (
+        "workload: {template: ddp, algorithm: ring, bucket_cap: [none, 64 KiB, 8 MiB], forward: %s,\n  layers: %s}\n"
+    )
+    took = "[{parameters: 1 MiB, backward: 2.5 ms}, {parameters: 3 MiB, backward: 0.5 ms, times: 2}]"
+    scenario.write_text(head + workload % ("7 ms", took), encoding="utf-8")
+    rows = [
+        {**run_point(point), "size_bytes": 0, "computed_us": "7000 2500 500 500 0"} for point in load(str(scenario))
+    ]
+    planned = took.replace("2.5 ms", "0.1 ms").replace("0.5 ms", "9 ms")
+    scenario.write_text(head + workload % ("1 ms", planned), encoding="utf-8")
+    columns = ("collective", "workload", "ranks", "size_bytes", "time_us", "computed_us", "workload.bucket_cap")
+    table = "\n".join([",".join(columns), *(",".join(str(row[c]) for c in columns) for row in rows)])
+    found = compared(str(scenario), table, "table", [], [])
+    assert len(found["points"]) == 3
+    assert [point["error"] for point in found["points"]] == [0, 0, 0]
+    with pytest.raises(InputError, match="other computations than ddp has"):
+        compared(str(scenario), table.replace("7000 2500 500 500 0", "7000 2500 500 0"), "table", [], [])
+
+
+@pytest.mark.parametrize(
+    ("workload", "more", "said"),
+    [
+        ({"template": "ddp", "model": "gpt2", "gpu": "h100"}, {}, "give layers"),
+        ({**STEP, "template": "fsdp"}, {}, "is simulated only; take ddp"),
+        ({**STEP, "overlap": False}, {}, "leave overlap out"),
+        (STEP, {"dtype": "int32"}, "take dtype: float32"),
+        ({"template": "gather", "size": "1000 B"}, {"ranks": 3}, "a size of ranks × whole elements"),
+        (
+            {**STEP, "layers": [{"parameters": "36 B", "backward": "1 ms"}]},
+            {"measure": {"compute": "real"}},
+            "write powers of two",
+        ),
+    ],
+)
+def test_what_is_not_run_says_so(workload: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    """What torch does not do, or is not built here, is refused before a rank starts, with what can be done instead."""
+    with pytest.raises(RefusedError, match=said):
+        cases.cases(asked(workload, **more), "gloo")
+
+
+@needs_root
+def test_a_step_in_the_lab_overlaps(tmp_path: Path) -> None:
+    """Between hosts on slow links a step with one bucket takes computing and sending in turn, and one with several
+    hides most of the shorter; the model says the same."""
+    scenario, table = ROOT / "validation/cases/lab-ddp-small.yaml", tmp_path / "step.csv"
+    assert simcoll("lab", scenario, "-o", table, "--quiet").status == 0
+    many, one = read_measured(table)
+    sending = 512 * 1024 / 12.5e6 * 1e6
+    assert one.time_us > float(one.others["compute_us"]) + 0.95 * sending
+    assert many.time_us < one.time_us - 0.5 * sending
+    document = compared(str(scenario), table.read_text("utf-8"), str(table), [], [])
+    assert all(abs(point["error"]) < 0.25 for point in document["points"])

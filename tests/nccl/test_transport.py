@@ -1,0 +1,162 @@
+"""Laws of GPUs without NVLink: who talks directly, and what it takes to hand on through the host's memory."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from law import point_of, under
+
+from simcoll.config import yaml_tree
+from simcoll.engine.timing_model import PS_PER_S, service_ps
+from simcoll.errors import RefusedError
+from simcoll.nccl.transport import HALF
+from simcoll.prediction.predict import Prediction, predict, row
+
+LAUNCH, HOP, HOST, REACH = 5_000_000, 600_000, 1_250_000, 0.5
+GB = 10**9
+
+
+def call(
+    system: str, nbytes: int, ranks: int, host: int = HOST, reach: float = REACH, hop: int = HOP, **more: Any
+) -> Prediction:
+    """An all_gather by ring, by a profile in which little else takes time."""
+    block = {"hop": f"{hop} ps", "host": f"{host} ps", "host_reach": reach}
+    kernels = {"LL": {**block, "rate": "6 GB/s"}, "Simple": block, "P2P": {"host_reach": reach}}
+    law = yaml_tree.dump({"name": "law", "launch": f"{LAUNCH} ps", "kernels": kernels})
+    asked = {"collective": "all_gather", "algorithm": "ring", "protocol": "LL", "size": f"{nbytes} B", "ranks": ranks}
+    point = point_of(law, **{"topology": {"system": system, "nodes": 1}, **asked, **more})
+    with under(law):
+        return predict(point)
+
+
+@pytest.mark.parametrize(
+    ("system", "ranks", "level", "through"),
+    [
+        ("l40s-pcie", 2, None, False),  # on one switch
+        ("l40s-pcie", 4, None, True),
+        ("l40s-pcie", 4, "PHB", False),
+        ("l40s-pcie", 8, "PHB", True),
+        ("l40s-pcie", 8, "SYS", False),
+        ("l40s-pcie", 2, "LOC", True),
+        ("a100-pcie", 2, None, False),  # two GPUs alone with an AMD host
+        ("a100-pcie", 2, "PXB", True),
+        ("a100-pcie", 4, None, True),
+        ("hgx-h100", 8, None, False),
+        ("hgx-h100", 8, "PXB", False),
+    ],
+)
+def test_who_goes_through_the_host(system: str, ranks: int, level: str | None, through: bool) -> None:
+    """By default GPUs talk directly over NVLink and PCIe switches, two of an AMD host anyway; `p2p_level` changes that.
+    What the host's memory costs is paid by those who go through it, and by no others."""
+    asked = {"p2p_level": level} if level else {}
+    found, free = (call(system, 4096, ranks, host, **asked) for host in (HOST, 0))
+    assert found.lowered is not None
+    assert found.lowered.call.staged is through
+    assert (found.time_ps > free.time_ps) is through
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_small_call(ranks: int) -> None:
+    """A step of nearly nothing takes a hop, and the host's memory beside it."""
+    found = call("a100-pcie", 4 * ranks, ranks, p2p_level="PXB")
+    assert found.lowered is not None
+    rate = found.lowered.call.threads * 8 * PS_PER_S / HOST
+    assert found.time_ps == LAUNCH + (ranks - 1) * (HOP + HOST + 1 + service_ps(4, round(rate)))
+
+
+def test_only_ways_by_a_host_take_longer() -> None:
+    """Of eight GPUs, two a switch, every second step of a ring goes by a host; a chunk takes half as much longer."""
+    found, free = (call("l40s-pcie", 64, 8, host).time_ps for host in (HOST, 1))
+    assert 3 * HOST <= found - free <= 4 * HOST + 7 * service_ps(8, round(96 * 8 * PS_PER_S / HOST))
+
+
+@pytest.mark.parametrize("reach", [1.0, 0.5])
+def test_ll_through_the_host(reach: float) -> None:
+    """LL moves what threads read at once each time that they have read, on two channels here, unless the link to the
+    host, of which flags have a half, carries less."""
+    small, large = (call("a100-pcie", size, 8, reach=reach).time_ps for size in (2**23, 2**24))
+    rate = min(2 * 4096 * PS_PER_S / HOST, 24 * GB * reach / 2)
+    assert large - small == pytest.approx(2**23 * 7 / 8 * PS_PER_S / rate, rel=0.02)
+
+
+def test_ll_hands_lines_on() -> None:
+    """A step of LL over PCIe lasts as long as its bytes or as the hop, whichever is longer: a hop that is shorter than
+    its bytes costs a ring nothing more."""
+    size, hop = 2**18, 2_000_000
+    (found, quicker) = (call("l40s-pcie", size, 2, hop=one).time_ps for one in (hop, 1))
+    assert found - quicker <= hop
+    eight, quick = (call("l40s-pcie", 4 * size, 8, hop=one, host=1, p2p_level="SYS").time_ps for one in (hop, 1))
+    assert eight - quick <= 2 * hop
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_to_all", "direct")])
+def test_the_share_of_the_links(collective: str, algorithm: str) -> None:
+    """Large calls take as much longer as the links to the host carry less."""
+    asked = {"collective": collective, "algorithm": algorithm, "protocol": "Simple"}
+    half, whole = (call("a100-pcie", 2**28, 4, reach=share, **asked).time_ps for share in (0.5, 1.0))
+    assert half / whole == pytest.approx(2, rel=0.02)
+
+
+def test_without_p2p_a_switch_is_no_short_cut() -> None:
+    """Where not even GPUs of one switch talk directly, both send by their host, whose link carries twice."""
+    found = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple", p2p_level="LOC")
+    direct = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple")
+    assert found.lowered is not None
+    topology = found.lowered.rated
+    kinds = [topology.kinds[topology.links[link][1]] for link in topology.route(*topology.ranks[:2])]
+    assert kinds == [HALF, "cpu", HALF, "gpu"]
+    assert found.totals.wire_bytes == 2 * direct.totals.wire_bytes
+    assert found.time_ps / direct.time_ps == pytest.approx(2, rel=0.02)
+
+
+NESTED = """
+name: nested
+gpu: {model: some, generation: ada, compute_capability: 89}
+cpu: {vendor: intel}
+devices: {gpu: 4, pcie_switch: 3, cpu: 1}
+links:
+  - bandwidth: 24 GB/s
+    latency: 0.25 us
+    kind: pcie
+    pairs: [[gpu0, pcie_switch0], [gpu1, pcie_switch0], [gpu2, pcie_switch1], [gpu3, pcie_switch1],
+            [pcie_switch0, pcie_switch2], [pcie_switch1, pcie_switch2], [pcie_switch2, cpu0]]
+nccl:
+  source: none
+  graphs: [{graph: ring, nodes: one, gpus: [2, 4], channels: 1, intra: 5, pattern: ring, type_intra: PXB},
+           {graph: tree, nodes: one, gpus: [2, 4], channels: 1, intra: 5, pattern: balanced_tree, type_intra: PXB}]
+"""
+
+
+def test_switches_behind_switches(tmp_path: Path) -> None:
+    """All ways lead to the host and back, through as many switches as there are between."""
+    path = tmp_path / "nested.yaml"
+    path.write_text(NESTED, encoding="utf-8")
+    found = call("l40s-pcie", 4096, 4, topology={"file": str(path)}, p2p_level="LOC").lowered
+    assert found is not None and found.call.staged
+    for src, dst in itertools.permutations(found.rated.ranks, 2):
+        ends = [found.rated.links[link][1] for link in found.rated.route(src, dst)]
+        assert [found.rated.kinds[end] for end in ends] == [HALF, HALF, "cpu", HALF, HALF, "gpu"]
+        assert ["up" in end for end in ends[:2]] == ["down" in end for end in ends[3:5]] == [True, True]
+
+
+def test_what_was_fitted_talked_directly() -> None:
+    """What two L40S of a switch take was measured; without P2P it was not."""
+    asked = {"topology": {"system": "l40s-pcie"}, "collective": "all_reduce", "ranks": 2, "size": "512 KiB",
+             "dtype": "float16", "algorithm": "auto", "profile": "nccl-pcie"}  # fmt: skip
+    points = (point_of("", **{**asked, "p2p_level": level}) for level in (None, "LOC"))
+    assert [row(predict(point))["confidence"] for point in points] == ["calibrated", "extrapolated"]
+
+
+def test_p2p_level_needs_kernels() -> None:
+    """A profile that knows no kernels has nothing to say of it."""
+    with pytest.raises(RefusedError, match="needs a profile with kernels"):
+        call("l40s-pcie", 4096, 4, profile="ideal", protocol="none", p2p_level="LOC")
+
+
+def test_nvlink_without_p2p_is_refused() -> None:
+    """What NCCL would find on a system with NVLink that it may not use is not known, and is not guessed."""
+    with pytest.raises(RefusedError, match="system without NVLink"):
+        call("hgx-h100", 1024, 8, p2p_level="LOC")

@@ -1,0 +1,560 @@
+"""Calls as NCCL makes them: what they take in integers, what they move, and what is said of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from command import simcoll
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from law import (
+    BLOCK,
+    GRID,
+    ITEM,
+    KEPT,
+    LAUNCH,
+    LAW,
+    PROTOCOLS,
+    SPREAD,
+    SWITCHED,
+    Law,
+    call,
+    changed,
+    made_of,
+    rated,
+    spread,
+    text,
+    under,
+)
+
+from simcoll.engine.timing_model import service_ps
+from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.nccl.tuner_constants import Protocol, read
+from simcoll.prediction.predict import Prediction, row
+from simcoll.scenario.profile import load_network, parse_profile
+from simcoll.schedule.algorithms import build
+from simcoll.schedule.proof import prove
+from simcoll.topology.systems import load_system, shipped_systems
+
+# --- closed forms ---
+
+SIZES = st.one_of(st.sampled_from([2**k for k in range(3, 26)]), st.integers(1, 2**22).map(lambda n: n * ITEM))
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(SWITCHED),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(PROTOCOLS),
+    SIZES,
+)
+def test_a_ring(system: str, collective: str, n: int, protocol: Protocol, nbytes: int) -> None:
+    """A ring takes launch, grid term, start and own share once, and for each step what the links and the receiver take
+    for its piece; of every later loop the first transfer comes while the last one before is handled."""
+    found = call(system, collective, nbytes, ranks=n, algorithm="ring", protocol=protocol)
+    law = Law(system, collective, n, nbytes, protocol, rated(found))
+    assert (found.lowered.call.channels, found.lowered.call.chunk) == (law.channels, law.chunk)  # type: ignore[union-attr]
+    longest = law.once + law.ring_ps()
+    if law.whole and law.step % (2 * ITEM) == 0:
+        assert found.time_ps == longest
+    else:  # the last loop carries less, the second slice an element less
+        law.loops -= 1
+        assert (
+            law.once + law.ring_ps()
+            <= found.time_ps
+            <= longest + 2 * law.steps * law.loops + law.steps * service_ps(ITEM, law.speed)
+        )
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from(SWITCHED),
+    st.sampled_from(["broadcast", "reduce"]),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(PROTOCOLS),
+    SIZES,
+    st.integers(0, 1),
+)
+def test_a_chain(system: str, collective: str, n: int, protocol: Protocol, nbytes: int, root: int) -> None:
+    """Broadcast and reduce hand everything on n − 1 times, chunk behind chunk, from or to whatever root."""
+    found = call(system, collective, nbytes, ranks=n, algorithm="chain", protocol=protocol, root=root)
+    law = Law(system, collective, n, nbytes, protocol, rated(found))
+    passed, handed = n * law.own, law.step
+    if protocol != "Simple":  # what the threads move at once, in 64 pieces at most
+        handed = min(law.chunk, max(law.at_once * (60 if protocol == "LL128" else 8) // 8, passed // 64))
+    else:  # 16 KiB, in 1024 pieces at most
+        handed = min(law.chunk, max(16 << 10, passed // 1024))
+    pieces = -(-law.step // handed)
+    moved, handled = service_ps(min(handed, passed), law.speed), law.handled(law.step) // pieces
+    alone = law.once + law.steps * (moved + law.hop + handled)
+    behind, loops = max(moved, handled), -(-passed // handed)
+    if passed <= handed or passed % handed == 0:
+        assert found.time_ps == alone + (loops - 1) * behind
+    else:
+        assert alone + (loops - 2) * behind <= found.time_ps <= alone + (loops - 1) * behind
+
+
+@pytest.mark.parametrize("system", ["hgx-h100", "hgx-b200"])
+@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize("exponent", range(16, 31, 2))
+def test_nvls(system: str, n: int, exponent: int) -> None:
+    """NVLS all-reduce of L chunks takes L + 1 stages, each an eighth of a hop for each head and the links' time for a
+    chunk and what it becomes at one head: while the switch hands out one, the ranks bring the next."""
+    found = call(system, "all_reduce", 2**exponent, ranks=n, algorithm="nvls")
+    assert found.lowered is not None
+    its, block = found.lowered.call, BLOCK["NVLS"]
+    assert its.channels == made_of(system, 1, n).nvls_channels(read("nccl"))
+    speed = round(rated(found) * (KEPT * (block["reach"] * n / (n + 1) / its.channels)))
+    share = -(-(2**exponent) // (its.channels * n * ITEM)) * n * ITEM
+    loops, rest = divmod(share, its.chunk)
+    loops += rest > 0
+    hop = block["hop"] * n // 8
+    stage = hop + service_ps(min(share, its.chunk), speed)
+    last = hop + service_ps(rest, speed) if rest else stage
+    later = (loops - 1) * stage + max(last, stage if loops > 1 else 0) + last
+    once = LAUNCH + GRID - GRID // its.channels + block["start"] + spread(its.channels, share, speed)
+    assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
+
+
+@pytest.mark.parametrize("algorithm", ["chain_tree", "nvls_tree"])
+def test_pairs_of_channels_end_apart_as_channels_do(algorithm: str) -> None:
+    """Where two channels are run as one, each of which goes by a tree of its own, the last of all channels ends as much
+    later as if they were run by themselves."""
+    how = {"nodes": 2, "ranks": 16, "algorithm": algorithm, "protocol": "Simple"}
+    with_, without = (call("hgx-h100", "all_reduce", 2**26, law=text(spread=one), **how) for one in (SPREAD, 0.0))
+    assert with_.lowered is not None and with_.channel is not None
+    its = with_.lowered.call
+    speed = min(int(with_.channel.topology.bandwidths[link]) for link in with_.lowered.path)
+    assert its.channels == 2 * its.alike
+    later = spread(its.channels, 2**26 // its.channels, speed // 2)
+    assert with_.time_ps - without.time_ps == pytest.approx(later, rel=1e-3)
+
+
+@pytest.mark.parametrize(("nodes", "busy"), [(2, 0.7), (4, 0.85)])
+def test_nvls_tree_brings_and_hands_out_at_once(nodes: int, busy: float) -> None:
+    """While sums of earlier loops are handed out, data of later ones come, and not before: of a large buffer the links
+    that bind are idle for little. Were all brought first, they would be for a third or more."""
+    how = {"nodes": nodes, "ranks": 8 * nodes, "algorithm": "nvls_tree", "profile": "nccl"}
+    told = row(call("hgx-h100", "all_reduce", 2**30, **how))
+    assert busy < told["binding_busy"] <= 1  # type: ignore[operator]  # a row holds columns of any type
+
+
+def test_nvls_has_at_most_32_heads() -> None:
+    """From 32 GPUs on sums of NVLS are put together at as many: small calls take no longer on 72."""
+    times = [call("gb200-nvl72", "all_reduce", 1024, ranks=n, algorithm="nvls").time_ps for n in (16, 32, 64, 72)]
+    assert times[0] < times[1]
+    assert times[2:] == pytest.approx(times[1:3], rel=0.01)
+
+
+def test_older_trees_have_smaller_chunks() -> None:
+    """Until 2.23 trees with Simple pipeline what is not large in more and smaller chunks: as many or more messages,
+    equally many bytes, and those that wait for whole chunks have them sooner."""
+    how = {"nodes": 4, "ranks": 16, "algorithm": "tree", "protocol": "Simple"}
+    for exponent in (20, 23, 30):
+        old, new = (call("gh200-4", "all_reduce", 2**exponent, library_version=v, **how) for v in ("2.22", "2.23"))
+        assert old.totals.wire_bytes == new.totals.wire_bytes
+        if exponent == 30:  # there are chunks enough
+            assert old.totals.messages == new.totals.messages
+        else:
+            assert old.totals.messages > new.totals.messages and old.time_ps < new.time_ps
+
+
+@pytest.mark.parametrize(("collective", "more"), [("all_gather", 0), ("reduce_scatter", 1)])
+@pytest.mark.parametrize(("system", "n"), [("hgx-h100", 4), ("hgx-b200", 8), ("gb200-nvl72", 16), ("gb200-nvl72", 32)])
+def test_nvls_block_by_block(system: str, n: int, collective: str, more: int) -> None:
+    """NVLS all-gather and reduce-scatter of small blocks take an eighth of a hop for each block that a rank brings and
+    gets: its own and those of the others, or n and the sum of one. They grow with the ranks, not with their square."""
+    found = call(system, collective, n * 64, ranks=n, algorithm="nvls", library_version="2.27")
+    once = LAUNCH + GRID - GRID // found.lowered.call.channels + BLOCK["NVLS"]["start"]  # type: ignore[union-attr]  # a call of NCCL
+    turns = (found.time_ps - once) / (BLOCK["NVLS"]["hop"] / 8)
+    assert turns == pytest.approx(n + more, abs=0.25)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(SWITCHED), st.sampled_from([2, 4, 8]), SIZES)
+def test_all_to_all(system: str, n: int, nbytes: int) -> None:
+    """All-to-all brings n − 1 blocks over a rank's links at once. By LL, up to 16 KiB a peer, a hop and the block's
+    time for a peer come once. In Simple it takes as long as links or blocks do, each of which has a part of what is
+    for one peer: 64 KiB at least, of its chunks of 512 KiB the first at a rate of its own; and the last chunk comes
+    twice."""
+    found, block = call(system, "all_to_all", nbytes, ranks=n), BLOCK["P2P"]
+    message, chunk = nbytes // n, 2**19
+    piece = -(-nbytes // (n * ITEM)) * ITEM
+    speed = round(rated(found) * (KEPT * block["reach"]))
+    assert found.protocol == ("LL" if message <= 2**14 else "Simple")
+    # 32 channels in all, as many for each peer; more for what would be parts of more than 16 MiB
+    channels = min(32 // n, -(-message // 2**16) or 1)
+    while message > channels * 2**24 and channels * 2 * n <= 8 * 32:
+        channels *= 2
+    grid = GRID - GRID // min(32, n * channels)
+    if found.protocol == "LL":
+        once = block["hop"] + service_ps(piece, block["rate"]) + service_ps((n - 1) * piece, speed)
+    else:
+        part = min(message, max(2**16, -(-message // channels)))
+        by_blocks = service_ps(min(part, chunk), block["first"]) + service_ps(max(0, part - chunk), block["both"])
+        own = block["both"] / block["first"]  # copied once, where others go out and come in
+        by_blocks = round(by_blocks * max(1, channels * (n - 1 + own) / 32))
+        last = service_ps((part - 1) % chunk + 1, block["first"])
+        once = block["start"] + block["each"] * (min(32, n * channels) - 1) + last
+        once += max(by_blocks, service_ps((n - 1) * piece, speed))
+    assert found.time_ps == pytest.approx(LAUNCH + grid + once + 2, rel=1e-4, abs=2 * n)
+
+
+def test_messages_of_earlier_releases() -> None:
+    """Before 2.12 a message goes in parts of 2 MiB at least: what two GPUs send each other takes as long with 1 MiB
+    more on one more channel, however many ranks there are; since then 64 KiB suffice, so that 16 channels are nearly as
+    fast as one with a sixteenth of it."""
+    old = [call("dgx-a100", "send_recv", k << 20, ranks=2, library_version="2.11").time_ps for k in (1, 2, 3, 4)]
+    assert old[0] < old[1] < 2 * old[0] and old[1] == pytest.approx(old[3], rel=0.02) and old[2] <= old[3]
+    assert call("dgx-a100", "send_recv", 8 << 20, ranks=8, library_version="2.11").time_ps == pytest.approx(
+        old[3], rel=0.2
+    )
+    new = [call("dgx-a100", "send_recv", k << 16, ranks=2).time_ps for k in (1, 16)]
+    assert new[1] < 1.5 * new[0]
+
+
+# --- several nodes ---
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["hgx-h100", "dgx-a100"]),
+    st.sampled_from([("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]),
+    st.integers(2, 6),
+    st.sampled_from(PROTOCOLS),
+    st.integers(3, 20).map(lambda k: 2**k),
+    st.integers(0, 20_000_000),
+)
+def test_hops_between_nodes(
+    system: str, around: tuple[str, int], nodes: int, protocol: Protocol, nbytes: int, net: int
+) -> None:
+    """Of the steps of a ring one a node and round leaves the node; `net` is added to those, half at each end."""
+    how = {"nodes": nodes, "algorithm": "ring", "protocol": protocol}
+    with_it, without = (
+        call(system, around[0], nbytes, changed(protocol, net=cost, net_rate=0), **how).time_ps for cost in (net, 0)
+    )
+    assert with_it - without == nodes * around[1] * 2 * (max(1, net // 2) - 1)
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 8, 13])
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_hops_of_aggregated_trees(collective: str, nodes: int) -> None:
+    """With one GPU a node, and since 2.23, few bytes go by PAT: as many hops as a rank's
+    number has bits, where a ring takes n − 1."""
+    how = {"nodes": nodes, "placement": {"per_node": 1}, "algorithm": "pat"}
+    with_it, without = (
+        call("hgx-h100", collective, 1024, changed("Simple", net=n, net_rate=0), **how).time_ps for n in (10**7, 0)
+    )
+    hops = max(rank.bit_count() for rank in range(nodes))
+    assert with_it - without == hops * 2 * (10**7 // 2 - 1)
+    if nodes > 8:  # where the tuner reckons with less for it
+        ways = [
+            {"placement": {"per_node": r}, "library_version": v} for r, v in ((1, "2.30"), (1, "2.22"), (2, "2.30"))
+        ]
+        chosen = [call("hgx-h100", collective, 1024, nodes=nodes, **way).algorithm for way in ways]
+        assert [name.partition("(")[0] for name in chosen] == ["pat", "ring", "ring"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_hops_of_a_tree(protocol: Protocol) -> None:
+    """On two nodes a tree goes across once up and once down; with a node more it does so no less often."""
+    extra = []
+    for nodes in (2, 3, 4, 8):
+        how = {"nodes": nodes, "algorithm": "chain_tree", "protocol": protocol}
+        laws = (changed(protocol, net=net, net_rate=0) for net in (10**8, 0))
+        slow, fast = (call("hgx-h100", "all_reduce", 4096, law, **how) for law in laws)
+        extra.append((slow.time_ps - fast.time_ps) / (2 * (10**8 // 2 - 1)))
+    assert extra[0] == 2
+    assert all(round(a) <= round(b) for a, b in itertools.pairwise(extra))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> None:
+    """Of a small call by one algorithm and protocol more nodes take longer: the ring has more steps, all have hops."""
+    names = {"all_reduce": ("ring", "chain_tree"), "broadcast": ("chain",), "reduce": ("chain",)}
+    for algorithm in names.get(collective, ("ring",)):
+        how = {"algorithm": algorithm, "protocol": protocol}
+        law = changed(protocol, net_rate=0)  # of more ranks messages are smaller
+        times = [call("hgx-h100", collective, 8192, law, nodes=nodes, **how).time_ps for nodes in (1, 2, 3, 4, 6, 8)]
+        assert times == sorted(times), algorithm
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=9), st.randoms(use_true_random=False))
+def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
+    """Chains in groups of any sizes and order, trees across: every rank ends with the sum of all, by 2(n − 1) messages
+    a half; only the first ranks of groups talk to other groups."""
+    ranks = list(range(sum(sizes)))
+    chance.shuffle(ranks)
+    left = iter(ranks)
+    groups = tuple(tuple(itertools.islice(left, size)) for size in sizes)
+    schedule = build("all_reduce", "chain_tree", len(ranks), groups=groups)
+    prove(schedule)
+    assert schedule.messages == 4 * (len(ranks) - 1)
+    of = {rank: group for group, its in enumerate(groups) for rank in its}
+    across = [(t.src, t.dst) for t in schedule if of[t.src] != of[t.dst]]
+    assert len(across) == 4 * (len(groups) - 1)
+    assert {rank for ends in across for rank in ends} <= {its[0] for its in groups}
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol) -> None:
+    """`net` of the kernels is as much longer a hop as `net` of the blocks."""
+    how = {"nodes": 2, "algorithm": algorithm, "protocol": protocol}
+    own = changed(protocol, net=5_000_000)
+    apart = changed(protocol, net=2_000_000).replace("net: 0 ps", "net: 3000000 ps", 1)
+    times = [call("hgx-h100", "all_reduce", 1 << 16, law, **how).time_ps for law in (own, apart)]
+    assert times[0] == times[1]
+
+
+def test_a_message_is_brought_to_the_nic() -> None:
+    """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over `net_rate`
+    longer, all of a channel's share where that is one chunk."""
+    how = {"nodes": 2, "algorithm": "chain_tree", "protocol": "LL"}
+    slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
+    assert fast.lowered is not None and fast.lowered.call.message == 2048
+    assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
+
+
+def test_nics_say_what_the_profile_leaves_open() -> None:
+    """What a profile says of hops between nodes holds; what it leaves open is as the profile of the system's NICs has
+    it, and nothing else of that counts."""
+    its = {kind: {key: cost for key, cost in costs.items() if "net" not in key} for kind, costs in BLOCK.items()}
+    laws = {
+        "open": text(its).replace("  net: 0 ps\n", "", 1),
+        "told": text({**its, "LL": {**its["LL"], "net": 9_000_000}}),
+    }
+    found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
+    network = load_network("infiniband").kernels
+    assert network is not None
+    for name, law in laws.items():
+        lowered, own = found[name].lowered, parse_profile(law, f"{name}.yaml").kernels
+        assert lowered is not None and own is not None
+        costs = lowered.costs(own)
+        assert (costs.LL.hop, costs.LL.rate) == (own.LL.hop, own.LL.rate)
+        assert costs.Simple.net == network.Simple.net
+        if name == "open":
+            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (network.net, network.LL.net, network.LL.net_tree)
+        else:
+            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (0, 9_000_000, None)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "chain_tree")])
+def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> None:
+    """Channels go by all NICs of a node, and a call ends with the last: whichever of them is slow, it takes as long."""
+
+    def took(nic: int) -> int:
+        slow = {way: {"bandwidth": "10 GB/s"} for way in (f"node0.nic{nic}->*", f"*->node0.nic{nic}")}
+        topology = {"system": "hgx-h100", "nodes": 2, "links": slow}
+        return call("hgx-h100", collective, 64 << 20, ranks=16, algorithm=algorithm, topology=topology).time_ps
+
+    plain = call("hgx-h100", collective, 64 << 20, nodes=2, ranks=16, algorithm=algorithm).time_ps
+    assert took(0) == took(3) == took(7) > plain
+
+
+@pytest.mark.parametrize("link", ["node0.nic3->rail3", "node0.nic0->rail0", "rail5->node1.nic5"])
+def test_a_dead_link_is_called_by_its_name(link: str) -> None:
+    """Whichever it is, and whichever NIC the channel goes by that is run for all: the message names it and no other."""
+    topology = {"system": "hgx-h100", "nodes": 2, "links": {link: {"bandwidth": "0 GB/s"}}}
+    with pytest.raises(StuckError, match="the run cannot finish") as told:
+        call("hgx-h100", "all_gather", 64 << 20, ranks=16, algorithm="ring", topology=topology)
+    assert re.findall(r"[\w.]+->[\w.]+", str(told.value)) == [link]
+
+
+# --- what is said of a call ---
+
+
+def said(prediction: Prediction) -> dict[str, object]:
+    """The row of a call."""
+    with under(LAW):
+        return row(prediction)
+
+
+@pytest.mark.parametrize("version", ["2.19", "2.27", "2.30"])
+@pytest.mark.parametrize(("system", "nodes", "ranks"), [("dgx-a100", 1, 4), ("hgx-h100", 1, 8), ("hgx-h100", 2, 16)])
+def test_what_nccl_would_choose(system: str, nodes: int, ranks: int, version: str) -> None:
+    """A row says the algorithm and protocol that `simcoll tune` says for that release, of those that are modelled."""
+    told = simcoll(
+        *("tune", system, "--nodes", nodes, "--ranks", ranks, "--version", version),
+        *("--algo", "ring;allreduce:tree,ring,nvls,nvlstree;allgather:ring,nvls;reducescatter:ring,nvls", "--json"),
+    ).json
+    ours = {"ring": "ring", "tree": "chain_tree", "nvls": "nvls", "nvls_tree": "nvls_tree"}
+    seen = set()
+    for choice in told["choice"]:
+        collective, size = choice["collective"], choice["size_bytes"]
+        if size > 2**26:
+            continue
+        found = said(call(system, collective, size, nodes=nodes, ranks=ranks, library_version=version))
+        rooted = collective in ("broadcast", "reduce")
+        assert found["algorithm"] == ("chain" if rooted else ours[choice["algorithm"]]), choice
+        assert found["protocol"] == choice["protocol"], choice
+        seen.add(choice["protocol"])
+    assert len(seen) > 1
+
+
+def test_what_is_forced_is_done() -> None:
+    """A row says the algorithm and the protocol that were asked for, and its time is that of no other."""
+    times = set()
+    for algorithm, protocol in [*itertools.product(("ring", "chain_tree"), PROTOCOLS), ("nvls", "Simple")]:
+        found = said(call("hgx-h100", "all_reduce", 2**20, ranks=8, algorithm=algorithm, protocol=protocol))
+        assert (found["algorithm"], found["protocol"], found["status"]) == (algorithm, protocol, "ok")
+        times.add(found["time_ps"])
+    assert len(times) == 7
+
+
+def test_releases_choose_otherwise() -> None:
+    """`library_version` takes the place of the profile's `version`, and a release that is not known is told."""
+    sizes = [2**k for k in range(10, 29)]
+
+    def choices(law: str, **more: Any) -> list[tuple[str, str]]:
+        its = (call("hgx-h100", "all_reduce", size, law, ranks=8, **more) for size in sizes)
+        return [(one.algorithm, one.protocol) for one in its]
+
+    old, new = LAW.replace("library: nccl", "library: nccl\n  version: '2.19'"), LAW
+    assert choices(old) == choices(new, library_version="2.19") != choices(new)
+    assert choices(old, library_version="2.30") == choices(new)
+    with pytest.raises(InputError, match=r"2\.1: the constants of this release are not known"):
+        call("hgx-h100", "all_reduce", 1024, library_version="2.1")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"subgroups": [[0, 1], [2, 3]]}, "one group with equal blocks"),
+        ({"collective": "all_gather", "weights": [1, 2, 1, 1, 1, 1, 1, 1]}, "one group with equal blocks"),
+        ({"nodes": 2, "ranks": 12}, "12 ranks are not as many on each node"),
+        ({"collective": "barrier"}, "kernels for barrier are not modelled"),
+        ({"algorithm": "naive"}, "NCCL has no naive for all_reduce; it has ring, chain_tree, nvls, nvls_tree, tree"),
+        ({"algorithm": "nvls", "protocol": "LL"}, "NCCL has no nvls/LL for all_reduce"),
+        ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
+        ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
+        ({"profile": "ideal", "protocol": "LL"}, "protocol LL needs a profile with kernels"),
+        ({"topology": {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}},
+         "has no GPUs: kernels run on systems"),
+    ],
+)  # fmt: skip
+def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:
+    """What NCCL has no kernel for, or none that is modelled, is refused with one reason."""
+    how = {"system": "hgx-h100", "collective": "all_reduce", "ranks": 8, **more}
+    with pytest.raises(RefusedError, match=why) as told:
+        call(how.pop("system"), how.pop("collective"), 2**20, **how)
+    assert "\n" not in str(told.value)
+
+
+def test_messages_have_no_LL128() -> None:  # noqa: N802
+    """NCCL sends messages by LL or Simple; another protocol is refused."""
+    with pytest.raises(RefusedError, match="no LL128 for all_to_all"):
+        call("hgx-h100", "all_to_all", 1 << 16, ranks=8, protocol="LL128")
+
+
+# --- what is moved ---
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+@pytest.mark.parametrize("system", ["dgx-a100", "hgx-a100-4", "hgx-h100"])
+def test_no_link_is_busier_than_always(system: str, collective: str) -> None:
+    """What channels carry to the network is spread over the NICs in use: no link is busy for more than the run."""
+    told = row(call(system, collective, 2**28, nodes=2, profile="nccl"))
+    assert 0.3 < told["binding_busy"] <= 1.001  # type: ignore[operator]
+
+
+CALLS = [
+    ("hgx-h100", 1, 8, "all_reduce", "ring"),
+    ("hgx-h100", 1, 8, "all_reduce", "nvls"),
+    ("hgx-h100", 1, 4, "broadcast", "chain"),
+    ("hgx-h100", 2, 16, "all_gather", "ring"),
+    ("hgx-h100", 3, 24, "all_reduce", "chain_tree"),
+    ("dgx-a100", 1, 8, "reduce_scatter", "ring"),
+    ("dgx-a100", 1, 8, "all_to_all", "direct"),
+    ("hgx-h100", 3, 24, "all_reduce", "nvls_tree"),
+    ("hgx-h100", 2, 16, "gather", "direct"),
+    ("hgx-h100", 1, 8, "scatter", "direct"),
+    ("hgx-h100", 1, 8, "send_recv", "ring"),
+]
+
+
+@pytest.mark.parametrize(("system", "nodes", "ranks", "collective", "algorithm"), CALLS)
+@pytest.mark.parametrize("nbytes", [4096, 1_000_000, 2**26])
+def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, algorithm: str, nbytes: int) -> None:
+    """What all channels move is what the same schedule moves without kernels, but for rounding to elements; what links
+    carry adds up to the bytes on the wire; and there are as many messages as the schedule has, loops and channels."""
+    how = {"nodes": nodes, "ranks": ranks, "algorithm": algorithm}
+    found = call(system, collective, nbytes, **how)
+    plain = call(system, collective, nbytes, profile="ideal", protocol="none", **how)
+    assert found.lowered is not None
+    its = found.lowered.call
+    rounded = (nbytes + its.channels * ranks * ITEM) / nbytes
+    for name in ("bytes_per_rank", "wire_bytes"):
+        said, wanted = getattr(found.totals, name), getattr(plain.totals, name)
+        assert wanted <= said <= wanted * rounded * 1.001, name
+    assert found.totals.carried.sum() == found.totals.wire_bytes
+    once = plain.totals.messages * its.alike * its.slices
+    assert found.totals.messages % once == 0
+    loops = found.totals.messages // once
+    chunks = its.share / (its.handed or its.share) / (plain.source.n_chunks * its.slices)
+    assert loops == max(1, int(np.ceil(chunks)))
+    assert found.time_ps >= found.lower_bound_ps
+
+
+def test_whose_the_bound_is() -> None:
+    """Without kernels all schedules have one bound, but for those that leave reductions to the network; with kernels
+    each protocol has its own, of the links that a channel has."""
+    how = {"nodes": 1, "ranks": 8}
+    plain = {
+        name: call(
+            "hgx-h100", "all_reduce", 2**26, algorithm=name, profile="ideal", protocol="none", **how
+        ).lower_bound_ps
+        for name in ("ring", "tree", "naive", "nvls")
+    }
+    assert plain["ring"] == plain["tree"] == plain["naive"] > plain["nvls"]
+    kinds = [call("hgx-h100", "all_reduce", 2**26, algorithm="ring", protocol=one, **how) for one in PROTOCOLS]
+    assert len({found.lower_bound_ps for found in kinds}) == len(PROTOCOLS)
+
+
+@pytest.mark.parametrize("system", [name for name in shipped_systems() if load_system(name).gpu])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:
+    """What a channel has of its links says how fast they are, not which ones messages take."""
+    found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
+    assert found.channel is not None and found.lowered is not None
+    ends = zip(found.devices, (*found.devices[1:], found.devices[0]), strict=True)
+    assert all(found.channel.topology.route(*pair) == found.lowered.rated.route(*pair) for pair in ends)
+
+
+def test_nics_carry_alike_in_nvls_tree() -> None:
+    """Of NVLSTree's two trees a leaf of one is an inner node of the other: over 8 nodes no NIC sends more than twice
+    its GPU's part of the buffer, where one tree would make it three times; and all channels together have a NIC."""
+    found = call("hgx-h100", "all_reduce", 2**26, nodes=8, ranks=64, algorithm="nvls_tree")
+    assert found.lowered is not None and found.channel is not None
+    rated, alike = found.lowered.rated, found.lowered.call.alike
+    out = [link for link, (u, v) in enumerate(rated.links) if (rated.kinds[u], rated.kinds[v]) == ("nic", "switch")]
+    assert len(out) == 64
+    assert found.totals.carried[out].max() == pytest.approx(2 * 2**26 / 8, rel=0.01)
+    together = found.channel.topology.bandwidths[out] * alike / rated.bandwidths[out]
+    assert ((together > 0.7) & (together <= 1.001)).all()
+
+
+@pytest.mark.parametrize("system", ["dgx1-v100", "mi300x", "hgx-a100-4", "gh200-4"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> None:
+    """Where GPUs are joined one to one, a ring has of each what its links to the others of its node add up to, and
+    all-to-all, which sends to each by itself, has the links as they are."""
+    one = load_system(system).devices["gpu"]  # type: ignore[call-overload,index]
+    found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
+    plain = call(system, "all_to_all", 2**20, nodes=nodes)
+    assert found.lowered is not None and plain.lowered is not None
+    links = plain.lowered.rated
+    for gpu in found.devices:
+        others = [peer for peer in found.devices if links.node_of(peer) == links.node_of(gpu) and peer != gpu]
+        assert len(others) == one - 1
+        wired = sum(links.link(gpu, peer).bandwidth for peer in others if (gpu, peer) in links.links)
+        out = [v for u, v in found.lowered.rated.links if u == gpu and v.endswith("mesh")]
+        assert [found.lowered.rated.link(gpu, hub).bandwidth for hub in out] == [wired]
+        assert not any((gpu, peer) in found.lowered.rated.links for peer in others)

@@ -1,0 +1,296 @@
+"""Sweeps: finished rows survive a kill, are used again, and change nothing in the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command import SCRIPT, python, simcoll, start
+
+from simcoll.config.yaml_tree import shipped
+from simcoll.prediction import sweep
+from simcoll.prediction.journal import LOG, Journal
+from simcoll.scenario.scenario import load
+
+SCENARIO = """\
+name: sweep
+topology: {fabric: single-switch, hosts: 8, link: {bandwidth: 50 GB/s, latency: 0.5 us}}
+collective: all_reduce
+algorithm: [ring, tree, naive]
+size: {from: 1 KiB, to: 64 KiB, factor: 4}
+plots: []
+"""
+POINTS = 12
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """A scenario of twelve points."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def logged(scenario: Path, tmp_path: Path) -> tuple[Path, list[str], bytes]:
+    """A folder with the log of a whole run, the log's lines, and the bytes of its results.csv."""
+    folder = tmp_path / "logged"
+    rows = _run(scenario, folder)
+    lines = _log_of(scenario, tmp_path / "other")
+    assert rows["reused"] == 0
+    return folder, lines, (folder / "results.csv").read_bytes()
+
+
+def _run(scenario: Path, folder: Path, *words: object) -> dict[str, object]:
+    found = simcoll("run", scenario, "-o", folder, "--json", *words)
+    assert found.status == 0
+    return dict(found.json)
+
+
+def _log_of(scenario: Path, folder: Path) -> list[str]:
+    """The log that a run of all points leaves when it is killed before results.csv is written."""
+    list(sweep.sweep(load(str(scenario)), journal=Journal(folder)))
+    return (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+
+
+def test_the_log_has_a_line_a_row_and_goes(logged: tuple[Path, list[str], bytes]):
+    """results.jsonl holds one JSON line a row while the run lasts, and is gone when results.csv is there."""
+    folder, lines, _ = logged
+    assert len(lines) == POINTS
+    assert all(json.loads(line) for line in lines)
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "results.csv"]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, POINTS])
+@pytest.mark.parametrize("torn", ["", "half", '{"key": "no end', "\0\0\0"])
+def test_finished_rows_are_used_again(
+    kept: int, torn: str, scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path
+):
+    """A run takes the rows of an earlier log, whatever a kill left as its last line, and writes the same bytes."""
+    _, lines, whole = logged
+    folder = tmp_path / "resumed"
+    folder.mkdir()
+    (folder / "results.jsonl").write_text("".join(lines[:kept]) + torn, encoding="utf-8")
+    assert _run(scenario, folder)["reused"] == kept
+    assert (folder / "results.csv").read_bytes() == whole
+    assert not (folder / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "garbage", ["[]\n", "null\n", '{"key": 3}\n', '{"row": {}}\n', "\n\n", '"key"\n', '{"key": "x", "row": 3}\n']
+)
+def test_a_log_that_is_not_ours(garbage: str, scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """Lines that are no row of this sweep are passed over."""
+    _, lines, whole = logged
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "results.jsonl").write_text(garbage + lines[0] + garbage, encoding="utf-8")
+    assert _run(scenario, folder)["reused"] == 1
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+@pytest.mark.parametrize("row", ["3", "null", "[]"])
+def test_a_row_that_was_spoilt(row: str, scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """A line with a known key and a row that is none is computed again."""
+    _, lines, whole = logged
+    folder = tmp_path / "spoilt"
+    folder.mkdir()
+    line = json.dumps({**json.loads(lines[0]), "row": json.loads(row)})
+    (folder / "results.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    assert _run(scenario, folder)["reused"] == 0
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "change", ["seed=1", "model.o_send=1 us", "dtype=int32", "topology.link.latency=1 us", "name=other"]
+)
+def test_what_decides_a_row_decides_its_reuse(change: str, scenario: Path, logged: tuple[Path, list[str], bytes]):
+    """A row of another seed, model, type, topology or name is not used."""
+    folder, lines, _ = logged
+    (folder / "results.jsonl").write_text("".join(lines), encoding="utf-8")
+    assert _run(scenario, folder, "--set", change)["reused"] == 0
+
+
+def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
+    """A row computed with another content of its profile is not used."""
+    profile, folder = tmp_path / "mine.yaml", tmp_path / "out"
+    profile.write_text("{name: mine, model: {o_send: 1 us}}", encoding="utf-8")
+    sets = [f"profile={profile}", "size=1 KiB"]
+    before = [row["time_us"] for _, row, _ in sweep.sweep(load(str(scenario), sets), journal=Journal(folder))]
+    profile.write_text("{name: mine, model: {o_send: 2 us}}", encoding="utf-8")
+    found = _run(scenario, folder, *(word for text in sets for word in ("--set", text)))
+    assert found["reused"] == 0
+    assert [row["time_us"] for row in found["points"]] != before  # type: ignore[attr-defined]
+
+
+def test_a_changed_system_is_noticed(scenario: Path):
+    """The file of a shipped system decides a row like a file of one's own."""
+    (point,) = load(str(scenario), ["topology={system: hgx-h100}", "algorithm=ring", "size=1 KiB"])
+    assert shipped("topologies") / "hgx-h100.yaml" in point.scenario.files()
+
+
+def test_another_scenario_replaces(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """Another scenario in the same folder leaves its own results only."""
+    folder, _, whole = logged
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        SCENARIO.replace("sweep", "other")
+        .replace("all_reduce", "reduce")
+        .replace("ring", "chain")
+        .replace("tree, ", "")
+    )
+    assert len(_run(other, folder)["points"]) == 8  # type: ignore[arg-type]
+    text = (folder / "results.csv").read_text(encoding="utf-8")
+    assert "all_reduce" not in text
+    assert text.count("\n") == 9
+    _run(scenario, folder)
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+def test_extending_a_sweep_keeps_order(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """Rows are ordered by the scenario, whatever came from the log and in whatever order it stands there."""
+    _, lines, whole = logged
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "results.jsonl").write_text("".join(lines[::-2]), encoding="utf-8")
+    assert _run(scenario, folder, "--jobs", 2)["reused"] == POINTS // 2
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A scenario of sixteen points that take a while, and its results.csv."""
+    folder = tmp_path_factory.mktemp("slow")
+    text = SCENARIO.replace("hosts: 8", "hosts: 32").replace("[ring, ", "[all_pairs, ring, ") + "engine: event\n"
+    (folder / "slow.yaml").write_text(text, encoding="utf-8")
+    _run(folder / "slow.yaml", folder / "whole")
+    return folder / "slow.yaml", (folder / "whole/results.csv").read_bytes()
+
+
+def _kept(folder: Path) -> list[str]:
+    """The keys in the whole lines of all logs."""
+    lines = [line for log in folder.glob("*.jsonl") for line in log.read_text(encoding="utf-8").splitlines(True)]
+    return [json.loads(line)["key"] for line in lines if line.endswith("\n") and line.startswith("{")]
+
+
+@pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
+def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Path, bytes], tmp_path: Path):
+    """SIGKILL, again and again: no row in the log is ever lost or computed twice, and the bytes in the end are those
+    of a run that was never killed."""
+    scenario, whole = slow
+    rng, known, most = random.Random(str(words)), set[str](), 0
+    for _ in range(4):
+        more = rng.randrange(6)
+        with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and len(_kept(tmp_path)) < len(known) + more:
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0, 0.2))
+            process.kill()
+        keys = _kept(tmp_path)
+        assert len(set(keys)) == len(keys)
+        if not (tmp_path / "results.csv").exists():
+            assert known <= set(keys)
+        known = set(keys)
+        most = max(most, len(keys))
+    assert most
+    assert _run(scenario, tmp_path)["reused"] == len(known)
+    assert (tmp_path / "results.csv").read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "results.csv"]
+
+
+FULL_DISK = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
+
+
+@pytest.mark.parametrize("room", [0, 100, 700, 5000])
+def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """Where no more can be written the run ends with a line that names the log; what was written is used again."""
+    _, lines, whole = logged
+    folder = tmp_path / "full"
+    done = python(FULL_DISK + SCRIPT, [room, "run", scenario, "-o", folder, "--quiet"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{folder / LOG}: cannot be written: File too large; ")
+    assert len(done.stderr.splitlines()) == 1
+    left = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    assert "".join(left) == "".join(lines)[:room]
+    assert _run(scenario, folder)["reused"] == sum(line.endswith("\n") for line in left)
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+def test_a_disk_that_is_full_at_the_end(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """If results.csv cannot be written it is not there, and the log still is."""
+    _, lines, whole = logged
+    folder = tmp_path / "full"
+    folder.mkdir()
+    (folder / LOG).write_text("".join(lines), encoding="utf-8")
+    done = python(FULL_DISK + SCRIPT, [1000, "run", scenario, "-o", folder])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(folder / "results.csv") in done.stderr
+    assert [path.name for path in folder.iterdir()] == [LOG]
+    assert _run(scenario, folder)["reused"] == POINTS
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path):
+    """A run that ends between table and plots has its rows: the next one only plots."""
+    (tmp_path / "plots").touch()
+    found = simcoll("run", scenario, "-o", tmp_path, "--set", "plots=[busbw]")
+    assert (found.status, found.out.count("all_reduce")) == (2, POINTS)
+    (tmp_path / "plots").unlink()
+    assert _run(scenario, tmp_path, "--set", "plots=[busbw, latency]")["reused"] == POINTS
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["busbw.png", "latency.png"]
+
+
+def test_a_reader_that_goes_away_costs_no_plots(scenario: Path, tmp_path: Path):
+    """`simcoll run … | head` ends quietly and leaves what it would have left."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with start("run", scenario, "-o", tmp_path / "out", "--set", "plots=[busbw]", stdout=writing) as process:
+        os.close(writing)
+    assert process.returncode == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "plots", "results.csv"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_point_is_told_of_before_its_row(jobs: int, scenario: Path):
+    """Whoever shows progress hears of each point once, when it is begun."""
+    begun: list[int] = []
+    for index, _, _ in sweep.sweep(load(str(scenario)), jobs, begun=begun.append):
+        assert index in begun
+    assert sorted(begun) == list(range(POINTS))
+
+
+def test_a_sweep_that_grows_has_all_columns(scenario: Path, tmp_path: Path):
+    """Rows of a sweep over fewer keys are used in one over more, and get the columns of what is swept now."""
+    folder, swept = tmp_path / "grown", ["--set", "model.chunk=[whole, 512 KiB]"]
+    list(sweep.sweep(load(str(scenario), ["model.chunk=whole"]), journal=Journal(folder)))
+    assert _run(scenario, folder, *swept)["reused"] == POINTS
+    _run(scenario, tmp_path / "fresh", *swept)
+    assert (folder / "results.csv").read_bytes() == (tmp_path / "fresh/results.csv").read_bytes()
+
+
+def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
+    """The torn line of a first kill does not spoil the first row after it: a second kill finds that row too."""
+    _, lines, whole = logged
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    (folder / LOG).write_text(lines[0] + lines[1][:20], encoding="utf-8")
+    rows = sweep.sweep(load(str(scenario)), journal=Journal(folder))
+    assert [next(rows)[2] for _ in range(3)] == [True, False, False]
+    assert _run(scenario, folder)["reused"] == 3
+    assert (folder / "results.csv").read_bytes() == whole
+
+
+def test_refusals_and_leavings_are_remembered(scenario: Path, tmp_path: Path):
+    """A refused point is a finished row as well, and what `algorithm: all` left out stays out."""
+    sets = ["algorithm=all", "ranks=[7, 9]", "size=1 KiB"]
+    points = load(str(scenario), sets)
+    list(sweep.sweep(points, journal=Journal(tmp_path / "out")))
+    again = _run(scenario, tmp_path / "out", *(word for text in sets for word in ("--set", text)))
+    fresh = _run(scenario, tmp_path / "fresh", *(word for text in sets for word in ("--set", text)))
+    assert again["reused"] == len(points)
+    assert again["points"] == fresh["points"]

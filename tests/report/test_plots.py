@@ -1,0 +1,560 @@
+"""Plots: what is drawn is what the rows say; pixels are for the eye."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+import simcoll.schedule.algorithms
+from simcoll.engine import event
+from simcoll.engine.program import Program, bind
+from simcoll.engine.timeline import Timeline
+from simcoll.engine.timing_model import Params
+from simcoll.report import figures
+from simcoll.report.plot import save
+from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
+from simcoll.report.plot.gantt import gantt_figure
+from simcoll.report.plot.maps import crossover_figure
+from simcoll.report.plot.residuals import residual_figure
+from simcoll.report.plot.style import look
+from simcoll.schedule.registry import ALGORITHMS
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SIZES = [2**power for power in range(10, 31, 5)]
+
+
+def row(algorithm: str = "ring", ranks: int = 8, size: int = MIB, **changes: Any) -> dict[str, Any]:
+    """A row of results.csv; the time grows with ranks and size, for the tree slowly with ranks and fast with size."""
+    steps, factor = (ranks.bit_length(), 2.0) if algorithm == "tree" else (2 * ranks, 1.75)
+    time_us = 2.0 * steps + factor * size / 400e3
+    where = {"scenario": "s", "topology": "hgx-h100", "collective": "all_reduce", "ranks": ranks, "nodes": 1}
+    how = {"algorithm": algorithm, "protocol": "none", "profile": "ideal", "sharing": "fair", "seed": 0}
+    bound, busbw = 1.0 + size / 450e3, 1.75 * size / time_us / 1e3
+    found = {"size_bytes": size, "time_us": time_us, "lower_bound_us": bound, "busbw_GBps": busbw, "status": "ok"}
+    return {**where, **how, **found, "low_us": None, "high_us": None, **changes}
+
+
+def sweep(*algorithms: str, ranks: tuple[int, ...] = (8,), **changes: Any) -> list[dict[str, Any]]:
+    """Rows of all sizes."""
+    return [row(a, n, size, **changes) for a in algorithms for n in ranks for size in SIZES]
+
+
+def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    """The points of each labelled line."""
+    return {str(line.get_label()): [(x, y) for x, y in line.get_xydata().tolist()] for line in axes.lines}
+
+
+def entries(figure: Figure) -> list[str]:
+    """What the legend says."""
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def dash_of(line: Line2D) -> object:
+    """The dashes of a line as they were asked for."""
+    return line._unscaled_dash_pattern  # get_linestyle() says "--" of all of them
+
+
+def words(figure: Figure) -> str:
+    """The headline."""
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def ticks(axes: Axes) -> list[str]:
+    """The labels of the ticks on the x axis."""
+    axes.figure.draw_without_rendering()
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+# --- curves ---
+
+
+@pytest.mark.parametrize(("quantity", "column"), [("latency", "time_us"), ("busbw", "busbw_GBps")])
+def test_lines_are_rows(quantity: Any, column: str) -> None:
+    """Each algorithm's line holds its rows' sizes and values, in order of size, whatever the order of the rows."""
+    rows = sweep("ring", "tree")
+    (axes,) = size_figure(rows[::-1], quantity).axes
+    for algorithm in ("ring", "tree"):
+        expected = [(r["size_bytes"], r[column]) for r in rows if r["algorithm"] == algorithm]
+        assert lines(axes)[algorithm] == expected
+
+
+def test_axes_say_their_units() -> None:
+    """Sizes are on a log2 axis in binary units, times on a log axis in µs, bandwidths on one from 0 in GB/s."""
+    (latency,) = size_figure(sweep("ring"), "latency").axes
+    assert (latency.get_xscale(), latency.get_yscale(), latency.get_ylabel()) == ("log", "log", "time (µs)")
+    assert {"1 KiB", "1 MiB", "1 GiB"} <= set(ticks(latency))
+    (busbw,) = size_figure(sweep("ring"), "busbw").axes
+    assert (busbw.get_yscale(), busbw.get_ylabel(), busbw.get_ylim()[0]) == ("linear", "bus bandwidth (GB/s)", 0)
+
+
+@pytest.mark.parametrize("size", [8, 1000, 3 * MIB, 16 * GIB])
+def test_a_single_size_has_a_tick(size: int) -> None:
+    """Whatever the one size, there is a size to read on the axis, and a time; a hair's breadth fills no axis."""
+    (axes,) = size_figure([row(size=size, lower_bound_us=None)], "latency").axes
+    low, high = axes.get_xlim()
+    assert any(low <= tick <= high for tick in axes.get_xticks())
+    low, high = axes.get_ylim()
+    axes.figure.draw_without_rendering()
+    times = [(tick, label.get_text()) for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)]
+    shown = [(tick, text) for tick, text in times if low <= tick <= high]
+    assert shown
+    assert high / low >= 3.99
+    assert all(float(text.replace(",", "")) == pytest.approx(tick) for tick, text in shown)
+
+
+def test_one_legend_entry_an_algorithm() -> None:
+    """However many panels, the one legend has each algorithm once, then measured points and the bound."""
+    rows, measured = sweep("ring", "tree", ranks=(2, 4, 8)), [row(system="lab")]
+    figure = size_figure(rows, "latency", measured)
+    assert entries(figure) == ["ring", "tree", "measured", "bound without in-network reduction"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"all_reduce, {n} ranks" for n in (2, 4, 8)]
+
+
+def test_only_good_rows_are_drawn() -> None:
+    """Refused points leave no mark; with nothing else there is nothing to draw, and the error says so."""
+    refused = row("nvls", status="refused: no switch reduces", time_us=None, busbw_GBps=None)
+    failed = row("naive", status="failed: not what was promised")
+    assert entries(size_figure([*sweep("ring"), refused, failed], "busbw")) == [
+        "ring",
+        "bound without in-network reduction",
+    ]
+    for draw in (scaling_figure, crossover_figure, lambda rows: size_figure(rows, "latency")):
+        with pytest.raises(ValueError, match="no row has a time"):
+            draw([refused, failed])
+
+
+def test_a_size_of_zero_is_on_no_size_axis() -> None:
+    """A barrier without a size is drawn over ranks, not over sizes."""
+    rows = [row("dissemination", n, 0, collective="barrier", busbw_GBps=0.0) for n in (2, 4)]
+    with pytest.raises(ValueError, match="scaling"):
+        size_figure(rows, "latency")
+    (axes,) = scaling_figure(rows).axes
+    assert lines(axes)["dissemination"] == [(2, rows[0]["time_us"]), (4, rows[1]["time_us"])]
+
+
+def test_what_differs_at_a_point_is_told() -> None:
+    """Two protocols, or two kinds of sharing, are two lines, told apart by their labels; what never differs is not."""
+    rows = sweep("ring", protocol="LL") + sweep("ring", protocol="Simple") + sweep("tree", protocol="none")
+    assert entries(size_figure(rows, "busbw"))[:3] == ["ring, LL", "ring, Simple", "tree"]
+    rows = sweep("ring") + sweep("ring", sharing="fifo")
+    assert entries(size_figure(rows, "busbw"))[:2] == ["ring, fair", "ring, fifo"]
+    rows = sweep("ring", ranks=(8,), nodes=1) + sweep("ring", ranks=(16,), nodes=2)
+    assert entries(scaling_figure(rows))[0] == "ring"
+
+
+def test_swept_keys_are_told() -> None:
+    """A swept key without a column separates lines, maps and scaling, under the last part of its name; one that goes
+    with another column is not told twice; two that end alike are told in full."""
+    rows = [r for send in ("0 us", "2 us") for r in sweep("ring", "tree", ranks=(4, 8), **{"model.o_send": send})]
+    told = ["ring, o_send 0 us", "tree, o_send 0 us", "ring, o_send 2 us", "tree, o_send 2 us"]
+    assert entries(size_figure(rows, "busbw"))[:4] == entries(scaling_figure(rows))[:4] == told
+    maps = [axes.get_title(loc="left") for axes in crossover_figure(rows).axes]
+    assert maps == ["all_reduce, o_send 0 us", "all_reduce, o_send 2 us"]
+    named = [{**r, "topology": r["model.o_send"]} for r in rows]
+    assert entries(size_figure(named, "busbw"))[:2] == ["ring, 0 us", "tree, 0 us"]
+    both = [
+        row(**{"topology.link.latency": f"{a} us", "topology.rails.latency": f"{b} us"}) for a in "12" for b in "12"
+    ]
+    assert entries(size_figure(both, "busbw"))[0] == "ring, topology.link.latency 1 us, topology.rails.latency 1 us"
+
+
+def test_swept_keys_are_told_where_algorithms_follow_them() -> None:
+    """Where `auto` takes another algorithm for each value, the value is told nevertheless, and they do not compete."""
+    rows = [*sweep("ring", **{"model.o_send": "0 us"}), *sweep("tree", **{"model.o_send": "2 us"})]
+    assert entries(size_figure(rows, "latency"))[:2] == ["ring, o_send 0 us", "tree, o_send 2 us"]
+    assert len(crossover_figure(rows).axes) == 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_lines_can_be_told_apart(count: int) -> None:
+    """No two lines look alike; up to four settings share the look of their algorithm and differ in dash."""
+    rows = [r for i in range(count) for r in sweep("ring", "tree", **{"model.o_send": f"{i} us"})]
+    (axes,) = size_figure(rows, "latency").axes
+    drawn = [line for line in axes.lines if "bound" not in str(line.get_label())]
+    looks = [(line.get_color(), line.get_marker(), str(dash_of(line))) for line in drawn]
+    assert len(set(looks)) == len(looks) == 2 * count
+    if count <= 4:
+        assert {look[:2] for look in looks} == {look("ring"), look("tree")}
+
+
+def test_a_long_legend_is_condensed() -> None:
+    """More than eight lines: each algorithm once, then each setting once."""
+    names = ["ring", "tree", "naive", "nvls", "hierarchical"]
+    rows = [r for s in ("fair", "fifo") for r in sweep(*names, sharing=s)]
+    assert entries(size_figure(rows, "latency"))[:7] == [*names, "fair", "fifo"]
+
+
+def test_measured_points_are_black_and_open() -> None:
+    """Measured points lie at their size and value, unconnected, black, open, in the marker of their algorithm."""
+    measured = [row("tree", system="lab", time_us=50.0), row("tree", system="lab", ranks=4)]
+    (axes,) = size_figure(sweep("ring"), "latency", measured).axes
+    (line,) = [line for line in axes.lines if line.get_label() == "measured"]
+    assert line.get_xydata().tolist() == [[MIB, 50.0]]
+    assert (line.get_linestyle(), line.get_markerfacecolor(), line.get_marker()) == (
+        "None",
+        "none",
+        look("tree").marker,
+    )
+    assert sum(int(line.get_color()[i : i + 2], 16) for i in (1, 3, 5)) < 150
+
+
+def test_the_bound_is_the_least_of_all() -> None:
+    """The dashed line is the least lower bound at each size; as a bandwidth, what that time would mean."""
+    rows = [*sweep("ring"), row("tree", lower_bound_us=1.5)]
+    (latency,), (busbw,) = (size_figure(rows, quantity).axes for quantity in ("latency", "busbw"))
+    name = "bound without in-network reduction"
+    assert dict(lines(latency)[name])[MIB] == 1.5
+    assert dict(lines(busbw)[name])[MIB] == pytest.approx(rows[-1]["busbw_GBps"] * rows[-1]["time_us"] / 1.5)
+    assert dict(lines(latency)[name])[KIB] == rows[0]["lower_bound_us"]
+
+
+def test_reduction_in_the_network_has_its_own_bound() -> None:
+    """An all-reduce by NVLS does not move the bound of the others; other collectives have one bound, whatever runs."""
+    drawn = lines(size_figure([*sweep("ring"), row("nvls", lower_bound_us=1.5)], "latency").axes[0])
+    assert drawn["bound with in-network reduction"] == [(MIB, 1.5)]
+    assert dict(drawn["bound without in-network reduction"])[MIB] == row()["lower_bound_us"]
+    assert entries(size_figure(sweep("ring", "nvls", collective="all_gather"), "busbw")) == ["ring", "nvls", "bound"]
+    mixed = size_figure([*sweep("ring"), *sweep("ring", collective="reduce")], "busbw")
+    assert entries(mixed) == ["ring", "bound (of all_reduce: without in-network reduction)"]
+
+
+def test_bands_hold_the_error_bar() -> None:
+    """Where rows have an error bar a band spans it, in time and in bandwidth; without one there is no band."""
+    rows = [{**r, "low_us": r["time_us"] / 2, "high_us": r["time_us"] * 2} for r in sweep("ring")]
+    for quantity, column in (("latency", "time_us"), ("busbw", "busbw_GBps")):
+        (axes,) = size_figure(rows, quantity).axes
+        (band,) = axes.collections
+        heights = {y for x, y in band.get_paths()[0].vertices.tolist() if x == MIB}
+        value = next(r[column] for r in rows if r["size_bytes"] == MIB)
+        assert sorted(heights) == pytest.approx([value / 2, value * 2])
+    assert not size_figure(sweep("ring"), "busbw").axes[0].collections
+
+
+def test_too_many_panels_are_cut_and_told() -> None:
+    """Beyond 16 panels the first 16 are drawn and the headline says so."""
+    figure = size_figure([row(ranks=n) for n in range(2, 20)], "busbw")
+    assert len(figure.axes) == 16
+    assert "first 16 of 18 panels" in words(figure)
+    assert "panels" not in words(size_figure([row(ranks=n) for n in range(2, 18)], "busbw"))
+
+
+SWEEPS = {
+    "powers": [2**i for i in range(9, 35)],
+    "few": [64 * KIB, 64 * MIB],
+    "odd": [6 * KIB * 4**i for i in range(9)],
+    "decimal": [10**i for i in range(3, 10)],
+    "linear": [i * MIB for i in range(1, 65)],
+    "mixed": [6 * KIB, 48 * KIB, 3 * MIB, 100_000_000],
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+@pytest.mark.parametrize("name", SWEEPS)
+def test_ticks_do_not_touch(name: str, count: int) -> None:
+    """However wide the panels, sizes on the axis stand apart, and at least two can be read; odd ones at their place."""
+    figure = size_figure([row(ranks=n, size=size) for n in range(2, count + 2) for size in SWEEPS[name]], "busbw")
+    figure.draw_without_rendering()
+    axes = figure.axes[-1]
+    low, high = axes.get_xlim()
+    at = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    shown = [(tick, text.get_window_extent()) for tick, text in at if low <= tick <= high]
+    assert len(shown) >= 2
+    assert all(left.x1 + 3 < right.x0 for (_, left), (_, right) in itertools.pairwise(shown))
+    assert name != "odd" or {tick for tick, _ in shown} <= set(SWEEPS["odd"])
+
+
+def test_one_number_of_ranks_does_not_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Time over a single number of ranks is refused with a cure; a run goes on to its next plot and says so."""
+    with pytest.raises(ValueError, match=r"all rows have 8 ranks.*sweep ranks"):
+        scaling_figure(sweep("ring", "tree"))
+    drawn = figures.curves(sweep("ring"), ("scaling", "busbw"), ())
+    assert figures.write(drawn, tmp_path) == [tmp_path / "busbw.png"]
+    assert not (tmp_path / "scaling.png").exists()
+    assert capsys.readouterr().err.startswith("scaling: not drawn: all rows have 8 ranks")
+
+
+def test_the_headline_names_the_setting() -> None:
+    """The line below the title names topology, profile, sharing, and where was measured."""
+    text = words(size_figure(sweep("ring"), "busbw", [row(system="lab-1")]))
+    for part in ("hgx-h100", "profile ideal", "fair sharing", "measured on lab-1", "all_reduce, 8 ranks"):
+        assert part in text
+
+
+def test_scaling_takes_three_sizes() -> None:
+    """Panels for the smallest, the middle and the largest size; lines hold time over ranks, both axes logarithmic."""
+    rows = sweep("ring", "tree", ranks=(2, 4, 8, 16))
+    figure = scaling_figure(rows)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["all_reduce, 1 KiB", "all_reduce, 1 MiB", "all_reduce, 1 GiB"]
+    last = figure.axes[2]
+    assert lines(last)["tree"] == [
+        (r["ranks"], r["time_us"]) for r in rows if r["algorithm"] == "tree" and r["size_bytes"] == GIB
+    ]
+    assert (last.get_xscale(), last.get_yscale(), ticks(last)) == ("log", "log", ["2", "4", "8", "16"])
+
+
+def points() -> list[dict[str, Any]]:
+    """Predictions a fifth too low."""
+    rows = [{**r, "predicted_us": r["time_us"], "measured_us": r["time_us"] * 1.25} for r in sweep("ring", "tree")]
+    return [{**r, "error": r["predicted_us"] / r["measured_us"] - 1} for r in rows]
+
+
+@pytest.mark.parametrize("kind", [dict, lambda point: SimpleNamespace(**point)])
+def test_comparison_shows_both_and_the_error(kind: Any) -> None:
+    """Prediction as a line, measurement as markers, the error below in percent: from mappings or from objects."""
+    ring = [point for point in points() if point["algorithm"] == "ring"]
+    above, below = compare_figure(map(kind, ring)).axes
+    assert lines(above)["ring"] == [(p["size_bytes"], p["predicted_us"]) for p in ring]
+    assert lines(above)["measured"] == [(p["size_bytes"], p["measured_us"]) for p in ring]
+    assert [y for _, y in lines(below)["ring"]] == pytest.approx([-20.0] * len(ring))
+    assert (above.get_ylabel(), below.get_ylabel(), below.get_yscale()) == ("time (µs)", "error (%)", "linear")
+
+
+def test_comparison_tells_the_mean_error() -> None:
+    """The headline has the mean absolute error, the legend each algorithm once; nothing to compare is an error."""
+    figure = compare_figure(points())
+    assert "mean absolute error 20.0%" in words(figure)
+    assert entries(figure) == ["ring", "tree", "predicted", "measured"]
+    with pytest.raises(ValueError, match="no point"):
+        compare_figure([])
+
+
+def left_over() -> list[dict[str, Any]]:
+    """What a fit leaves; the smallest size was fitted, and one row is far out."""
+    found = [{**point, "fitted": point["size_bytes"] == points()[0]["size_bytes"]} for point in points()]
+    return [*found, *({**row, "error": 0.1} for row in found * 20), {**found[0], "error": 9.0}]
+
+
+def test_residuals_tell_fitted_rows_from_others() -> None:
+    """Errors in percent over the size, hollow where the row was fitted; what is far out is counted instead of drawn."""
+    figure = residual_figure(left_over())
+    (axes,) = figure.axes
+    assert entries(figure) == ["ring", "tree", "fitted", "held out"]
+    for text, fitted in (("ring, fitted", True), ("ring, held out", False)):
+        (line,) = (line for line in axes.lines if line.get_label() == text)
+        assert (line.get_markerfacecolor() == "none") is fitted
+        wanted = [row for row in left_over() if row["algorithm"] == "ring" and row["fitted"] is fitted]
+        assert lines(axes)[text] == [(row["size_bytes"], 100 * row["error"]) for row in wanted]
+    assert axes.get_ylim()[1] < 100
+    assert f"1 of {len(left_over())} points lie beyond the axis" in words(figure)
+    with pytest.raises(ValueError, match="no row has a size"):
+        residual_figure([{**left_over()[0], "size_bytes": 0}])
+
+
+# --- looks ---
+
+
+def specs(collective: str) -> list[str]:
+    """Every algorithm, and every value of its options."""
+    found = []
+    for name, entry in ALGORITHMS[collective].items():
+        found += [name, *(f"{name}({key}={value})" for key, values in entry.options.items() for value in values)]
+    return found
+
+
+@pytest.mark.parametrize("collective", sorted(ALGORITHMS))
+def test_no_two_algorithms_look_alike(collective: str) -> None:
+    """Algorithms differ in colour, within a collective in marker too; variants differ at least in one of the two."""
+    assert simcoll.schedule.algorithms.__all__
+    for name, other in itertools.combinations(sorted({name for table in ALGORITHMS.values() for name in table}), 2):
+        assert look(name).color != look(other).color
+    for a, b in itertools.combinations(specs(collective), 2):
+        assert look(a) != look(b)
+        if "(" not in a + b:
+            assert look(a).color != look(b).color
+            assert look(a).marker != look(b).marker
+
+
+def test_looks_are_stable() -> None:
+    """An algorithm has the same colour in every figure, whatever else is drawn; spaces in its spec do not matter."""
+    alone = size_figure(sweep("tree"), "busbw").axes[0].lines[0]
+    among = scaling_figure(sweep("naive", "ring", "tree", ranks=(2, 4))).axes[0].lines[2]
+    assert alone.get_color() == among.get_color() == look("tree").color
+    assert look("hierarchical( across = ring )") == look("hierarchical(across=ring)") != look("hierarchical")
+    assert look("of_a_plugin") == look("of_a_plugin")
+
+
+# --- maps ---
+
+
+def cells(axes: Axes) -> dict[tuple[float, float], str]:
+    """Colour by column and row."""
+    return {(p.get_x() + 0.5, p.get_y() + 0.5): to_hex(p.get_facecolor()) for p in axes.patches}
+
+
+def test_cells_have_the_winners_colour() -> None:
+    """Each cell has the colour of the fastest algorithm there; in it stands how much longer the next takes."""
+    times = {"naive": (90, 90, 900, 90), "ring": (10, 10, 10, 10), "tree": (5, 13, 500, 1000)}
+    places = [(2, KIB), (2, MIB), (4, KIB), (4, MIB)]
+    rows = [row(name, *places[i], time_us=float(times[name][i])) for name in times for i in range(4)]
+    figure = crossover_figure(rows)
+    (axes,) = figure.axes
+    ring, tree = look("ring").color.lower(), look("tree").color.lower()
+    assert cells(axes) == {(0, 0): tree, (1, 0): ring, (0, 1): ring, (1, 1): ring}
+    assert {text.get_position(): text.get_text() for text in axes.texts} == {
+        (0, 0): "2.0×",
+        (1, 0): "1.3×",
+        (0, 1): "50×",
+        (1, 1): "9.0×",
+    }
+    assert ([t.get_text() for t in axes.get_xticklabels()], axes.get_ylabel()) == (["1 KiB", "1 MiB"], "ranks")
+    assert sorted(entries(figure)) == ["ring", "tree"]
+
+
+def test_one_rank_count_is_one_row() -> None:
+    """A sweep over sizes alone gives a map of one row; a point without rows stays empty."""
+    (axes,) = crossover_figure(sweep("ring", "tree")).axes
+    assert len(cells(axes)) == len(SIZES)
+    assert axes.get_ylim() == (-0.5, 0.5)
+
+
+def test_protocols_compete_and_settings_do_not() -> None:
+    """The faster protocol wins its cell under its own name; another way of sharing links is another map."""
+    rows = [row(protocol="LL", time_us=5.0), row(protocol="Simple", time_us=6.0)]
+    assert entries(crossover_figure(rows)) == ["ring, LL"]
+    rows = [row(a, sharing=s) for a in ("ring", "tree") for s in ("fair", "fifo")]
+    assert [axes.get_title(loc="left") for axes in crossover_figure(rows).axes] == [
+        "all_reduce, fair",
+        "all_reduce, fifo",
+    ]
+
+
+def test_a_crowded_map_has_no_text() -> None:
+    """Where cells are too narrow for the margin there is none, and the headline does not promise it."""
+    rows = [row(a, size=size) for a in ("ring", "tree") for size in range(KIB, 60 * KIB, KIB)]
+    figure = crossover_figure(rows)
+    assert not figure.axes[0].texts
+    assert "lead" not in words(figure)
+
+
+# --- timelines ---
+
+
+class Star:
+    """Ranks around one switch: link r goes up from rank r, link n + r down to it."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.devices = [f"host{rank}" for rank in range(n)]
+        self.link_names = [f"host{r}->switch" for r in range(n)] + [f"switch->host{r}" for r in range(n)]
+        self.bandwidths = np.full(2 * n, 50 * 10**9, np.int64)
+        self.latencies = np.full(2 * n, 250_000, np.int64)
+
+    def routes(self, devices: Sequence[str], src: Any, dst: Any) -> tuple[Any, Any]:
+        """Up and down; nothing within a rank."""
+        hops = np.stack([src, self.n + dst], axis=1)[src != dst]
+        return np.concatenate([[0], np.cumsum(2 * (src != dst))]), hops.ravel()
+
+
+def run(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Star, Program, Timeline]:
+    """A megabyte on a star."""
+    star = Star(n)
+    schedule = simcoll.schedule.algorithms.build(collective, algorithm, n)
+    program = bind(schedule, star, star.devices, Params(**params), MIB)
+    return star, program, event.run(program)
+
+
+def picture(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Figure, Program, Timeline]:
+    """The same, and its picture."""
+    star, program, timeline = run(collective, algorithm, n, **params)
+    return gantt_figure(program, timeline, star.devices), program, timeline
+
+
+def bars(axes: Axes, name: str) -> list[tuple[float, float, float, float]]:
+    """Left, right, top and bottom of each bar."""
+    found = next(c for c in axes.collections if c.get_gid() == name)
+    corners = [path.vertices for path in found.get_paths()]
+    return [(v[:, 0].min(), v[:, 0].max(), v[:, 1].min(), v[:, 1].max()) for v in corners]
+
+
+def intervals(*columns: np.ndarray) -> list[list[float]]:
+    """Sorted, in µs."""
+    return sorted((np.stack(columns, axis=1) / 1e6).tolist())
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_bars_are_the_timeline(sharing: str) -> None:
+    """Thick bars of ranks go from start to sent, thin ones from arrive to end, bars of links cover a hop."""
+    figure, _, timeline = picture("all_reduce", "ring", 4, sharing=sharing, o_send=10**5, o_recv=2 * 10**5)
+    ranks, links = figure.axes
+    drawn = [
+        sorted([a, b] for a, b, *_ in bars(*at)) for at in ((ranks, "sends"), (ranks, "receives"), (links, "links"))
+    ]
+    assert drawn[0] == intervals(timeline.start, timeline.sent)
+    assert drawn[1] == intervals(timeline.arrive, timeline.end)
+    assert drawn[2] == intervals(timeline.hop_begin, timeline.hop_end)
+    assert links.get_xlabel() == "time (µs)"
+    assert [label.get_text() for label in ranks.get_yticklabels()] == [f"{r}  host{r}" for r in range(4)]
+
+
+@pytest.mark.parametrize("case", [("all_reduce", "naive", 6), ("all_reduce", "tree", 8), ("all_to_all", "direct", 5)])
+def test_no_bar_hides_another(case: tuple[str, str, int]) -> None:
+    """What overlaps in time on a link, or on the channels of a rank, by more than a pixel lies in rows of its own."""
+    figure, _, timeline = picture(*case, chunk=2**18, channels=2, o_recv=10**6)
+    pixel = timeline.makespan_ps / 1e6 / 1000
+    for axes in figure.axes[:2]:
+        every = [bar for c in axes.collections if c.get_gid() for bar in bars(axes, c.get_gid())]
+        for (a, b, top, bottom), (c, d, above, below) in itertools.combinations(every, 2):
+            assert min(b, d) - max(a, c) <= pixel or min(bottom, below) - max(top, above) < 1e-9
+
+
+def test_chunks_are_told() -> None:
+    """Few chunks have a legend and their number in the bars, many a colour bar; free receive sides draw nothing."""
+    figure, *_ = picture("all_reduce", "ring", 4)
+    assert entries(figure) == [f"chunk {i}" for i in range(4)]
+    assert {text.get_text() for axes in figure.axes for text in axes.texts} == {"0", "1", "2", "3"}
+    assert not bars(figure.axes[0], "receives")
+    figure, *_ = picture("all_reduce", "ring", 12)
+    assert (entries(figure), figure.axes[-1].get_ylabel()) == ([], "chunk")
+
+
+def test_large_runs_are_refused_and_many_links_are_cut() -> None:
+    """More than 4,000 transfers are refused with a cure; of more than 64 links or ranks 32 remain, and it is said."""
+    star, program, timeline = run("all_gather", "direct", 65)
+    with pytest.raises(ValueError, match=r"4,160 transfers.*fewer ranks"):
+        gantt_figure(program, timeline, star.devices)
+    figure, *_ = picture("broadcast", "naive", 66)
+    assert "the busiest 32 of 66 ranks" in words(figure)
+    assert "the busiest 32 of 66 links" in words(figure)
+    lanes = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert (len(lanes), lanes[0]) == (32, "host0->switch")
+
+
+# --- files ---
+
+FIGURES = {
+    "busbw": lambda: size_figure(sweep("ring", "tree", ranks=(2, 4, 8, 16)), "busbw", [row(system="lab")]),
+    "latency": lambda: size_figure([row(size=100)], "latency"),
+    "crowded": lambda: size_figure(sweep(*specs("all_reduce")), "latency"),
+    "scaling": lambda: scaling_figure(sweep("ring", "tree", ranks=(2, 3, 100))),
+    "comparison": lambda: compare_figure(points()),
+    "residuals": lambda: residual_figure(left_over()),
+    "one row": lambda: crossover_figure(sweep("ring", "tree")),
+    "crossover": lambda: crossover_figure(sweep("ring", "tree", ranks=(2, 4, 8, 16))),
+    "timeline": lambda: picture("all_reduce", "ring", 12, o_recv=10**6)[0],
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_saved_whole(name: str, tmp_path: Path) -> None:
+    """A figure is written, into a folder that need not exist, and nothing of it lies outside the page."""
+    figure = FIGURES[name]()
+    save(figure, tmp_path / "plots" / f"{name}.png")
+    assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 5000
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
+    headline = min(text.get_window_extent().y0 for text in figure.texts)
+    legend = max((legend.get_window_extent().y1 for legend in figure.legends), default=0)
+    for axes in figure.axes:
+        place = axes.get_tightbbox()
+        assert legend < place.y0 < place.y1 < headline

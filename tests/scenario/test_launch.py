@@ -1,0 +1,431 @@
+"""How calls are launched: one process for several GPUs takes its time for each, a CUDA graph takes none of the host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import simcoll
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from law import point_of, under
+
+from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.retiming import Question
+from simcoll.formats.measured import parse_measured
+from simcoll.prediction.predict import Prediction, predict
+from simcoll.prediction.result_rows import read
+from simcoll.scenario.launch import Launch, Process, processes
+from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.scenario import Point
+
+HOST, MESSAGE, EAGER, GRAPHED = 4_000_000, 250_000, 5_000_000, 8_000_000  # ps
+LAW = f"""
+name: law
+model: {{}}
+launch: {EAGER} ps
+kernels:
+  LL: {{hop: 0.6 us, rate: 6 GB/s}}
+  Simple: {{start: 1.8 us, hop: 3.4 us}}
+  P2P: {{start: 8 us, hop: 1 us, rate: 6 GB/s}}
+"""
+KNOWN = f"host: {{launch: {HOST} ps, message: {MESSAGE} ps}}\ngraph: {{launch: {GRAPHED} ps}}\n"
+PLAIN = f"name: plain\nlaunch: {EAGER} ps\n{KNOWN}"
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
+SIZES = st.sampled_from((1 << 10, 1 << 16, 1 << 22, 1 << 26))
+RANKS = st.integers(2, 8)
+SMALL = (64, 256, 4096)  # bytes
+
+
+def point(collective: str, size: int, ranks: int, *sets: str, nodes: int = 1) -> Point:
+    """One point on A100 with NCCL's kernels, of these keys besides."""
+    keys = {"topology": {"system": "dgx-a100", "nodes": nodes}, "collective": collective, "ranks": ranks,
+            "algorithm": "auto", "size": f"{size} B"}  # fmt: skip
+    return point_of(LAW + KNOWN, *sets, **keys)
+
+
+def predicted(collective: str, size: int, ranks: int, *sets: str, law: str = LAW + KNOWN, nodes: int = 1) -> Prediction:
+    """The same, predicted with a law."""
+    with under(law):
+        return predict(point(collective, size, ranks, *sets, nodes=nodes))
+
+
+def gpus(number: int | str) -> str:
+    """So many GPUs a process, as a user says it."""
+    return f"launch.gpus_per_process={number}"
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS)
+def test_a_call_takes_as_long_as_the_slower_of_host_and_gpus(collective: str, size: int, ranks: int) -> None:
+    """With one process for all GPUs a call takes what it takes else, or its launches and messages if that is more."""
+    alone = predicted(collective, size, ranks)
+    messages = {"all_to_all": 2 * ranks * (ranks - 1), "send_recv": 2 * ranks}.get(collective, 0)
+    floor = ranks * HOST + messages * MESSAGE
+    paced = predicted(collective, size, ranks, gpus("all"))
+    assert paced.time_ps == max(alone.time_ps, floor)
+    assert (paced.host_ps, paced.called_ps, paced.waited_ps) == (floor, alone.time_ps, paced.time_ps - alone.time_ps)
+    assert alone.waited_ps == alone.host_ps == 0
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS, st.data())
+def test_more_gpus_a_process_are_never_faster(collective: str, size: int, ranks: int, data: st.DataObject) -> None:
+    """The host's time grows with the GPUs that a process drives; those of a node are all that there are."""
+    more = data.draw(st.integers(1, ranks))
+    fewer = data.draw(st.integers(1, more))
+    few, many, every = (predicted(collective, size, ranks, gpus(n)).time_ps for n in (fewer, more, "all"))
+    assert few <= many <= every
+    assert every == predicted(collective, size, ranks, gpus(ranks)).time_ps
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS)
+def test_a_graph_is_not_paced_and_has_a_launch_of_its_own(collective: str, size: int, ranks: int) -> None:
+    """In a CUDA graph a call takes the graph's launch in place of the other, whoever drives the GPUs."""
+    alone, graph = predicted(collective, size, ranks), predicted(collective, size, ranks, "launch.graph=true")
+    assert graph.time_ps == alone.time_ps + GRAPHED - EAGER
+    assert predicted(collective, size, ranks, "launch.graph=true", gpus("all")).time_ps == graph.time_ps
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_a_launch_costs_counts_only_where_it_is_asked_for(collective: str) -> None:
+    """A profile that knows other ways of launching predicts what one does that knows none, unless one is asked for."""
+    knows, not_ = (predicted(collective, 1 << 16, 8, law=law) for law in (LAW + KNOWN, LAW))
+    assert knows.time_ps == not_.time_ps
+    assert knows.totals.makespan_ps == not_.totals.makespan_ps
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(("all_reduce", "all_to_all", "gather")),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    st.data(),
+)
+def test_processes_share_the_launches_of_their_node(collective: str, nodes: list[int], data: st.DataObject) -> None:
+    """Each process drives ranks of one node, as many as it may; of the most that one does, none does more."""
+    where = [node for node, ranks in enumerate(nodes) for _ in range(ranks)]
+    many = data.draw(st.integers(1, max(nodes)))
+    found = processes(Launch(gpus_per_process=many), collective, where, 0)
+    sizes = {min(many, ranks - at) for ranks in nodes for at in range(0, ranks, many)}
+    assert {its.launches for its in found} == sizes
+    posted = {"all_reduce": 0, "all_to_all": 2 * (len(where) - 1)}.get(collective)
+    if posted is not None:
+        assert found == {Process(size, size * posted) for size in sizes}
+    assert processes(Launch(), collective, where) == processes(Launch(graph=True), collective, where) == frozenset()
+
+
+def test_each_node_has_processes_of_its_own() -> None:
+    """With 16 ranks on two nodes a process of each drives 8; every rank of an all-to-all has 15 others."""
+    found = predicted("all_to_all", 1 << 10, 16, gpus("all"), nodes=2)
+    assert found.host_ps == 8 * (HOST + 2 * 15 * MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("many", "root", "launches", "messages"), [(8, 0, 8, 14), (3, 0, 3, 9), (3, 7, 3, 3), (1, 5, 1, 7)]
+)
+def test_the_slowest_process_counts(many: int, root: int, launches: int, messages: int) -> None:
+    """Of a gather to 8 ranks the root posts 7 messages and each other rank one; ranks 6 and 7 are left for the last of
+    three processes."""
+    found = predicted("gather", 1 << 10, 8, gpus(many), f"root={root}")
+    assert found.host_ps == launches * HOST + messages * MESSAGE
+
+
+@pytest.mark.parametrize("engine", ["event", "fast"])
+@pytest.mark.parametrize("way", [[], [gpus("all")], ["launch.graph=true"]])
+def test_engines_agree(engine: str, way: list[str]) -> None:
+    """To the picosecond, with kernels and without."""
+    for law in (LAW + KNOWN, PLAIN):
+        both = (predicted("all_gather", 1 << 12, 4, f"engine={one}", *way, law=law) for one in (engine, "auto"))
+        assert len({found.time_ps for found in both}) == 1
+
+
+@pytest.mark.parametrize("law", [LAW + KNOWN, PLAIN])
+@pytest.mark.parametrize("way", [[gpus("all")], [gpus(2)], ["launch.graph=true"]])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
+def test_a_fit_asks_what_a_run_answers(law: str, way: list[str], collective: str) -> None:
+    """With other costs of a launch a fit compares the time of a run with such a profile, to the picosecond."""
+    asked = point(collective, 1 << 12, 8, *way)
+    with under(law):
+        question = Question(asked.scenario)
+        before = ParameterSetting.of(parse_profile(law, "law.yaml"))
+        assert question.time_ps(before) == predict(asked).time_ps
+    other = law.replace(str(HOST), "7000001").replace(str(MESSAGE), "310001").replace(str(GRAPHED), "9000001")
+    changed = before.at({"host.launch": 7_000_001, "host.message": 310_001, "graph.launch": 9_000_001})
+    with under(other):
+        assert question.time_ps(changed) == predict(asked).time_ps
+
+
+def test_calls_in_buckets_are_launched_one_by_one() -> None:
+    """As many times the host's time as there are calls."""
+    how = ["measure.harness=library", "measure.buckets=4", "algorithm=ring"]
+    one, four = (predicted("all_reduce", 1 << 12, 8, gpus("all"), *some, law=PLAIN) for some in ([how[2]], how))
+    assert four.host_ps == 4 * one.host_ps
+    assert four.time_ps == four.host_ps > four.called_ps
+
+
+# --- what users see ---
+
+
+@pytest.fixture
+def law(tmp_path: Path) -> Path:
+    """A profile that knows all ways."""
+    path = tmp_path / "law.yaml"
+    path.write_text(LAW + KNOWN)
+    return path
+
+
+def asked(law: Path, *sets: str) -> list[str]:
+    """A small all-to-all of 8 A100."""
+    return ["predict", "all_to_all", "--on", "dgx-a100", "--size", "8 KiB", "--set", f"profile={law}",
+            *(word for text in sets for word in ("--set", text))]  # fmt: skip
+
+
+def test_the_host_is_told_as_what_binds(law: Path) -> None:
+    """A swept way is a column, and the host stands where the busiest link else does."""
+    rows = json.loads(simcoll(*asked(law, "launch.gpus_per_process=[1, all]"), "--json").out)["points"]
+    assert [row["launch.gpus_per_process"] for row in rows] == [1, "all"]
+    assert rows[1]["binding_link"] == "host"
+    assert rows[1]["binding_busy"] == 1
+    assert rows[1]["time_us"] == 8 * (HOST + 14 * MESSAGE) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or all"),
+        (["launch.gpus_per_process=true"], "True is no number of GPUs a process; write"),
+        (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
+        (["launch.graph=7"], "launch.graph"),
+        (["launch=graph"], "launch"),
+        (["profile=nccl-pcie", "launch.gpus_per_process=2"], "'nccl-pcie' does not say what a launch takes of the"),
+        (["profile=nccl-pcie", "launch.graph=true"], "'nccl-pcie' does not say what a launch takes in"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_clear_error(law: Path, sets: list[str], says: str) -> None:
+    """Where, what, and what instead; exit status 2."""
+    got = simcoll(*asked(law, *sets))
+    assert got.status == 2
+    assert says in got.err
+    assert "Traceback" not in got.err
+    assert len(got.err.splitlines()) == 1
+
+
+def test_more_gpus_than_a_node_has_ranks_are_refused(law: Path) -> None:
+    """As a point of a sweep of ranks, not as an error of the file."""
+    rows = json.loads(simcoll(*asked(law, "ranks=[2, 8]", gpus(4)), "--json").out)["points"]
+    assert [row["status"] == "ok" for row in rows] == [False, True]
+    assert rows[0]["status"].startswith("refused: 4 GPUs a process are more than the ranks of a node, 2; write all")
+
+
+@pytest.mark.parametrize(("way", "said"), [
+    ([], {}), ([gpus(4)], {"launch.gpus_per_process": "4"}), ([gpus("all")], {"launch.gpus_per_process": "8"}),
+    (["launch.graph=true"], {"launch.graph": "true"}),
+])  # fmt: skip
+def test_results_tell_it_and_so_does_what_is_exported(
+    law: Path, tmp_path: Path, way: list[str], said: dict[str, str]
+) -> None:
+    """A column where a scenario says something of it, swept or not; as nccl-tests would print it, and read again."""
+    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 MiB", "plots=[]", *way]
+    words = [word for text in sets for word in ("--set", text)]
+    done = simcoll("run", "quickstart", *words, "-o", tmp_path / "out")
+    assert done.status == 0, done.err
+    told = read(tmp_path / "out" / "results.csv")[0]
+    assert {f"{key}={value}".lower() for key, value in told.items() if key.startswith("launch.")} == set(way)
+    rows = parse_measured(simcoll("export", tmp_path / "out" / "results.csv", "--to", "nccl-tests").out, "x")
+    assert rows
+    assert all({c: text for c, text in row.others.items() if c.startswith("launch.")} == said for row in rows)
+
+
+def test_the_host_does_not_vary(tmp_path: Path) -> None:
+    """Links that are slower in some runs change nothing where the host is slower still."""
+    (tmp_path / "plain.yaml").write_text(PLAIN)
+    sets = [f"profile={tmp_path}/plain.yaml", "topology={system: dgx-a100}", "algorithm=ring", "size=1 KiB", "plots=[]",
+            "replications=6", "variability.slow_links=[{link: '*', factor: 2, probability: 50 %}]",
+            gpus("all")]  # fmt: skip
+    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--json", "-o", tmp_path)
+    (row,) = done.json["points"]
+    assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
+
+
+def test_a_trace_shows_the_wait(tmp_path: Path, law: Path) -> None:
+    """GPUs wait for the host first, then comes the launch, and the last slice ends at the time of the call."""
+    out = tmp_path / "trace.json"
+    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 KiB", "plots=[]", gpus("all")]
+    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--trace", out)
+    assert done.status == 0, done.err
+    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("ph") == "X"]
+    waits, launches = ([one for one in slices if one["name"] == name] for name in ("host", "launch"))
+    assert len(waits) == len(launches) == 8
+    assert {one["ts"] for one in waits} == {0}
+    assert {one["ts"] for one in launches} == {one["dur"] for one in waits}
+    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(8 * HOST / 1e6)
+
+
+def test_steps_of_a_workload_are_not_paced() -> None:
+    """Its calls do not follow each other without a break: to ask for the host's pace is an error."""
+    got = simcoll("run", "ddp-buckets", "--set", gpus(8), "-o", "out")
+    assert got.status == 2
+    assert "a workload's calls are not made back to back; leave out launch.gpus_per_process" in got.err
+
+
+def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:
+    """Each call of a step takes the graph's launch; a softmax has two, one after the other."""
+    path = tmp_path / "step.yaml"
+    path.write_text(f"topology: {{system: dgx-a100}}\nprofile: {law}\nplots: []\n"
+                    "workload: {template: softmax, size: 1 MiB, local: 100 us, algorithm: auto}\n")  # fmt: skip
+    done = (simcoll("run", path, *sets, "--json", "-o", tmp_path) for sets in ([], ["--set", "launch.graph=true"]))
+    eager, graph = (round(one.json["points"][0]["time_us"] * 10**6) for one in done)
+    assert graph - eager == 2 * (GRAPHED - EAGER)
+
+
+def test_explain_tells_the_host_and_what_would_help(law: Path, tmp_path: Path) -> None:
+    """Causes add up to the time, the host among them; other ways of launching are tried."""
+    scenario = tmp_path / "one.yaml"
+    scenario.write_text(
+        f"topology: {{system: dgx-a100}}\ncollective: all_to_all\nsize: 8 KiB\nprofile: {law}\n"
+        "launch: {gpus_per_process: all}\n"
+    )
+    (found,) = json.loads(simcoll("explain", str(scenario), "--json").out)["points"]
+    causes = {row["cause"]: row["time_ps"] for row in found["causes"]}
+    assert sum(causes.values()) == found["time_ps"] == 8 * (HOST + 14 * MESSAGE)
+    alone = predicted("all_to_all", 8 << 10, 8).time_ps
+    assert causes["host"] == found["time_ps"] - alone
+    told = {row["change"]: row["time_us"] for row in found["what_if"]}
+    assert told["launched in a CUDA graph"] == (alone + GRAPHED - EAGER) / 1e6
+    assert told["one GPU a process"] == max(alone, HOST + 14 * MESSAGE) / 1e6
+    assert told["launches take no time"] == found["time_us"]  # of the kernel: the host takes as long
+
+
+# --- tables ---
+
+
+def table(
+    truth: str, ways: list[str], column: str = "", noise: float = 0.02, said: str = "true", sizes: Iterable[int] = SMALL
+) -> str:
+    """A measured table as a law makes it; `said` stands in a column that tells how calls were launched."""
+    rng, lines = np.random.default_rng(7), [f"system,library,collective,ranks,nodes,dtype,size_bytes,time_us{column}"]
+    for collective in ("all_reduce", "all_to_all", "send_recv"):
+        for ranks in (2, 4, 8):
+            for size in sizes:
+                took = predicted(collective, size, ranks, *ways, law=truth).time_ps / 1e6 * rng.normal(1, noise)
+                more = f",{said}" if column else ""
+                lines.append(f"x,nccl,{collective},{ranks},1,float32,{size},{took:.4f}{more}")
+    return "\n".join(lines) + "\n"
+
+
+def calibrated(tmp_path: Path, text: str, *options: str, status: int = 0) -> tuple[dict[str, Any], str]:
+    """What a profile that knows no other way of launching learns of a table."""
+    (tmp_path / "plain.yaml").write_text(LAW)
+    (tmp_path / "table.csv").write_text(text)
+    out = tmp_path / "learnt.yaml"
+    base = [
+        "calibrate",
+        str(tmp_path / "table.csv"),
+        "--topology",
+        "dgx-a100",
+        "--set",
+        f"profile={tmp_path}/plain.yaml",
+    ]
+    got = simcoll(*base, *options, "-o", str(out), "--json")
+    assert got.status == status, got.err
+    return (json.loads(got.out), out.read_text()) if not status else ({}, got.err)
+
+
+def test_what_the_host_takes_is_found_again(tmp_path: Path) -> None:
+    """From a table of one process with 2 % noise; all else of the profile stays, and where it is from is told."""
+    text = table(LAW + KNOWN, [gpus("all")])
+    found, written = calibrated(tmp_path, text, "--set", gpus("all"))
+    values = {p["name"]: p["value"] for p in found["parameters"]}
+    assert values["host.launch"] == pytest.approx(HOST / 1e6, rel=0.05)
+    assert values["host.message"] == pytest.approx(MESSAGE / 1e6, rel=0.1)
+    learnt, before = parse_profile(written, "learnt.yaml"), parse_profile(LAW, "plain.yaml")
+    host = learnt.host
+    assert host is not None
+    assert host.calibration is not None
+    assert host.calibration.files[0].file == "table.csv"
+    assert host.calibration.where == (gpus("all"),)
+    assert (learnt.launch, learnt.links, learnt.kernels, learnt.calibration) == (
+        before.launch, before.links, before.kernels, before.calibration
+    )  # fmt: skip
+
+
+def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
+    """A column of the table says so, or the user; both ways can be learnt one after the other, and a fit of all else
+    keeps them."""
+    text = table(LAW + KNOWN, ["launch.graph=true"], ",launch.graph")
+    found, written = calibrated(tmp_path, text, "--set", "launch.graph=true")
+    assert found["parameters"][0]["name"] == "graph.launch"
+    assert found["parameters"][0]["value"] == pytest.approx(GRAPHED / 1e6, rel=0.05)
+    graph = parse_profile(written, "learnt.yaml").graph
+    again, written = calibrated(tmp_path, table(LAW + KNOWN, []), "--set", f"profile={tmp_path}/learnt.yaml",
+                                "--free", "launch,LL.hop")  # fmt: skip
+    assert {p["name"] for p in again["parameters"]} == {"launch", "LL.hop"}
+    assert parse_profile(written, "learnt.yaml").graph == graph
+
+
+def test_what_a_table_says_of_launches_is_fitted_with_all_else(tmp_path: Path) -> None:
+    """Rows that say that one process launched them tell of the host, besides what rows tell anyway, and of what the
+    host hides they tell nothing; what does not say it knows no host."""
+    text = table(LAW + KNOWN, [gpus("all")], ",launch.gpus_per_process", said="all", sizes=(64, 1 << 21, 1 << 26))
+    found, written = calibrated(tmp_path, text, "--free", "host.launch,host.message,P2P.start")
+    values = {p["name"]: p["value"] for p in found["parameters"]}
+    assert values["host.launch"] == pytest.approx(HOST / 1e6, rel=0.05)
+    assert values["P2P.start"] == pytest.approx(8, rel=0.2)
+    learnt = parse_profile(written, "learnt.yaml")
+    assert {"host.launch", "host.message", "P2P.start"} == set(learnt.fitted)
+    assert learnt.host is not None
+    assert learnt.host.calibration is None  # that of the profile is its own
+    assert learnt.judged_by(learnt.host).calibration == learnt.calibration is not None
+    _, err = calibrated(tmp_path, table(LAW + KNOWN, [gpus("all")]), "--free", "host.launch", status=2)
+    assert "host.launch: changes none of these rows" in err
+
+
+def test_what_rows_do_not_tell_of_launches(tmp_path: Path) -> None:
+    """One collective on so many ranks does not tell a launch from its messages: both are named, and no option that was
+    not given."""
+    text = table(LAW + KNOWN, [gpus("all")], sizes=(64, 128, 256, 512, 1024, 4096), noise=0)
+    alone = ["--where", "collective=all_to_all", "--where", "ranks=8"]
+    _, err = calibrated(tmp_path, text, "--set", gpus("all"), *alone, status=2)
+    assert "host.message: these rows cannot tell it from host.launch; fit fewer, or add rows" in err
+    assert "--free" not in err
+
+
+def test_a_table_is_predicted_as_it_was_launched(tmp_path: Path, law: Path) -> None:
+    """A column tells, where the profile knows what that costs; else rows are predicted as they were before."""
+    path = tmp_path / "table.csv"
+    path.write_text(table(LAW + KNOWN, ["launch.graph=true"], ",launch.graph", noise=0))
+    for name, right in ((law, True), ("nccl-pcie", False)):
+        got = simcoll("compare", "system=dgx-a100", str(path), "--set", f"profile={name}", "--json").out
+        errors = [abs(p["error"]) for p in json.loads(got)["points"]]
+        assert (max(errors) < 1e-4) is right
+
+
+@pytest.mark.parametrize(("way", "family"), [([gpus("all")], "one process"), (["launch.graph=true"], "graph")])
+def test_diagnose_knows_ways_of_launching(tmp_path: Path, way: list[str], family: str) -> None:
+    """A table that was launched otherwise than it says is told so."""
+    slow = (LAW + KNOWN).replace(str(GRAPHED), "19000000")
+    path, profile = tmp_path / "table.csv", tmp_path / "slow.yaml"
+    path.write_text(table(slow, way))
+    profile.write_text(slow)
+    got = simcoll("diagnose", str(path), "--topology", "dgx-a100", "--set", f"profile={profile}", "--json")
+    assert got.status == 1
+    assert json.loads(got.out)["verdict"] == family
+
+
+@pytest.mark.parametrize(("name", "ways"), [("nccl-ampere", ["host"]), ("nccl-hopper", ["host", "graph"])])
+def test_shipped_profiles_know_ways_and_where_that_is_from(name: str, ways: list[str]) -> None:
+    """As the README says; each with its rows and errors, none of them by hand."""
+    profile = load_profile(name)
+    assert profile.knows(Launch(gpus_per_process="all")) is ("host" in ways)
+    assert profile.knows(Launch(graph=True)) is ("graph" in ways)
+    for way in ways:
+        known = getattr(profile, way).calibration
+        assert known is not None
+        assert any(text.startswith("launch.") for text in known.where)
+        assert all(source.rows for source in known.files)
+        assert set(known.errors) == {"fitted", "held_out"}

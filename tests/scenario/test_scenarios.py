@@ -1,0 +1,498 @@
+"""Scenarios: every shipped one runs, and every key does what is said of it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import simcoll as command
+
+import simcoll
+from simcoll.config.yaml_tree import shipped
+from simcoll.errors import InputError
+
+SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))
+FIRST = (
+    "scenario,topology,collective,algorithm,protocol,ranks,nodes,size_bytes,time_us,algbw_GBps,busbw_GBps,steps,"
+    "messages,wire_bytes,lower_bound_us,engine,seed,status"
+)
+THEN = "dtype,op,root,in_place,profile,sharing,shortcut,proved,bytes_per_rank,confidence,low_us,high_us"
+SHORT = {  # the large ones, cut down for every day; in full under `-m long`
+    "scaling": ["topology.nodes=[1, 2]"],
+    "when-to-use-what": ["topology.hosts=8", "ranks=[2, 8]", "size=[1 KiB, 1 MiB]"],
+    "h100-measured": ["ranks=[2, 8]", "size=[512 B, 1 MiB]"],
+    "dgx-a100": ["ranks=[2, 8]", "size=[512 B, 1 MiB]"],
+    "all-collectives": ["size=64 KiB"],
+    "llama3-step": ["topology.nodes=2", "workload.model=mlp"],
+}
+GATHER = {"collective": "gather", "size": "1 kB", "ranks": 2}
+Row = dict[str, Any]
+
+
+def star(hosts: int = 4, bandwidth: object = "1 GB/s", latency: str = "1 us", **more: Any) -> dict[str, Any]:
+    """A topology of hosts around one switch: every route has two links."""
+    link = {"bandwidth": bandwidth, "latency": latency}
+    return {"fabric": "single-switch", "hosts": hosts, "link": link, **more}
+
+
+def rows(*assignments: str, **keys: Any) -> list[Row]:
+    """The rows of a scenario given as keys: by default one message of 1000 B from host0 to host1."""
+    given = {"topology": star(), "collective": "send_recv", "algorithm": "direct", "size": "1 kB", **keys}
+    return list(simcoll.run(simcoll.load(given, list(assignments))))
+
+
+def row(*assignments: str, **keys: Any) -> Row:
+    """The only row of a scenario."""
+    (found,) = rows(*assignments, **keys)
+    return found
+
+
+def time_ps(*assignments: str, **keys: Any) -> int:
+    """The time of a scenario with one row, which must have a result."""
+    found = row(*assignments, **keys)
+    assert found["status"] == "ok"
+    return int(found["time_ps"])
+
+
+# --- what is shipped ---
+
+
+@pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
+def test_shipped_scenarios_run(file: Path):
+    """Every shipped scenario opens with a comment, has its file's name, and every row has a result."""
+    assert file.read_text(encoding="utf-8").startswith("# ")
+    _runs(file, SHORT.get(file.stem, []))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(SHORT))
+def test_shipped_scenarios_run_in_full(name: str):
+    """The large scenarios as they are shipped."""
+    _runs(next(file for file in SCENARIOS if file.stem == name), [])
+
+
+def _runs(file: Path, assignments: list[str]) -> None:
+    found = simcoll.run(simcoll.load(file, assignments))
+    assert found
+    assert {row["scenario"] for row in found} == {file.stem}
+    assert {row["status"] for row in found} == {"ok"}
+    assert all(row["time_us"] >= row["lower_bound_us"] > 0 for row in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "plots"),
+    [
+        ("quickstart", {"busbw.png", "crossover.png", "timeline-all_reduce-ring.png"}),
+        ("sub-groups", {"busbw.png", "utilisation-all_reduce-tree.png"}),
+        ("h100-measured", {"busbw.png", "latency.png"}),
+    ],
+)
+def test_shipped_scenarios_draw(name: str, plots: set[str], tmp_path: Path):
+    """A run with -o leaves results.csv, manifest.json and the pictures that the scenario asks for."""
+    less = ["--set", "size=[64 KiB, 1 MiB]", "--set", f"algorithm={'auto' if 'measured' in name else '[ring, tree]'}"]
+    assert command("run", name, "--quiet", "-o", tmp_path, *less).status == 0
+    assert {"results.csv", "manifest.json", "plots"} == {path.name for path in tmp_path.iterdir()}
+    drawn = {path.name: path.stat().st_size for path in (tmp_path / "plots").iterdir()}
+    assert plots <= set(drawn)
+    assert min(drawn.values()) > 5000
+
+
+def test_hierarchical_beats_ring_for_a_reason():
+    """On the oversubscribed tree a trunk binds the flat ring, hierarchical is faster, and the output says so."""
+    found = simcoll.run(simcoll.load("oversubscribed-fat-tree", ["size=16 MiB", "algorithm=[ring, hierarchical]"]))
+    ring, hierarchical = found
+    assert hierarchical["time_us"] < ring["time_us"]
+    assert {end.rstrip("0123456789") for end in ring["binding_link"].split("->")} == {"leaf", "spine"}
+    assert ring["binding_link"] in command("run", "oversubscribed-fat-tree", "--set", "size=16 MiB").out
+
+
+# --- results.csv ---
+
+
+def test_columns_of_the_results_file(tmp_path: Path):
+    """The agreed columns, in the agreed order; others only behind them."""
+    command("run", "quickstart", "--quiet", "-o", tmp_path, "--set", "size=1 KiB", "--set", "plots=[]")
+    head = (tmp_path / "results.csv").read_text(encoding="utf-8").split("\n", 1)[0]
+    assert head.startswith(f"{FIRST},{THEN}")
+    assert len(set(head.split(","))) == len(head.split(","))
+
+
+def test_times_are_exact(tmp_path: Path):
+    """`time_us` holds every picosecond: six decimals of the integer that the engine counted."""
+    found = simcoll.run(simcoll.load("quickstart", ["size=[1 KiB, 1 GiB]"]))
+    found.to_csv(tmp_path / "r.csv")
+    cells = list(csv.DictReader((tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()))
+    assert [cell["time_us"] for cell in cells] == [
+        f"{row['time_ps'] // 10**6}.{row['time_ps'] % 10**6:06}" for row in found
+    ]
+
+
+def test_rows_tell_what_was_asked():
+    """Echoed columns: what the scenario said, or the default."""
+    found = row(name="mine", seed=3, collective="reduce", algorithm="naive", root=2, op="max", dtype="half")
+    told = {"scenario": "mine", "seed": 3, "root": 2, "op": "max", "dtype": "float16", "protocol": "none", "nodes": 4}
+    told |= {"topology": "single-switch", "profile": "ideal", "sharing": "fair", "in_place": False, "ranks": 4}
+    assert {key: found[key] for key in told} == told
+    assert (found["engine"], found["proved"], found["confidence"]) == ("fast", "full", "uncalibrated")
+
+
+def test_counts_and_bandwidths():
+    """algbw = size/time; busbw = algbw · 2(n−1)/n for an all-reduce; messages and wire bytes as counted by hand."""
+    found = row(collective="all_reduce", algorithm="ring", size="4 kB")
+    assert (found["steps"], found["messages"], found["wire_bytes"]) == (6, 24, 24 * 1000 * 2)
+    assert found["time_us"] == 6 * (1 + 2)  # six steps of 1000 B at 1 GB/s over two links of 1 us
+    assert found["algbw_GBps"] == pytest.approx(4000 / 18e3)
+    assert found["busbw_GBps"] == pytest.approx(4000 / 18e3 * 1.5)
+
+
+def test_messages_are_counted_in_every_loop():
+    """`messages` is transfers times loops; `steps` is the schedule's."""
+    found = row(collective="all_reduce", algorithm="naive", size="4 kB", model={"chunk": "1 kB"})
+    assert (found["steps"], found["messages"]) == (2, 6 * 4)
+
+
+# --- sweeps ---
+
+
+def test_sweeps_are_products_in_file_order():
+    """The last key of the file varies fastest, also when a swept key lies deeper."""
+    keys = {"collective": ["broadcast", "reduce"], "topology": star([2, 3]), "algorithm": ["naive", "binomial"]}
+    found = simcoll.run(simcoll.load({**keys, "size": {"from": "1 kB", "to": "4 kB", "factor": 2}}))
+    assert [(r["collective"], r["ranks"], r["algorithm"], r["size_bytes"]) for r in found] == [
+        (collective, ranks, algorithm, size)
+        for collective in keys["collective"]
+        for ranks in (2, 3)
+        for algorithm in keys["algorithm"]
+        for size in (1000, 2000, 4000)
+    ]
+
+
+def test_sweeps_of_anything():
+    """Any scalar may be a list or a range, inside `model` and `link` too."""
+    model = {"o_send": ["0 us", "1 us"], "channels": {"from": 1, "to": 3, "step": 1}}
+    found = rows(model=model, topology=star(latency=["1 us", "2 us"]), seed={"from": 0, "to": 1, "step": 1})  # type: ignore[arg-type]
+    assert len(found) == 2 * 3 * 2 * 2
+
+
+def test_range_ends_count():
+    """A range includes both ends."""
+    assert [r["size_bytes"] for r in rows(size={"from": "1 KiB", "to": "1 MiB", "factor": 32})] == [2**10, 2**15, 2**20]
+
+
+@pytest.mark.parametrize(
+    ("keys", "impossible", "why"),
+    [
+        ({"ranks": [2, 9]}, 1, ("9 ranks do not fit 4 places", "more nodes")),
+        ({"algorithm": ["nvls", "ring"]}, 0, ("switch that reduces", "ring")),
+        ({"algorithm": ["hierarchical", "ring"], "groups": [[0, 1, 2], [3]]}, 0, ("equal", "hierarchical_leader")),
+        ({"algorithm": ["hierarchical", "ring"], "groups": 3}, 0, ("equal", "hierarchical_leader")),
+        ({"algorithm": ["auto", "ring"], "ranks": [9, 4]}, 0, ("9 ranks do not fit 4 places", "more nodes")),
+    ],
+)
+def test_one_impossible_point_ends_nothing(keys: dict[str, Any], impossible: int, why: tuple[str, ...]):
+    """A refused point is a row whose status says why and what would serve; the others have results."""
+    found = rows(**{"collective": "all_reduce", "algorithm": "ring", "size": "4 kB", **keys})
+    refused = found[impossible]
+    assert refused["status"].startswith("refused: ")
+    assert all(word in refused["status"] for word in why)
+    assert refused["time_us"] is None
+    assert found[-1 if impossible == 0 else 0]["status"] == "ok"
+
+
+def test_nvls_needs_one_switch():
+    """In-switch reduction works inside a node, and is refused where the switch does not reach every rank."""
+    keys = {"collective": "all_reduce", "algorithm": "nvls", "topology": {"system": "hgx-h100", "nodes": [1, 2]}}
+    one, two = rows(**keys)
+    assert one["status"] == "ok"
+    assert two["status"].startswith("refused: ")
+    assert "ring" in two["status"]
+
+
+def test_a_dead_link_says_who_waits():
+    """A run that cannot finish is a row that names rank, step and link; the rest of the sweep goes on."""
+    links = {"host1->switch": {"bandwidth": ["0 GB/s", "1 GB/s"]}}
+    stuck, fine = rows(collective="all_reduce", algorithm="ring", size="4 kB", topology=star(links=links))
+    assert fine["status"] == "ok"
+    for word in ("rank 1", "step 0", "host1->switch"):
+        assert word in stuck["status"]
+
+
+def test_all_algorithms_and_collectives():
+    """`all` is every algorithm that serves the point, in the registry's order; `collective: all` every collective."""
+    found = rows(collective="all", algorithm="all", size="4 kB")
+    pairs = [(r["collective"], r["algorithm"]) for r in found]
+    assert len(pairs) == len(set(pairs)) >= 38
+    assert ("all_reduce", "ring") in pairs
+    assert ("all_reduce", "nvls") not in pairs
+    assert {r["status"] for r in found} == {"ok"}
+    assert len({r["collective"] for r in found}) == 10
+
+
+def test_an_algorithm_with_empty_options():
+    """`ring()` is `ring`, and spaces between options say nothing: a row names the algorithm as it is registered."""
+    found = rows(collective="all_reduce", algorithm=["ring", "ring()", "hierarchical( across = recursive_doubling )"])
+    assert [row["algorithm"] for row in found] == ["ring", "hierarchical(across=recursive_doubling)"]
+
+
+def test_auto_beside_its_choice():
+    """What `auto` chooses is told once where it was also asked for; `auto` alone is a row a point."""
+    both, alone = ([row["algorithm"] for row in rows(collective="all_reduce", algorithm=how, size=["1 kB", "2 kB"])]
+                   for how in (["ring", "auto"], "auto"))  # fmt: skip
+    assert both.count("ring") == 2
+    assert len(alone) == 2
+
+
+def test_auto_with_nothing_to_choose():
+    """Where all are equally fast, `auto` takes one that needs no switch; whatever the collective, there is one."""
+    assert (
+        row(topology={"system": "hgx-h100"}, collective="all_reduce", algorithm="auto", ranks=1)["algorithm"] == "ring"
+    )
+    assert {row["status"] for row in rows(collective="all", algorithm="auto", size="4 kB")} == {"ok"}
+
+
+def test_auto_is_the_fastest():
+    """`auto` says which algorithm it took, and that is the fastest of its candidates at that size."""
+    keys = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "size": ["1 KiB", "256 MiB"]}
+    chosen = rows(**keys, algorithm="auto")
+    candidates = rows(**keys, algorithm=["ring", "double_binary_tree", "nvls"])
+    for point in chosen:
+        times = {r["algorithm"]: r["time_ps"] for r in candidates if r["size_bytes"] == point["size_bytes"]}
+        assert point["time_ps"] == times[point["algorithm"]] == min(times.values())
+
+
+def test_a_barrier_has_no_size():
+    """A barrier needs no size, and a sweep over sizes runs it once."""
+    assert row(collective="barrier", algorithm="naive", size=["1 kB", "2 kB"])["size_bytes"] == 0
+    points = simcoll.load({"topology": star(), "collective": "barrier", "algorithm": "tree"})
+    assert simcoll.run(points)[0]["status"] == "ok"
+
+
+# --- what is refused before anything runs ---
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"size": "10 B"}, ("10 B", "float32")),
+        ({"size": "12 B", "dtype": "double"}, ("12 B", "float64")),
+        ({"dtype": "float8"}, ("'float8'", "float")),
+        ({"op": "bxor"}, ("'bxor'", "integer")),
+        ({"op": "mean"}, ("'mean'", "choose from")),
+        ({"size": "1 kB", "ranks": 0}, ("0", "at least 1")),
+        ({"model": {"slots": 0}}, ("0", "slots")),
+        ({"model": {"channels": 0}}, ("0", "at least 1")),
+        ({"model": {"o_send": "1 kB"}}, ("'kB'", "duration")),
+        ({"model": {"gamma": "3 us"}}, ("'3 us'", "ps/B")),
+        ({"model": {"blocking": "maybe"}}, ("'maybe'", "even-odd")),
+        ({"protocol": "LL64"}, ("'LL64'", "LL")),
+        ({**GATHER, "weights": [1.5, 2.5]}, ("1.5", "whole")),
+        ({**GATHER, "weights": ["a", "b"]}, ("'a'", "whole")),
+        ({**GATHER, "weights": [1, [2, 3]]}, ("weights", "one length")),
+        ({**GATHER, "collective": "all_to_all", "weights": [[1, 2], [3]]}, ("weights", "one length")),
+        ({**GATHER, "weights": [1, -2]}, ("-2", "whole")),
+        ({**GATHER, "weights": []}, ("weights", "one length")),
+        ({"subgroups": []}, ("subgroups", "[[0, 1], [2, 3]]")),
+        ({"subgroups": [[]]}, ("subgroups", "[[0, 1], [2, 3]]")),
+        ({"collective": "all_reduce", "algorithm": "hierarchical(across=ring,across=tree)"}, ("'across'", "twice")),
+        ({"topology": {"fabric": "single-switch", "hosts": 4}}, ("link",)),
+        ({"topology": star(levels=2)}, ("'levels'", "fat-tree")),
+    ],
+)
+def test_values_that_cannot_be(keys: dict[str, Any], words: tuple[str, ...]):
+    """Every value that makes no sense is found when the scenario is loaded, and the message says what would."""
+    with pytest.raises(InputError) as caught:
+        rows(**keys)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(("alias", "name"), [("float", "float32"), ("double", "float64"), ("half", "float16")])
+def test_dtype_aliases(alias: str, name: str):
+    """The names of C are understood, and results say NumPy's."""
+    assert row(dtype=alias)["dtype"] == name
+
+
+# --- topology, ranks, placement ---
+
+
+def test_links_are_overridden_one_by_one():
+    """`links` changes single links; a `*` matches many; the later pattern decides."""
+    assert time_ps() == 3_000_000
+    assert time_ps(topology=star(links={"host0->switch": {"bandwidth": "500 MB/s"}})) == 4_000_000
+    assert time_ps(topology=star(links={"host2->switch": {"bandwidth": "500 MB/s"}})) == 3_000_000
+    assert time_ps(topology=star(links={"*->switch": {"latency": "5 us"}})) == 7_000_000
+    both = {"*": {"latency": "5 us"}, "switch->*": {"latency": "2 us"}}
+    assert time_ps(topology=star(links=both)) == 8_000_000
+    assert time_ps('topology.links={"host0->*": {bandwidth: 250 MB/s}}') == 6_000_000
+
+
+def test_spread_is_drawn_from_the_seed():
+    """Unequal links: within the spread, the same for one seed, others for another."""
+    uneven = star(8, bandwidth={"value": "1 GB/s", "spread": "20 %"})
+    keys: dict[str, Any] = {"topology": uneven, "collective": "all_reduce", "algorithm": "ring"}
+    one, two = (found["time_ps"] for found in rows(seed=[1, 2], **keys))
+    assert time_ps(seed=1, **keys) == one != two
+    assert 2_000_000 + 1_000_000 / 1.2 <= time_ps(topology=uneven) <= 2_000_000 + 1_000_000 / 0.8
+
+
+def test_ranks_and_placement():
+    """4 of 8 GPUs, 10 nodes of 2 GPUs, and devices one by one."""
+    four = row(topology={"system": "hgx-h100"}, ranks=4, collective="all_reduce", algorithm="ring")
+    assert (four["ranks"], four["nodes"]) == (4, 1)
+    keys = {"collective": "all_reduce", "algorithm": "hierarchical", "placement": {"per_node": 2}}
+    twenty = row(topology={"system": "hgx-h100", "nodes": 10}, **keys)
+    assert (twenty["ranks"], twenty["nodes"], twenty["status"]) == (20, 10, "ok")
+    slow = star(links={"host3->switch": {"bandwidth": "250 MB/s"}})
+    assert time_ps(topology=slow, placement=["host3", "host0"]) == 6_000_000
+    assert time_ps(topology=slow, placement=["host0", "host3"]) == 3_000_000
+
+
+def test_default_groups_are_the_nodes_and_the_leaves():
+    """Without `groups` a node is a group; with one rank a node, what hangs on one leaf."""
+    tree = {"fabric": "fat-tree", "levels": 2, "hosts": 6, "hosts_per_leaf": 2, "link": star()["link"]}
+    keys: dict[str, Any] = {"collective": "all_reduce", "algorithm": "hierarchical", "size": "6 kB"}
+    assert time_ps(topology=tree, **keys) == time_ps(topology=tree, groups=[[0, 1], [2, 3], [4, 5]], **keys)
+    two = {"system": "hgx-h100", "nodes": 2}
+    assert time_ps(topology=two, **keys) == time_ps(topology=two, groups=2, **keys)
+
+
+def test_groups_by_number_and_nested():
+    """`groups: 2` cuts consecutive ranks; lists name them; lists in lists are further levels."""
+    keys: dict[str, Any] = {
+        "collective": "all_reduce",
+        "algorithm": "hierarchical",
+        "size": "8 kB",
+        "topology": star(8),
+    }
+    assert row(groups=2, **keys)["time_ps"] == row(groups=[[0, 1, 2, 3], [4, 5, 6, 7]], **keys)["time_ps"]
+    nested = row(groups=[[[0, 1], [2, 3]], [[4, 5], [6, 7]]], **keys)
+    assert nested["status"] == "ok"
+    assert nested["steps"] == 1 + 1 + 2 + 1 + 1  # in pairs, across pairs, across halves, and back
+    uneven = row(groups=[[0, 1, 2], [3, 4, 5, 6, 7]], **{**keys, "algorithm": "hierarchical_leader"})
+    assert uneven["status"] == "ok"
+
+
+def test_subgroups_run_side_by_side():
+    """Sub-groups all-reduce at the same time: on a star of their own links they do not disturb each other."""
+    keys: dict[str, Any] = {"collective": "all_reduce", "algorithm": "ring", "size": "4 kB"}
+    alone = row(topology=star(2), **keys)
+    both = row(topology=star(4), subgroups=[[0, 2], [3, 1]], **keys)
+    assert both["time_ps"] == alone["time_ps"]
+    assert both["messages"] == 2 * alone["messages"]
+    assert both["ranks"] == 2
+
+
+def test_arrivals_delay():
+    """Who comes late is waited for: data that depends on the latecomer leaves when it has come."""
+    assert time_ps(arrivals={0: "7 us"}) == 10_000_000
+    assert time_ps('arrivals={"0": 7 us}') == 10_000_000
+
+
+def test_nobody_leaves_a_barrier_early():
+    """With skewed arrivals a barrier ends no earlier than its last rank came, and one way through the network later."""
+    for algorithm in ("naive", "tree", "dissemination"):
+        late = time_ps(collective="barrier", algorithm=algorithm, arrivals={3: "50 us"})
+        assert late >= 50_000_000 + 2_000_000
+
+
+# --- model: two hosts, 1000 B, 1 GB/s, two links of 1 us: 3 us ---
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({"o_send": "2 us"}, 5_000_000),
+        ({"o_recv": "2 us"}, 5_000_000),
+        ({"sharing": "fifo"}, 3_000_000),
+        ({"channel_bandwidth": "500 MB/s"}, 4_000_000),
+        ({"gamma": "1 ns/B"}, 3_000_000),  # a send reduces nothing
+        ({"chunk": "500 B"}, 3_000_000),  # cut in two, one behind the other on the wire
+        ({"chunk": "500 B", "g": "1 us"}, 3_500_000),  # the second starts at 1 us
+        ({"chunk": "500 B", "o_send": "1 us"}, 5_000_000),  # 1.5 us of channel each, then 2 us of latency
+        ({"chunk": "500 B", "slots": 1}, 5_000_000),  # one in flight: 2.5 us each
+        ({"chunk": "500 B", "slots": 1, "channels": 2}, 3_000_000),  # a connection each, sharing the link
+    ],
+)
+def test_parameters_by_hand(model: dict[str, Any], expected: int):
+    """Every parameter of the model costs what its rule says, on one message between two hosts."""
+    assert time_ps(model=model) == expected
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [("1 ns/B", 4_000_000), ("1 GB/s", 4_000_000), ("0 ps/B", 3_000_000)])
+def test_gamma_as_time_or_bandwidth(gamma: str, expected: int):
+    """A reduction costs time per byte, said either way round."""
+    assert time_ps(collective="reduce", algorithm="naive", ranks=2, model={"gamma": gamma}) == expected
+
+
+def test_sharing_differs_where_flows_meet():
+    """Two senders of unequal size meet on one link: by fifo whole chunks pass in turn, by fair they share it.
+
+    Host 1's first message leaves at 0 for the contended link; the results differ, the total work does not.
+    """
+    keys: dict[str, Any] = {"collective": "gather", "algorithm": "direct", "size": "4 kB", "topology": star(4)}
+    fair, fifo = (time_ps(model={"sharing": sharing}, **keys) for sharing in ("fair", "fifo"))
+    # three blocks of 1 us through the root's link: two hops' latency and three services, either way
+    assert fair == fifo == 5_000_000
+    slow = star(4, links={"host1->switch": {"bandwidth": "250 MB/s"}})
+    told = {sharing: time_ps(model={"sharing": sharing}, **{**keys, "topology": slow}) for sharing in ("fair", "fifo")}
+    assert told["fair"] == 6_000_000  # 250 MB/s for 1000 B: the slow flow takes 4 us, the fast ones finish before
+    assert told["fifo"] == 6_000_000  # the slow head comes first, its tail last
+
+
+def test_barrier_between_steps():
+    """With `barrier` no step starts before the one before has ended everywhere: never faster, on a slow link slower."""
+    slow = star(4, links={"host3->switch": {"latency": "20 us"}})
+    keys: dict[str, Any] = {"collective": "all_reduce", "algorithm": "ring", "size": "4 kB", "topology": slow}
+    assert time_ps(model={"barrier": True}, **keys) > time_ps(**keys)
+
+
+def test_blocking_sends_deadlock():
+    """Blocking sends that all go first: the classic ring deadlock, named; even-odd resolves it."""
+    keys: dict[str, Any] = {"collective": "send_recv", "algorithm": "ring"}
+    stuck = row(model={"blocking": True}, **keys)
+    assert stuck["status"].startswith("failed: ")
+    assert "rank" in stuck["status"]
+    assert "step 0" in stuck["status"]
+    assert row(model={"blocking": "even-odd"}, **keys)["status"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["infiniband", "efa", "slingshot"])
+def test_a_profile_of_nics_is_none_of_calls(name: str):
+    """What NICs add tells nothing of a call by itself."""
+    for given in (
+        ("predict", "all_reduce", "--on", "hgx-h100", "--size", "1 KiB", "--set", f"profile={name}"),
+        ("tune", "hgx-h100", "--profile", name),
+    ):
+        found = command(*given)
+        assert found.status == 2 and f"{name!r} says what NICs add between nodes" in found.err
+        assert len(found.err.splitlines()) == 1
+
+
+def test_a_profile_file(tmp_path: Path):
+    """A profile file gives the parameters that the scenario does not, and the row names it."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nsource: an estimate\nmodel: {o_send: 2 us, sharing: fifo}\n", encoding="utf-8")
+    assert time_ps(profile=str(path)) == 5_000_000
+    assert time_ps(profile=str(path), model={"o_send": "1 us"}) == 4_000_000
+    assert row(profile=str(path))["sharing"] == "fifo"
+
+
+# --- the same again ---
+
+
+def test_results_are_the_same_every_time(tmp_path: Path):
+    """Byte-identical results.csv, twice, and for one job or two."""
+    words = ["--set", "size=[64 KiB, 1 MiB]", "--set", "plots=[]", "--quiet"]
+    for folder, jobs in (("a", 1), ("b", 1), ("c", 2)):
+        assert command("run", "quickstart", "-o", tmp_path / folder, "--jobs", jobs, *words).status == 0
+    first, *others = ((tmp_path / folder / "results.csv").read_bytes() for folder in "abc")
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize("size", ["999999999 TiB", "1048577 TiB"])
+def test_sizes_beyond_counting_are_refused(size: str):
+    """A size that 64 bits cannot count with is wrong input, at its place; the largest that can be counted is not."""
+    with pytest.raises(simcoll.SimcollError, match="more than can be counted"):
+        simcoll.load("quickstart", [f"size={size}"])
+    assert simcoll.load("quickstart", ["size=1048576 TiB"])

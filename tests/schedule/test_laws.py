@@ -1,0 +1,492 @@
+"""Every algorithm of the registry does what its collective promises; a new entry is tested by being registered."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import cache, reduce
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from simcoll.errors import RefusedError, ScheduleError
+from simcoll.schedule.algorithms import build
+from simcoll.schedule.ir import Schedule, side_by_side
+from simcoll.schedule.numpy_run import run
+from simcoll.schedule.proof import Proof, prove
+from simcoll.schedule.registry import ALGORITHMS, Groups
+
+Array = NDArray[Any]
+
+ENTRIES = [(entry.collective, entry.name) for entries in ALGORITHMS.values() for entry in entries.values()]
+ROOTED = {"reduce", "broadcast", "gather", "scatter", "send_recv"}
+GROUPED = [pair for pair in ENTRIES if ALGORITHMS[pair[0]][pair[1]].uses_groups]
+EQUAL: list[Groups] = [
+    (0, 1, 2),
+    ((0, 1, 2),),
+    ((2,), (0,), (1,)),
+    ((0, 3), (1, 4), (2, 5)),
+    ((5, 4, 3), (2, 0, 1)),
+    (((0, 1), (2, 3), (4, 5)), ((6, 7), (8, 9), (10, 11))),
+    ((((0, 8), (1, 9)), ((2, 10), (3, 11))), (((4, 12), (5, 13)), ((6, 14), (7, 15)))),
+]
+UNEQUAL: list[Groups] = [((0, 1, 2), (3, 4)), ((4, 0), (1,), (2, 3)), ((0, 1), ((2, 3), (4,)), (5, 6, 7))]
+# These may send what the contract does not need.
+MAY_REPEAT = {("send_recv", "ring"), ("barrier", "dissemination"), ("broadcast", "scatter_allgather")}
+UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+
+@cache
+def schedule(collective: str, algorithm: str, n: int, root: int = 0, groups: Groups = ()) -> Schedule:
+    """A schedule, built once; a switch that reduces is at hand."""
+    return build(collective, algorithm, n, root=root, groups=groups, agents=1)
+
+
+def specs(collective: str, name: str) -> Iterator[str]:
+    """The entry with each value of each of its options."""
+    yield name
+    for option, values in ALGORITHMS[collective][name].options.items():
+        yield from (f"{name}({option}={value})" for value in values)
+
+
+def roots(collective: str, n: int) -> list[int]:
+    """All roots of few ranks; the first, a middle one and the last of many."""
+    if collective not in ROOTED:
+        return [0]
+    return list(range(n)) if n <= 6 else [0, n // 2, n - 1]
+
+
+def size(groups: Groups) -> int:
+    """Ranks in groups of any depth."""
+    return sum(1 if isinstance(group, int) else size(group) for group in groups)
+
+
+def blocks(buffer: Array, n: int, weights: Array | None = None) -> list[Array]:
+    """A buffer cut into n blocks, as equal as can be or as the weights say."""
+    return np.array_split(buffer, n) if weights is None else np.split(buffer, np.cumsum(weights)[:-1])
+
+
+def oracle(
+    collective: str, inputs: list[Array], op: str = "sum", root: int = 0, weights: Array | None = None
+) -> list[Array | None]:
+    """What a textbook says every rank ends with, apart from any contract or schedule."""
+    n = len(inputs)
+    rows = [weights if weights is None or weights.ndim == 1 else weights[r] for r in range(n)]
+    parts = [blocks(buffer, n, row) for buffer, row in zip(inputs, rows, strict=True)]
+    total = reduce(np.add if op == "avg" else UFUNCS[op], inputs)
+    total = total / n if op == "avg" else total
+    gathered = np.concatenate([parts[r][r] for r in range(n)])
+
+    def at(rank: int, value: Array) -> list[Array | None]:
+        return [value if r == rank else None for r in range(n)]
+
+    results: dict[str, Callable[[], list[Array | None]]] = {
+        "all_reduce": lambda: [total] * n,
+        "barrier": lambda: [total] * n,
+        "reduce": lambda: at(root, total),
+        "broadcast": lambda: [inputs[root]] * n,
+        "all_gather": lambda: [gathered] * n,
+        "gather": lambda: at(root, gathered),
+        "reduce_scatter": lambda: list(blocks(total, n, weights)),
+        "scatter": lambda: list(parts[root]),
+        "all_to_all": lambda: [np.concatenate([parts[r][me] for r in range(n)]) for me in range(n)],
+        "send_recv": lambda: at((root + 1) % n, inputs[root]),
+    }
+    return results[collective]()
+
+
+def same(found: list[Array | None], expected: list[Array | None]) -> None:
+    """Every rank has what is expected, to the last bit."""
+    for rank, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert (one is None) == (other is None), rank
+        if one is not None and other is not None:
+            np.testing.assert_array_equal(one, other, err_msg=f"rank {rank}")
+
+
+def numbers(n: int, length: int, dtype: str = "int64") -> list[Array]:
+    """Buffers of small integers, so that sums are exact in any order."""
+    draw = np.random.default_rng(n * 1000 + length)
+    return [draw.integers(-50, 50, length).astype(dtype) for _ in range(n)]
+
+
+def sent_by_rank(s: Schedule) -> list[Fraction]:
+    """What each rank sends, in buffers."""
+    counts = np.bincount(s.src[s.src != s.dst], minlength=s.participants)
+    return [Fraction(int(count), s.n_chunks) for count in counts[: s.n]]
+
+
+@pytest.mark.parametrize(("collective", "name"), ENTRIES)
+def test_proved(collective: str, name: str) -> None:
+    """Every algorithm keeps its collective's contract for any number of ranks and any root; one rank needs no step."""
+    assert ALGORITHMS[collective][name].help
+    for spec, n in itertools.product(specs(collective, name), [*range(1, 18), 32, 64]):
+        for root in roots(collective, n):
+            s = schedule(collective, spec, n, root)
+            prove(s, "full")
+            prove(s, "fingerprint")
+            assert n > 1 or not len(s)
+
+
+@pytest.mark.parametrize(("collective", "name"), GROUPED)
+def test_proved_in_groups(collective: str, name: str) -> None:
+    """Algorithms with groups serve equal ones of any order and depth; unequal ones too, or they say what does."""
+    for spec in specs(collective, name):
+        for groups in EQUAL:
+            s = schedule(collective, spec, size(groups), groups=groups)
+            prove(s)
+            same(run(s, numbers(s.n, 29)), oracle(collective, numbers(s.n, 29)))
+        for groups in UNEQUAL:
+            try:
+                s = schedule(collective, spec, size(groups), groups=groups)
+            except RefusedError as refusal:
+                assert "equal size" in str(refusal) and "hierarchical_tree" in str(refusal)
+                assert name in ("hierarchical", "nvls_tree")
+            else:
+                prove(s)
+                same(run(s, numbers(s.n, 29)), oracle(collective, numbers(s.n, 29)))
+
+
+def test_no_switch_no_nvls() -> None:
+    """Reduction in the switch is refused where there is none."""
+    with pytest.raises(RefusedError, match="needs a switch"):
+        build("all_reduce", "nvls", 4)
+
+
+@pytest.mark.parametrize(("collective", "name"), ENTRIES)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 8])
+def test_numbers(collective: str, name: str, n: int) -> None:
+    """On numbers, every operator gives what NumPy gives, also where the buffer does not divide by the ranks."""
+    if collective == "barrier":
+        ops = ["min", "max", "band", "bor"]  # those that do not mind counting a rank twice
+    else:
+        ops = [*UFUNCS, "avg"] if collective in {"all_reduce", "reduce", "reduce_scatter"} else ["sum"]
+    for op, length, root in itertools.product(ops, (n - 1, 4 * n + 3), roots(collective, n)):
+        inputs = numbers(n, length, "float64" if op == "avg" else "int64")
+        s = schedule(collective, name, n, root)
+        same(run(s, inputs, op), oracle(collective, inputs, op, root))
+
+
+@pytest.mark.parametrize(("collective", "name"), ENTRIES)
+def test_sub_groups(collective: str, name: str) -> None:
+    """A schedule works on any members of a larger world, also beside another group, and leaves the rest alone."""
+    root = 2 if collective in ROOTED else 0
+    own = schedule(collective, name, 4, root)
+    members, others = [6, 1, 4, 3], [0, 7, 2, 8]
+    parts = [own.on(members, 9)] if own.agents else [own.on(members, 9), own.on(others, 9)]
+    s = side_by_side(parts)
+    prove(s)
+    prove(s, "fingerprint")
+    inputs = numbers(9, 22)
+    op = "max" if collective == "barrier" else "sum"
+    found = run(s, inputs, op)
+    assert found[5] is None
+    for group in s.groups:
+        same([found[rank] for rank in group], oracle(collective, [inputs[rank] for rank in group], op, root))
+
+
+@st.composite
+def shares(draw: st.DrawFn, n: int, length: int) -> list[int]:
+    """`length` elements cut into n blocks, some of them empty."""
+    cuts = sorted(draw(st.lists(st.integers(0, length), min_size=n - 1, max_size=n - 1)))
+    return [b - a for a, b in zip([0, *cuts], [*cuts, length], strict=True)]
+
+
+@given(st.data(), st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_uneven_blocks(data: st.DataObject, n: int) -> None:
+    """all_to_all_v, gather_v, scatter_v, all_gather_v: blocks of any size, zero included, arrive whole."""
+    length = 20
+    inputs = numbers(n, length)
+    one, table = shares(n, length), st.lists(shares(n, length), min_size=n, max_size=n)
+    for collective in ("all_to_all", "gather", "scatter", "all_gather"):
+        weights = np.asarray(data.draw(table if collective == "all_to_all" else one))
+        root = data.draw(st.integers(0, n - 1)) if collective in ROOTED else 0
+        for name in ALGORITHMS[collective]:
+            s = schedule(collective, name, n, root)
+            same(run(s, inputs, weights=weights), oracle(collective, inputs, root=root, weights=weights))
+
+
+@given(st.data(), st.sampled_from([pair for pair in ENTRIES if pair not in MAY_REPEAT]), st.integers(2, 12))
+@settings(max_examples=300, deadline=None)
+def test_every_transfer_is_needed(data: st.DataObject, pair: tuple[str, str], n: int) -> None:
+    """Without any one of its transfers a schedule is refused, and the refusal names a rank and a chunk."""
+    s = schedule(*pair, n)
+    lost = data.draw(st.integers(0, len(s) - 1))
+    names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
+    torn = s.replace(**{name: np.delete(getattr(s, name), lost) for name in names})
+    proofs: tuple[Proof, ...] = ("full", "fingerprint")
+    for how in proofs:
+        with pytest.raises(ScheduleError) as refusal:
+            prove(torn, how)
+        assert re.search(r"rank \d+(, | sends )chunk \d+", str(refusal.value))
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 13])
+def test_counts(n: int) -> None:
+    """Steps and messages are those of the textbook."""
+    log, up = n.bit_length() - 1, (n - 1).bit_length()
+    fold = 0 if n == 1 << log else 2
+    counts = {
+        ("all_reduce", "naive"): (2, 2 * (n - 1)),
+        ("all_reduce", "all_pairs"): (1, n * (n - 1)),
+        ("all_reduce", "ring"): (2 * (n - 1), 2 * n * (n - 1)),
+        ("all_reduce", "ring_unchunked"): (n - 1, n * (n - 1)),
+        ("all_reduce", "tree"): (2 * log, 2 * (n - 1)),
+        ("all_reduce", "double_binary_tree"): (2 * up, 4 * (n - 1)),
+        ("all_reduce", "recursive_doubling"): (log + fold, (log << log) + 2 * (n - (1 << log))),
+        ("all_reduce", "nvls"): (2, 2 * n),
+        ("all_reduce", "bidirectional_ring"): (2 * (n - 1), 4 * n * (n - 1)),
+        ("all_gather", "nvls"): (2, n * n),
+        ("reduce_scatter", "nvls"): (2, n * n + n),
+        ("all_gather", "direct"): (1, n * (n - 1)),
+        ("all_gather", "ring"): (n - 1, n * (n - 1)),
+        ("all_gather", "bruck"): (up, n * (n - 1)),
+        ("all_gather", "pat"): (up, n * (n - 1)),
+        ("reduce_scatter", "pat"): (up, n * (n - 1)),
+        ("all_gather", "naive"): (2, n * (n - 1)),
+        ("reduce_scatter", "ring"): (n - 1, n * (n - 1)),
+        ("reduce_scatter", "direct"): (1, n * (n - 1)),
+        ("reduce_scatter", "naive"): (2, (n + 1) * (n - 1)),
+        ("all_to_all", "direct"): (1, n * (n - 1)),
+        ("gather", "direct"): (1, n - 1),
+        ("scatter", "direct"): (1, n - 1),
+        ("reduce", "naive"): (1, n - 1),
+        ("reduce", "chain"): (n - 1, n - 1),
+        ("reduce", "binomial"): (up, n - 1),
+        ("broadcast", "naive"): (1, n - 1),
+        ("broadcast", "chain"): (n - 1, n - 1),
+        ("broadcast", "binomial"): (up, n - 1),
+        ("barrier", "dissemination"): (up, up * n),
+        ("barrier", "naive"): (2, 2 * (n - 1)),
+        ("barrier", "tree"): (2 * log, 2 * (n - 1)),
+        ("send_recv", "direct"): (1, 1),
+        ("send_recv", "ring"): (1, n),
+    }
+    found = {pair: (schedule(*pair, n).n_steps, schedule(*pair, n).messages) for pair in counts}
+    assert found == counts
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 13])
+def test_ring_neighbours(n: int) -> None:
+    """In a ring every rank sends 2(n−1)/n of the data, to the next rank only."""
+    s = schedule("all_reduce", "ring", n)
+    assert set(sent_by_rank(s)) == {Fraction(2 * (n - 1), n)}
+    assert (s.dst == (s.src + 1) % n).all()
+
+
+VOLUMES: dict[tuple[str, str], Callable[[int], Fraction]] = {
+    ("all_reduce", "ring"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "halving_doubling"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "bidirectional_ring"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_gather", "hierarchical"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "hierarchical"): lambda n: Fraction(n - 1, n),
+    ("all_reduce", "hierarchical"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "recursive_doubling"): lambda n: Fraction(n.bit_length() - 1),
+    ("all_reduce", "all_pairs"): lambda n: Fraction(n - 1),
+    ("all_reduce", "nvls"): lambda n: Fraction(1),
+    ("all_gather", "ring"): lambda n: Fraction(n - 1, n),
+    ("all_gather", "direct"): lambda n: Fraction(n - 1, n),
+    ("all_gather", "bruck"): lambda n: Fraction(n - 1, n),
+    ("all_gather", "pat"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "pat"): lambda n: Fraction(n - 1, n),
+    ("all_gather", "recursive_doubling"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "ring"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "direct"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "recursive_halving"): lambda n: Fraction(n - 1, n),
+    ("all_to_all", "direct"): lambda n: Fraction(n - 1, n),
+    ("all_to_all", "bruck"): lambda n: Fraction(n.bit_length() - 1, 2),
+}
+
+
+@pytest.mark.parametrize(("collective", "name"), VOLUMES)
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_volume(collective: str, name: str, n: int) -> None:
+    """Every rank sends the share of the buffer that the algorithm is known for."""
+    assert set(sent_by_rank(schedule(collective, name, n))) == {VOLUMES[collective, name](n)}
+
+
+@pytest.mark.parametrize("n", [3, 6, 7, 13])
+def test_lean_collectives_move_no_block_twice(n: int) -> None:
+    """Whatever the number of ranks, direct, ring, Bruck and PAT gathers bring each rank each foreign block once."""
+    for name in ("direct", "ring", "bruck", "pat", "pat(aggregation=2)"):
+        s = schedule("all_gather", name, n)
+        assert len(set(zip(s.dst.tolist(), s.dst_slot.tolist(), strict=True))) == len(s) == n * (n - 1)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 40), st.integers(0, 5))
+def test_pat_aggregates(n: int, exponent: int) -> None:
+    """A message of PAT carries the given number of blocks at most; on powers of two it takes log2 of that many steps,
+    and one for each further group of as many ranks. Its reduce-scatter is its all-gather run backwards."""
+    most = 2**exponent
+    there, back = (build(collective, f"pat(aggregation={most})", n) for collective in ("all_gather", "reduce_scatter"))
+    prove(there, "full")
+    prove(back, "full")
+    _, carried = np.unique(np.stack([there.step, there.src, there.dst]), axis=1, return_counts=True)
+    assert carried.max() <= most
+    if n == 2 ** (n.bit_length() - 1):
+        most = min(most, n // 2)
+        assert there.n_steps == most.bit_length() - 1 + n // most - 1
+    last = there.n_steps - 1
+    rows = zip(last - there.step, there.dst, there.src, there.src_slot, strict=True)
+    assert sorted(rows) == sorted(zip(back.step, back.src, back.dst, back.src_slot, strict=True))
+
+
+@pytest.mark.parametrize("name", ["direct", "binomial"])
+def test_gather_and_scatter_mirror(name: str) -> None:
+    """Scatter is gather run backwards."""
+    for n, root in ((2, 1), (7, 3), (8, 0)):
+        up, down = schedule("gather", name, n, root), schedule("scatter", name, n, root)
+        there = {(s.src, s.dst, s.src_slot) for s in up}
+        assert there == {(s.dst, s.src, s.src_slot) for s in down}
+
+
+@pytest.mark.parametrize("n", [2, 6, 8, 14, 64])
+def test_leaf_in_one_inner_in_the_other(n: int) -> None:
+    """In the double binary tree, for even n, every rank is inner in exactly one tree, with at most two children."""
+    s = schedule("all_reduce", "double_binary_tree", n)
+    inner = [set(s.dst[s.reduce & (s.dst_slot == half)].tolist()) for half in (0, 1)]
+    assert not inner[0] & inner[1]
+    assert inner[0] | inner[1] == set(range(n))
+    assert np.bincount(s.src).max() <= 4  # up once in each tree, down to two children in one
+
+
+def test_tree_sends_up_by_height() -> None:
+    """In the tree of six, the leaves 3, 4, 5 send in step 0, 1 and 2 after them; what goes up comes down."""
+    s = schedule("all_reduce", "tree", 6)
+    up = [(int(t.step), int(t.src), int(t.dst)) for t in s if t.reduce]
+    assert sorted(up) == [(0, 3, 1), (0, 4, 1), (0, 5, 2), (1, 1, 0), (1, 2, 0)]
+    assert {(t.dst, t.src) for t in s if not t.reduce} == {(src, dst) for _, src, dst in up}
+
+
+@pytest.mark.parametrize(("collective", "name"), [("all_reduce", "all_pairs"), ("all_to_all", "direct")])
+def test_next_rank_first(collective: str, name: str) -> None:
+    """Who sends to everyone starts with the next rank, so that no receiver is met by all at once."""
+    s = schedule(collective, name, 5)
+    for rank in range(5):
+        assert s.dst[s.src == rank].tolist() == [(rank + d) % 5 for d in range(1, 5)]
+
+
+def test_hierarchical_keeps_bytes_inside() -> None:
+    """Of two groups of four, a rank sends 2·3/4 of the buffer inside its group and 2·1/2·1/4 across."""
+    for spec in ("hierarchical", "hierarchical(across=recursive_doubling)"):
+        s = schedule("all_reduce", spec, 8, groups=((0, 1, 2, 3), (4, 5, 6, 7)))
+        crossing = s.src // 4 != s.dst // 4
+        assert set(np.bincount(s.src[~crossing]) / s.n_chunks) == {1.5}
+        assert set(np.bincount(s.src[crossing]) / s.n_chunks) == {0.25}
+
+
+def test_hierarchical_steps() -> None:
+    """Four groups of eight: 2·7 + 2·3 steps by rings, 2·7 + 2 by recursive doubling, 4 by the tree of leaders."""
+    groups = tuple(tuple(range(8 * g, 8 * g + 8)) for g in range(4))
+    steps = {
+        spec: schedule("all_reduce", spec, 32, groups=groups).n_steps for spec in specs("all_reduce", "hierarchical")
+    }
+    assert steps == {"hierarchical": 20, "hierarchical(across=ring)": 20, "hierarchical(across=recursive_doubling)": 16}
+    assert schedule("all_reduce", "hierarchical_tree", 32, groups=groups).n_steps == 4
+    assert schedule("all_reduce", "hierarchical_leader", 32, groups=groups).n_steps == 3 + 6 + 3
+    assert schedule("all_to_all", "hierarchical", 32, groups=groups).n_steps == 2
+
+
+def played(
+    collective: str, inputs: list[list[int]], op: str = "sum", root: int = 0
+) -> Iterator[list[list[int] | None]]:
+    """What every algorithm of the collective makes of the inputs."""
+    for name in ALGORITHMS[collective]:
+        found = run(schedule(collective, name, len(inputs), root), [np.asarray(x) for x in inputs], op)
+        yield [None if part is None else part.tolist() for part in found]
+
+
+def test_textbook_all_reduce() -> None:
+    """Three ranks with 1 2 3, 4 5 6 and 7 8 9 all end with 12 15 18."""
+    for found in played("all_reduce", [[1, 2, 3], [4, 5, 6], [7, 8, 9]]):
+        assert found == [[12, 15, 18]] * 3
+
+
+@pytest.mark.parametrize(("op", "result"), [("sum", 10), ("product", 24), ("min", 1), ("max", 4)])
+def test_textbook_operators(op: str, result: int) -> None:
+    """Ranks 1 … 4, each with its number: sum 10, product 24, minimum 1, maximum 4."""
+    for found in played("all_reduce", [[1], [2], [3], [4]], op):
+        assert found == [[result]] * 4
+    for found in played("reduce", [[1], [2], [3], [4]], op, root=2):
+        assert found == [None, None, [result], None]
+
+
+def test_textbook_reduce_scatter() -> None:
+    """[−1 5 | 2 2] and [3 −3 | 4 1] scatter to 2 2 on rank 0 and 6 3 on rank 1."""
+    for found in played("reduce_scatter", [[-1, 5, 2, 2], [3, -3, 4, 1]]):
+        assert found == [[2, 2], [6, 3]]
+
+
+def test_textbook_moves() -> None:
+    """Broadcast copies, scatter deals out, gather collects, all_gather does so everywhere, all_to_all transposes."""
+    own, nothing = [[10, 0, 0], [0, 11, 0], [0, 0, 12]], [0, 0, 0]
+    for found in played("broadcast", [nothing, [7, 8, 9], nothing], root=1):
+        assert found == [[7, 8, 9]] * 3
+    for found in played("scatter", [nothing, [7, 8, 9], nothing], root=1):
+        assert found == [[7], [8], [9]]
+    for found in played("gather", own, root=1):
+        assert found == [None, [10, 11, 12], None]
+    for found in played("all_gather", own):
+        assert found == [[10, 11, 12]] * 3
+    for found in played("all_to_all", [[1, 2, 3], [4, 5, 6], [7, 8, 9]]):
+        assert found == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
+    for found in played("send_recv", [nothing, [7, 8, 9], nothing], root=1):
+        assert found == [None, None, [7, 8, 9]]
+
+
+@pytest.mark.parametrize("how", ["full", "fingerprint"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_a_contribution_that_counts_twice_is_refused(collective: str, how: Proof) -> None:
+    """Sent and reduced a second time, a rank's contribution is there twice: wrong, and named as such."""
+    once = build(collective, "naive", 4)
+    twice = Schedule.from_rows(
+        [once.row(0), *once], collective=collective, algorithm="twice", n=4, n_chunks=once.n_chunks
+    )
+    prove(once, how)
+    with pytest.raises(ScheduleError, match=r"rank \d.*chunk \d.*\(\d more than once\)"):
+        prove(twice, how)
+
+
+@pytest.mark.parametrize("how", ["full", "fingerprint"])
+def test_different_chunks_reduced_together_are_refused(how: Proof) -> None:
+    """A sum of chunk 0 and chunk 1 is wrong, also where every rank counts once and the right chunk came last."""
+    right = [(0, 1, 0, 0, 0, 1), (0, 1, 1, 0, 1, 1), (0, 2, 0, 0, 0, 1), (0, 2, 1, 0, 1, 1)]
+    wrong = [(0, 1, 1, 0, 0, 1), (0, 1, 0, 0, 1, 1), *right[2:]]
+    for rows in (right, wrong):
+        played = Schedule.from_rows(rows, collective="reduce", algorithm="mixed", n=3, n_chunks=2)
+        if rows is right:
+            prove(played, how)
+        else:
+            with pytest.raises(ScheduleError, match=r"rank 0, chunk 0.*different chunks reduced together"):
+                prove(played, how)
+
+
+def test_counting_twice_is_remembered_on_the_way() -> None:
+    """What counted twice at one rank still does after it was passed on."""
+    rows = [(0, 2, 0, 1, 0, 1), (0, 2, 0, 1, 0, 1), (1, 1, 0, 0, 0, 1)]
+    played = Schedule.from_rows(rows, collective="reduce", algorithm="detour", n=3, n_chunks=1)
+    with pytest.raises(ScheduleError, match=r"rank 0, chunk 0.*\(2 more than once\)"):
+        prove(played)
+
+
+def test_sending_what_was_never_put_there_is_refused() -> None:
+    """Rank 1 has nothing to send before the root's buffer reaches it, even if nobody keeps what it sends."""
+    rows = [(0, 1, 0, 2, 0, 0), (1, 0, 0, 1, 0, 0), (1, 0, 0, 2, 0, 0)]
+    played = Schedule.from_rows(rows, collective="broadcast", algorithm="early", n=3, n_chunks=1)
+    with pytest.raises(ScheduleError, match=r"step 0: rank 1 sends chunk 0 to rank 2, but nothing was ever put there"):
+        prove(played)

@@ -1,0 +1,380 @@
+"""Laws of topologies: what is refused, and what routes are like under every policy."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import Link, Topology
+from simcoll.topology.systems import TopologySpec, build
+
+CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
+LINK = Link(50_000_000_000, 500_000, "cable")
+
+
+def make(**keys: object) -> Topology:
+    """The topology that a scenario's `topology` describes."""
+    return build(TopologySpec.model_validate(keys))
+
+
+def names(topology: Topology, src: str, dst: str) -> list[str]:
+    """The devices of a route, which must hang together."""
+    hops = [topology.links[link] for link in topology.route(src, dst)]
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(hops))
+    return [src, *(v for _, v in hops)]
+
+
+def star(n: int, kind: str = "gpu") -> nx.DiGraph:
+    """`n` devices around a switch."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from((f"d{i}", {"kind": kind}) for i in range(n))
+    graph.add_node("s", kind="switch")
+    graph.add_edges_from((u, v, {"link": LINK}) for i in range(n) for u, v in ((f"d{i}", "s"), ("s", f"d{i}")))
+    return graph
+
+
+SEVERAL = {
+    "switch": {"fabric": "single-switch", "hosts": 5, "link": CABLE},
+    "tree": {"fabric": "fat-tree", "hosts": 11, "hosts_per_leaf": 4, "spines": 3, "link": CABLE},
+    "three levels": {"fabric": "fat-tree", "levels": 3, "hosts": 24, "spines": 2, "link": CABLE},
+    "torus": {"fabric": "torus", "dims": [3, 4], "link": CABLE},
+    "cube": {"fabric": "torus", "dims": [2, 3, 3], "link": CABLE},
+    "ring": {"fabric": "ring", "hosts": 7, "link": CABLE},
+    "mesh": {"fabric": "full-mesh", "hosts": 5, "link": CABLE},
+    "cube mesh": {"system": "dgx1-v100"},
+    "rails": {"system": "hgx-h100", "nodes": 3},
+    "rails, two leaves": {"system": "dgx-a100", "nodes": 3, "nodes_per_leaf": 2, "spines": 2},
+    "PCIe tree": {"system": "l40s-pcie", "nodes": 3, "fabric": "fat-tree", "nodes_per_leaf": 1, "spines": 2},
+    "routers": {"system": "hgx-b300", "nodes": 4, "fabric": "torus", "dims": [2, 2], "link": CABLE},
+}
+
+
+@pytest.mark.parametrize("policy", [None, "shortest", "ecmp", "rails"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_routes_lead_from_source_to_destination(name: str, policy: str | None) -> None:
+    """A route is contiguous, ends where it should, and passes no device twice, no third machine and no third GPU
+    except between direct links."""
+    topology = make(**SEVERAL[name], routing=policy)
+    for src, dst in itertools.permutations(topology.ranks, 2):
+        way = names(topology, src, dst)
+        assert way[-1] == dst and len(set(way)) == len(way)
+        kinds = [topology.kinds[device] for device in way]
+        for before, here, after, device in zip(kinds, kinds[1:], kinds[2:], way[1:], strict=False):
+            proxy = before == "nvswitch" and topology.node_of(device) == topology.node_of(src)
+            assert here not in ("gpu", "host") or before == here == after or proxy
+        if topology.kinds[src] == "gpu":
+            ends = {topology.node_of(src), topology.node_of(dst), None}
+            assert {topology.node_of(device) for device in way} <= ends
+            assert len(ends) == 3 or "nic" not in kinds
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_routes_do_not_depend_on_what_was_asked_before(name: str) -> None:
+    """Routes are the same in whatever order they are asked for, and in every new topology."""
+    one, other = make(**SEVERAL[name], routing="ecmp"), make(**SEVERAL[name], routing="ecmp")
+    pairs = list(itertools.permutations(one.ranks, 2))
+    backwards = {pair: other.route(*pair) for pair in reversed(pairs)}
+    assert all(one.route(*pair) == backwards[pair] for pair in pairs)
+
+
+BARE = ["switch", "tree", "three levels", "torus", "cube", "ring", "mesh"]
+
+
+@pytest.mark.parametrize("policy", ["shortest", "ecmp"])
+@pytest.mark.parametrize("name", BARE)
+def test_routes_are_those_of_breadth_first_search(name: str, policy: str) -> None:
+    """`shortest` takes, of the routes with fewest hops, the least sequence of links; `ecmp` the one whose place among
+    them is CRC-32 of `src->dst` modulo their number."""
+    topology = make(**SEVERAL[name], routing=policy)
+    number = {ends: link for link, ends in enumerate(topology.links)}
+    for src, dst in itertools.permutations(topology.ranks, 2):
+        paths = nx.all_shortest_paths(topology.graph, src, dst)
+        ways = sorted(tuple(number[hop] for hop in itertools.pairwise(path)) for path in paths)
+        chosen = zlib.crc32(f"{src}->{dst}".encode()) % len(ways) if policy == "ecmp" else 0
+        assert topology.route(src, dst) == ways[chosen]
+
+
+def test_machines_that_are_not_alike_are_routed_apart() -> None:
+    """A slow NVLink sends the traffic of its own machine over PCIe, and of no other."""
+    topology = make(system="hgx-h100", nodes=3, links={"node1.gpu0->node1.nvswitch0": {"bandwidth": "1 GB/s"}})
+    for node, way in enumerate(("nvswitch0", "pcie_switch0", "nvswitch0")):
+        assert names(topology, f"node{node}.gpu0", f"node{node}.gpu1")[1] == f"node{node}.{way}"
+
+
+def test_the_only_way_may_lead_out_of_the_machine() -> None:
+    """GPUs of one machine that hang on nothing but a switch outside it talk over that."""
+    graph = star(3)
+    nx.set_node_attributes(graph, {"d0": 0, "d1": 0, "d2": 1}, "node")
+    for policy in ("shortest", "ecmp", "rails"):
+        topology = Topology.from_graph(graph, routing=policy)
+        assert all(names(topology, *pair)[1] == "s" for pair in itertools.permutations(topology.ranks, 2))
+
+
+def test_a_switch_is_an_end_as_well() -> None:
+    """Routes from and to a switch, which may reduce, are the direct links, before and after others were asked for."""
+    topology = make(**SEVERAL["tree"])
+    for _ in range(2):
+        assert names(topology, "leaf0", "host1") == ["leaf0", "host1"]
+        assert names(topology, "host1", "leaf0") == ["host1", "leaf0"]
+        assert names(topology, "host1", "host2") == ["host1", "leaf0", "host2"]
+
+
+def test_equal_cost_routes_are_spread() -> None:
+    """Under ECMP each of 4 spines carries between half and twice its share of the flows between leaves."""
+    topology = make(fabric="fat-tree", hosts=32, hosts_per_leaf=8, spines=4, link=CABLE)
+    spines = Counter(names(topology, *pair)[2] for pair in itertools.permutations(topology.ranks, 2))
+    flows = {spine: spines[spine] for spine in topology.kinds if spine.startswith("spine")}
+    assert len(flows) == 4
+    share = sum(flows.values()) / 4
+    assert all(share / 2 < count < share * 2 for count in flows.values())
+
+
+def test_ecmp_is_fixed_for_all_time() -> None:
+    """The choice hangs on nothing but the names of both ends: CRC-32 of `src->dst` modulo the number of routes."""
+    topology = make(fabric="fat-tree", hosts=8, hosts_per_leaf=4, spines=4, link=CABLE)
+    for src in topology.ranks[:4]:
+        assert names(topology, src, "host7")[2] == f"spine{zlib.crc32(f'{src}->host7'.encode()) % 4}"
+
+
+def test_rails_use_the_nic_of_the_destination() -> None:
+    """Traffic to GPU k leaves through NIC k, over NVLink to the GPU that has it, and stays on rail k."""
+    topology = make(system="hgx-h100", nodes=2)
+    for i, k in itertools.product(range(8), range(8)):
+        way = names(topology, f"node0.gpu{i}", f"node1.gpu{k}")
+        proxy = [] if i == k else ["node0.nvswitch0", f"node0.gpu{k}"]
+        switch = f"pcie_switch{k // 2}"
+        out = [f"node0.gpu{i}", *proxy, f"node0.{switch}", f"node0.nic{k}", f"rail{k}"]
+        assert way == [*out, f"node1.nic{k}", f"node1.{switch}", f"node1.gpu{k}"]
+
+
+def test_rails_without_nvswitch_leave_by_the_own_nic() -> None:
+    """Where no NVSwitch joins the GPUs, traffic leaves by the source's nearest NIC and arrives by the destination's."""
+    topology = make(system="l40s-pcie", nodes=2)
+    for i, k in itertools.product(range(8), range(8)):
+        way = names(topology, f"node0.gpu{i}", f"node1.gpu{k}")
+        assert f"node0.nic{i // 2}" in way and f"node1.nic{k // 2}" in way
+
+
+def test_nvlink_goes_before_pcie() -> None:
+    """Two GPUs on one PCIe switch talk over NVLink under every policy, though both ways have two hops."""
+    for policy in ("shortest", "ecmp", "rails"):
+        topology = make(system="hgx-h100", routing=policy)
+        for i, k in itertools.permutations(range(8), 2):
+            assert names(topology, f"node0.gpu{i}", f"node0.gpu{k}")[1] == "node0.nvswitch0"
+
+
+def test_explicit_routes_go_before_all_policies() -> None:
+    """A route given by its devices is taken as it stands, with or without its ends."""
+    for way in (["gpu1"], ["gpu0", "gpu1", "gpu5"]):
+        full = [f"node0.{device}" for device in way]
+        topology = make(system="dgx1-v100", routes={"node0.gpu0->node0.gpu5": full})
+        assert names(topology, "node0.gpu0", "node0.gpu5") == ["node0.gpu0", "node0.gpu1", "node0.gpu5"]
+
+
+def test_a_device_reaches_itself_over_its_memory() -> None:
+    """The route from a device to itself is its memory link, or empty."""
+    gpu = make(system="hgx-h100")
+    assert [gpu.link_names[link] for link in gpu.route("node0.gpu3", "node0.gpu3")] == ["node0.gpu3->node0.gpu3"]
+    assert make(**SEVERAL["ring"]).route("host1", "host1") == ()
+
+
+def test_own_graph() -> None:
+    """A graph of one's own serves; an undirected edge is two links, and later changes to the graph do not matter."""
+    graph = nx.Graph()
+    graph.add_nodes_from([("a", {"kind": "host", "node": 0}), ("b", {"kind": "host", "node": 1})])
+    graph.add_edge("a", "b", link=LINK)
+    topology = Topology.from_graph(graph, name="pair")
+    graph.remove_edge("a", "b")
+    assert topology.links == (("a", "b"), ("b", "a"))
+    assert topology.ranks == ("a", "b") and topology.nodes == 2 and topology.route("b", "a") == (1,)
+    assert topology.bandwidths.tolist() == [LINK.bandwidth] * 2 and topology.latencies.tolist() == [LINK.latency] * 2
+
+
+def test_ranks_are_the_gpus_if_there_are_any() -> None:
+    """Hosts are ranks only where there is no GPU."""
+    graph = star(3)
+    graph.add_node("h", kind="host")
+    graph.add_edges_from([("h", "s", {"link": LINK}), ("s", "h", {"link": LINK})])
+    assert Topology.from_graph(graph).ranks == ("d0", "d1", "d2")
+    assert Topology.from_graph(star(2, "host")).ranks == ("d0", "d1")
+
+
+def broken(change: str) -> nx.DiGraph:
+    """A star with one thing wrong."""
+    graph = star(3)
+    if change == "no link":
+        graph.add_edge("d0", "d1", bandwidth=1)
+    elif change == "no kind":
+        graph.add_edge("d0", "x", link=LINK)
+    elif change == "number":
+        graph.add_edge("d0", 7, link=LINK)
+    elif change == "cut off":
+        graph.remove_edge("s", "d2")
+    elif change == "one way":
+        graph.remove_edge("d1", "s")
+    elif change == "node":
+        graph.nodes["d0"]["node"] = "first"
+    elif change == "no ranks":
+        graph.remove_nodes_from(["d0", "d1", "d2"])
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("no link", "d0->d1 has no link; give it link=Link"),
+        ("no kind", "device 'x' has no kind; give it e.g. kind='gpu'"),
+        ("number", "device 7 is not a text"),
+        ("cut off", "d2 cannot be reached: no way d0->d2; add the missing link"),
+        ("one way", "d1 cannot be reached: no way d1->d0; add the missing link"),
+        ("node", "device 'd0': node 'first' is no index"),
+        ("no ranks", "has neither gpus nor hosts"),
+    ],
+)
+def test_what_cannot_be_built(change: str, text: str) -> None:
+    """A broken graph is refused by the name of what is broken, with a cure."""
+    with pytest.raises(TopologyError) as error:
+        Topology.from_graph(broken(change))
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "latency", "text"),
+    [
+        (-1, 0, "bandwidth is -1"),
+        (1, -1, "latency is -1"),
+        (1.5, 0, "bandwidth is 1.5"),
+        (True, 0, "bandwidth is True"),
+        (None, 0, "bandwidth is None"),
+    ],
+)
+def test_what_is_no_link(bandwidth: object, latency: object, text: str) -> None:
+    """Bandwidths and latencies are integers from 0 on."""
+    with pytest.raises(TopologyError, match=text):
+        Link(bandwidth, latency)
+
+
+def test_no_latency_is_the_least_latency() -> None:
+    """A latency of 0 is taken as 1 ps."""
+    assert Link(1, 0).latency == 1
+
+
+def test_what_is_asked_of_unknown_devices() -> None:
+    """Unknown devices, links and policies are named with the nearest known one; so is a route that is not there."""
+    topology = make(**SEVERAL["switch"])
+    for ask, text in (
+        (lambda: topology.route("host0", "hots1"), "no device 'hots1'; did you mean 'host1'?"),
+        (lambda: topology.node_of("x"), "no device 'x'"),
+        (lambda: topology.link("host0", "host1"), "no link host0->host1"),
+        (lambda: Topology.from_graph(star(2), routing="ecpm"), "did you mean 'ecmp'?"),
+        (lambda: Topology.from_graph(star(2), routes={"d0-d1": []}), "names no pair"),
+        (lambda: Topology.from_graph(star(2), routes={"d0->d1": ["x"]}), "no device 'x'"),
+    ):
+        with pytest.raises(TopologyError) as error:
+            ask()
+        assert text in str(error.value)
+
+
+def test_no_way_through_the_pcie_of_another_gpu() -> None:
+    """Where the only way would lead through a GPU that is not directly linked to both sides, there is no route."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from([("g0", {"kind": "gpu"}), ("g1", {"kind": "gpu"}), ("g2", {"kind": "gpu"})])
+    graph.add_nodes_from([("s0", {"kind": "pcie_switch"}), ("s1", {"kind": "pcie_switch"})])
+    for u, v in (("g1", "s0"), ("g0", "s0"), ("g0", "s1"), ("g2", "s1")):
+        graph.add_edge(u, v, link=LINK)
+        graph.add_edge(v, u, link=LINK)
+    topology = Topology.from_graph(graph)
+    assert len(topology.route("g0", "g2")) == 2
+    with pytest.raises(TopologyError, match="no route g1->g2"):
+        topology.route("g1", "g2")
+
+
+def test_no_nic_is_a_short_cut() -> None:
+    """GPUs of a node do not talk through a NIC that hangs on two PCIe switches, even if that is the shortest way."""
+    graph = nx.DiGraph()
+    kinds = {"g0": "gpu", "g1": "gpu", "s0": "pcie_switch", "s1": "pcie_switch", "c0": "cpu", "c1": "cpu", "n": "nic"}
+    graph.add_nodes_from((device, {"kind": kind, "node": 0}) for device, kind in kinds.items())
+    for u, v in (("g0", "s0"), ("g1", "s1"), ("s0", "n"), ("s1", "n"), ("s0", "c0"), ("c0", "c1"), ("c1", "s1")):
+        graph.add_edge(u, v, link=LINK)
+        graph.add_edge(v, u, link=LINK)
+    assert names(Topology.from_graph(graph), "g0", "g1") == ["g0", "s0", "c0", "c1", "s1", "g1"]
+
+
+def test_default_groups() -> None:
+    """Groups are the nodes; with one rank a node the leaves; and none where that gives no two groups."""
+    cluster = make(system="hgx-h100", nodes=2)
+    assert cluster.default_groups(cluster.ranks) == (tuple(range(8)), tuple(range(8, 16)))
+    assert cluster.default_groups(cluster.ranks[6:10]) == ((0, 1), (2, 3))
+    tree = make(**SEVERAL["tree"])
+    assert tree.default_groups(tree.ranks) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10))
+    assert tree.default_groups(tree.ranks[:4]) == ()
+    assert make(**SEVERAL["switch"]).default_groups(("host0", "host1")) == ()
+    assert make(**SEVERAL["ring"]).default_groups(("host0", "host1")) == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "bandwidth"),
+    [
+        ({"fabric": "single-switch", "hosts": 8, "link": CABLE}, 4 * 50),
+        ({"fabric": "ring", "hosts": 8, "link": CABLE}, 2 * 50),
+        ({"fabric": "torus", "dims": [4, 8], "link": CABLE}, 2 * 4 * 50),
+        ({"fabric": "torus", "dims": [8, 4], "link": CABLE}, 2 * 4 * 50),
+        ({"fabric": "full-mesh", "hosts": 6, "link": CABLE}, 9 * 50),
+        ({"fabric": "fat-tree", "hosts": 16, "oversubscription": 4, "link": CABLE}, 2 * 50),
+        ({"fabric": "fat-tree", "hosts": 16, "oversubscription": 4, "spines": 4, "link": CABLE}, 2 * 50),
+        ({"system": "hgx-h100"}, 4 * 370.8),
+        ({"system": "hgx-h100", "nodes": 2}, 8 * 50),
+        ({"system": "hgx-h100", "nodes": 4, "oversubscription": 2}, 2 * 8 * 50),
+        ({"system": "dgx1-v100"}, 2 * 40 + 2 * 20),
+        ({"system": "mi300x"}, 16 * 48),
+    ],
+)
+def test_bisection_bandwidth(keys: dict[str, object], bandwidth: float) -> None:
+    """What textbooks say: of the cables between halves, one direction, in GB/s; rails keep leaf traffic off spines."""
+    assert make(**keys).bisection_bandwidth() == pytest.approx(bandwidth * 1e9)
+
+
+def test_cuts() -> None:
+    """What crosses a cut is the sum over its links, each way; enclosures are the nodes and what hangs on one switch."""
+    tree = make(**SEVERAL["tree"], links={"host0->leaf0": {"bandwidth": "1 GB/s"}})
+    assert tree.cut_bandwidth({"host0"}) == (1_000_000_000, 50_000_000_000)
+    assert tree.cut_bandwidth(set(tree.kinds)) == (0, 0)
+    enclosures = list(tree.enclosures(tree.ranks))
+    assert {"host0"} in enclosures and {"leaf2", "host8", "host9", "host10"} in enclosures
+    assert len(enclosures) == 11 + 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
+def test_no_route_beats_the_least_latency(name: str, data: st.DataObject) -> None:
+    """The least latency to a device is never above that of the route to it."""
+    topology = make(**SEVERAL[name])
+    src, dst = data.draw(st.sampled_from(topology.ranks)), data.draw(st.sampled_from(topology.ranks))
+    if src != dst:
+        assert topology.least_latencies(src)[dst] <= sum(topology.latencies[list(topology.route(src, dst))])
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
+    """The least latency to every device is the one that networkx finds, also from devices with one way out."""
+    topology = make(**SEVERAL[name])
+    for source in (*topology.ranks, *list(topology.kinds)[::5]):
+        ways = nx.single_source_dijkstra_path_length(
+            topology.graph, source, weight=lambda u, v, data: data["link"].latency
+        )
+        assert topology.least_latencies(source) == ways
+
+
+def test_agents_reach_all_ranks() -> None:
+    """An NVSwitch that reduces serves the GPUs of its own node, and nobody else."""
+    topology = make(system="hgx-h100", nodes=2)
+    assert topology.agents_for(topology.ranks[8:]) == ("node1.nvswitch0",)
+    assert topology.agents_for(topology.ranks) == ()
+    assert make(system="dgx-a100").agents == ()

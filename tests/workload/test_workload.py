@@ -1,0 +1,466 @@
+"""Workloads: what their plans mean, against closed forms and against the collectives alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import devices, program, schedule, star
+
+from simcoll.config import yaml_tree
+from simcoll.engine import event, fast
+from simcoll.engine.join import Operation, join
+from simcoll.engine.program import bind
+from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError, Place
+from simcoll.prediction.predict import predict
+from simcoll.prediction.sweep import run_point
+from simcoll.prediction.workload_run import simulate
+from simcoll.scenario.scenario import points
+from simcoll.topology.graph import Link
+from simcoll.workload.buckets import buckets
+from simcoll.workload.models import load_model, models
+from simcoll.workload.templates import plan_of
+
+CABLE = {"bandwidth": "10 GB/s", "latency": "1 us"}
+STAR = {"fabric": "single-switch", "hosts": 4, "link": CABLE}
+NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain")
+MS = 10**9
+US_100TH = 10**4  # a hundredth of a microsecond
+
+
+def step(workload: dict[str, Any], **more: Any) -> Any:
+    """A workload simulated on four hosts around a switch."""
+    tree = yaml_tree.located({"topology": STAR, "workload": workload, **more}, Place("test", 1, 1))
+    (point,) = points(tree)
+    return simulate(point)
+
+
+def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -> int:
+    """How long one collective takes there by itself."""
+    keys = {"topology": STAR, "collective": collective, "algorithm": algorithm, "size": f"{size} B", **more}
+    (point,) = points(yaml_tree.located(keys, Place("test", 1, 1)))
+    return predict(point).time_ps
+
+
+def layers(count: int, size: str = "4 MiB", backward: str = "1 ms", forward: str = "0.5 ms") -> list[dict[str, Any]]:
+    """Layers that are alike."""
+    return [{"parameters": size, "backward": backward, "forward": forward, "times": count}]
+
+
+def parsed(workload: dict[str, Any]) -> Any:
+    """The template with its keys."""
+    (point,) = points(yaml_tree.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
+    return point.scenario.workload
+
+
+def ddp(count: int = 8, **more: Any) -> dict[str, Any]:
+    """A data-parallel step."""
+    return {"template": "ddp", "algorithm": "ring", "layers": layers(count), "first_bucket": "same", **more}
+
+
+# --- several operations as one program ---
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_operation_is_the_collective(name: str, sharing: str) -> None:
+    """Joined with nothing else, a collective has the very same timeline."""
+    topology = star(5, Link(50 * 10**9, 500_000))
+    played = program(name, topology, 16_000, sharing=sharing, chunk=1000, slots=2, channels=2, o_send=10**5, g=10**6)
+    joined = join([Operation(np.arange(5), played)], 5, topology)
+    for run in (event.run, lambda one: fast.run(one, compiled=False).timeline):
+        alone, found = run(played), run(joined)
+        for column in ("start", "sent", "arrive", "end", "complete", "hop_begin", "hop_end"):
+            assert getattr(found, column).tolist() == getattr(alone, column).tolist(), column
+        assert found.makespan_ps == alone.makespan_ps
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_engines_agree_on_several_collectives(seed: int) -> None:
+    """Random collectives of random groups of ranks, with parameters of their own and computation in between: equal
+    times in both engines."""
+    rng = random.Random(seed)
+    topology, sharing = star(6, Link(50 * 10**9, 500_000)), rng.choice(["fair", "fifo"])
+    operations: list[Operation] = []
+    for number in range(rng.randint(1, 7)):
+        ranks = rng.sample(range(6), rng.randint(2, 6))
+        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
+        params = Params(
+            sharing=sharing, chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
+            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
+            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
+        )  # fmt: skip
+        where = tuple(topology.ranks[rank] for rank in ranks)
+        bound = bind(plan, topology, (*where, *devices(topology, plan)[plan.n :]), params, 16_000 * len(ranks))
+        stream = rng.choice([None, "a", "b"])
+        before = {other for other, op in enumerate(operations) if stream and op.stream == stream}
+        before |= set(rng.sample(range(number), min(number, rng.randint(0, 2))))
+        alone = None if rng.random() < 0.4 else bound
+        operations.append(Operation(np.array(ranks), alone, rng.randint(0, 10**7), tuple(sorted(before)), stream))
+    joined = join(operations, 6, topology)
+    assert fast.run(joined, compiled=False).timeline == event.run(joined)
+
+
+def test_what_operations_cannot_share() -> None:
+    """Two ways of sharing links at once, and barriers over steps of several operations, are refused."""
+    topology = star(3, Link(50 * 10**9, 500_000))
+    one, other, barred = (
+        program("all_reduce/ring", topology, 1200, **how) for how in ({}, {"sharing": "fifo"}, {"barrier": True})
+    )
+    with pytest.raises(InputError, match="cannot be shared in two ways"):
+        join([Operation(np.arange(3), one), Operation(np.arange(3), other)], 3, topology)
+    with pytest.raises(InputError, match="leave out barrier"):
+        join([Operation(np.arange(3), barred)], 3, topology)
+
+
+# --- buckets ---
+
+
+@given(st.lists(st.integers(1, 40), max_size=40), st.integers(1, 60), st.integers(1, 60))
+def test_buckets_are_those_of_pytorch(nbytes: list[int], cap: int, first: int) -> None:
+    """Any tensors are bucketed as PyTorch's own function does it."""
+    torch = pytest.importorskip("torch")
+    if nbytes:
+        tensors = [torch.empty(size, dtype=torch.uint8) for size in nbytes]
+        expected, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [first, cap])
+        assert buckets(nbytes, cap, first) == expected
+
+
+def test_without_a_limit_each_gradient_goes_alone() -> None:
+    """`bucket_cap: none` is an all-reduce for each tensor."""
+    assert buckets([3, 1, 2], 0, 0) == [[0], [1], [2]]
+    assert step(ddp(5, bucket_cap="none")).told["buckets"] == 5
+
+
+@pytest.mark.parametrize("name", models())
+def test_the_parameters_of_a_model_add_up(name: str) -> None:
+    """The tensors of each named model hold as many parameters as its source says."""
+    model = load_model(name)
+    assert sum(sum(row.tensors) for row in model.layers) == model.parameters
+    assert sum(row.macs for row in model.layers) > 0
+    assert model.source
+
+
+# --- data parallel ---
+
+
+def test_one_bucket_does_not_overlap() -> None:
+    """With one bucket a step takes what is computed and the one all-reduce."""
+    found = step(ddp(8, bucket_cap="1 GiB", forward="3 ms", optimizer="2 ms"))
+    expected = (3 + 8 + 2) * MS + alone_ps("all_reduce", 8 * 4 * 2**20)
+    assert abs(found.step_ps - expected) <= US_100TH
+    assert found.compute_ps == 13 * MS
+    assert found.told["buckets"] == 1
+
+
+def test_on_links_that_take_no_time_a_step_is_computation() -> None:
+    """Without latency and with more bandwidth than there is, a step takes what is computed."""
+    quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
+    found = step(ddp(8, bucket_cap="8 MiB"), topology=quick)
+    assert found.step_ps - found.compute_ps <= US_100TH
+
+
+@pytest.mark.parametrize("size", ["256 KiB", "4 MiB", "64 MiB"])
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_equal_buckets_are_a_recurrence(size: str, sharing: str) -> None:
+    """Equal buckets behind equal layers: each goes when it is there and the one before is through."""
+    more = {"layers": layers(6, size), "bucket_cap": size, "forward": "1 ms"}
+    found = step(ddp(**more), model={"sharing": sharing})
+    each = alone_ps("all_reduce", found.plan.works[-2].call.nbytes, model={"sharing": sharing})
+    end = 0
+    for layer in range(1, 7):
+        end = max(end, (1 + layer) * MS) + each
+    assert abs(found.step_ps - end) <= US_100TH
+    assert found.told["buckets"] == 6
+
+
+def test_without_overlap_all_reduces_follow_the_backward_pass() -> None:
+    """Each tensor by itself after the backward pass: the times add up."""
+    found = step(ddp(6, bucket_cap="none", overlap=False, forward="1 ms"))
+    assert abs(found.step_ps - 7 * MS - 6 * alone_ps("all_reduce", 4 * 2**20)) <= US_100TH
+
+
+def test_a_launch_is_paid_by_every_call(tmp_path: Path) -> None:
+    """What a profile says that a call costs comes before each all-reduce."""
+    profile = tmp_path / "slow.yaml"
+    profile.write_text("name: slow\nsource: test\nlaunch: 20 us\nmodel: {}\n")
+    found = step(ddp(6, bucket_cap="none", overlap=False), profile=str(profile))
+    without = step(ddp(6, bucket_cap="none", overlap=False))
+    assert found.step_ps - without.step_ps == 6 * 20 * 10**6
+
+
+# --- sharded and split ---
+
+
+def test_fully_sharded_without_prefetch_is_a_sum() -> None:
+    """Blocks gathered one by one when they are needed: everything follows everything else."""
+    found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "optimizer": "1 ms"})
+    gathers, scatters = (alone_ps(name, 4 * 2**20) for name in ("all_gather", "reduce_scatter"))
+    expected = 5 * (MS // 2 + MS) + MS + 10 * gathers + 5 * scatters
+    assert abs(found.step_ps - expected) <= US_100TH
+    kept = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "reshard": False})
+    end = forward = 5 * (MS // 2 + gathers)
+    for block in range(1, 6):
+        end = max(end, forward + block * MS) + scatters
+    assert abs(kept.step_ps - end) <= US_100TH
+
+
+def test_prefetching_hides_gathers() -> None:
+    """Where a block takes longer to compute than to gather, only the first gather and the last scatter are seen, and
+    the first of the backward pass, which waits for the last block to be freed."""
+    found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5, "1 MiB", "5 ms", "5 ms")})
+    gather, scatter = (alone_ps(name, 2**20) for name in ("all_gather", "reduce_scatter"))
+    assert abs(found.step_ps - found.compute_ps - 2 * gather - scatter) <= US_100TH
+
+
+def test_tensor_parallel_blocks_pay_for_every_all_reduce() -> None:
+    """Split over all ranks: a share of the computation, and two all-reduces in each pass over each block."""
+    keys = {"template": "tensor_parallel", "algorithm": "ring", "layers": layers(3), "activations": "2 MiB"}
+    found = step({**keys, "degree": 4})
+    expected = 3 * (MS // 2 + MS) // 4 + 3 * 4 * alone_ps("all_reduce", 2 * 2**20)
+    assert abs(found.step_ps - expected) <= US_100TH
+    assert found.told["buckets"] == 0
+    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).told["buckets"] == 1
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 9])
+def test_a_pipeline_has_its_bubble(microbatches: int) -> None:
+    """On links that take no time p stages and m microbatches take m + p - 1 passes of each kind."""
+    quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
+    keys = {"template": "pipeline", "layers": layers(8), "stages": 4, "activations": "1 MiB"}
+    found = step({**keys, "microbatches": microbatches}, topology=quick)
+    assert abs(found.step_ps - (microbatches + 3) * 2 * (MS // 2 + MS)) <= US_100TH
+    assert found.compute_ps == microbatches * 2 * (MS // 2 + MS)
+
+
+def test_a_pipeline_of_one_microbatch_is_a_chain() -> None:
+    """One microbatch goes through all stages and back: what is computed, and a message between any two, twice."""
+    keys = {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 1, "activations": "1 MiB"}
+    message = alone_ps("send_recv", 2**20, "direct", ranks=2)
+    assert abs(step(keys).step_ps - 4 * (MS // 2 + MS) - 6 * message) <= US_100TH
+
+
+def test_experts_pay_for_four_all_to_alls() -> None:
+    """Even tokens: what is computed, and two all-to-alls in each pass over each block."""
+    keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "direct"}
+    plan, _ = plan_of(parsed(keys), 4, 4)
+    without = [work for work in plan.works if work.stream != "gradients"]
+    assert [work.call.collective for work in without if work.call] == ["all_to_all"] * 12
+    assert max(plan.computed_ps()) == 3 * (MS // 2 + MS + 3 * MS)
+
+
+def test_skewed_tokens_take_longer() -> None:
+    """Where one expert gets most tokens, all wait for it; what it sends back is what it got."""
+    keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "auto"}
+    even, skewed = (step({**keys, "skew": skew}) for skew in (0, 1.5))
+    assert skewed.step_ps > 1.5 * even.step_ps
+    assert skewed.compute_ps > even.compute_ps
+    away, back = [work.call for work in skewed.plan.works if work.stream == "experts" and work.call][:2]
+    moved = np.array(away.weights) * away.nbytes / np.array(away.weights).sum(axis=1)[:, None]
+    returned = np.array(back.weights) * back.nbytes / np.array(back.weights).sum(axis=1)[:, None]
+    others = ~np.eye(4, dtype=bool)
+    assert np.allclose(moved.T[others], returned[others], rtol=1e-3)
+
+
+# --- small programs, and plans of one's own ---
+
+
+@pytest.mark.parametrize(
+    ("template", "calls", "locals_"),
+    [
+        ("mean", ["all_reduce"], 2),
+        ("softmax", ["all_reduce", "all_reduce"], 3),
+        ("argmax", ["all_reduce", "all_gather"], 3),
+        ("scatter", ["scatter"], 1),
+        ("gather", ["gather"], 1),
+        ("broadcast", ["broadcast"], 1),
+    ],
+)
+def test_small_programs_add_up(template: str, calls: list[str], locals_: int) -> None:
+    """A mean is a sum between local work, a softmax a maximum and a sum, an argmax a maximum and a gathering."""
+    algorithm = {"scatter": "direct", "gather": "direct", "broadcast": "naive"}.get(template, "ring")
+    found = step({"template": template, "size": "1 MiB", "local": "100 us", "algorithm": algorithm})
+    assert found.compute_ps == locals_ * 10**8
+    sizes = {"all_gather": 4 * 2**20}  # what every rank has found
+    expected = locals_ * 10**8 + sum(alone_ps(call, sizes.get(call, 2**20), algorithm) for call in calls)
+    assert abs(found.step_ps - expected) <= US_100TH
+
+
+def test_two_streams_hide_half_of_the_latency() -> None:
+    """Gradients that are all there at once and take nothing but latency are reduced one after the other on one stream,
+    two by two on two, and all at once on as many as there are; on one bucket streams change nothing."""
+    small = [{"parameters": "4 B", "backward": "0 us", "times": 6}]
+    took = [step(ddp(layers=small, bucket_cap="none", streams=streams)).step_ps for streams in (1, 2, 3, 6)]
+    once = alone_ps("all_reduce", 4)
+    for took_ps, rounds in zip(took, (6, 3, 2, 1), strict=True):
+        assert took_ps == pytest.approx(rounds * once, rel=0.01)
+    whole = [step(ddp(bucket_cap="1 GiB", streams=streams)).step_ps for streams in (1, 2)]
+    assert whole[0] == whole[1]
+
+
+def test_groups_that_share_no_link_do_not_disturb_each_other() -> None:
+    """Two pairs around a switch take what one takes; two operations over one pair of links take twice as long."""
+    own = {
+        "name": "pairs",
+        "collective": "all_reduce",
+        "size": "8 MiB",
+        "algorithm": "ring",
+        "groups": [[0, 1], [2, 3]],
+    }
+    pair = alone_ps("all_reduce", 8 * 2**20, ranks=2)
+    assert step({"operations": [own]}).step_ps == pair
+    both = [{**own, "groups": [[0, 1]], "name": name, "stream": name} for name in ("data", "tensor")]
+    assert step({"operations": both}).step_ps == pytest.approx(2 * pair, rel=0.01)
+
+
+def test_a_call_of_one_rank_takes_no_time() -> None:
+    """Who has nobody to send to is done at once, whatever else there is."""
+    call = {"collective": "all_reduce", "size": "4 MiB", "algorithm": "ring"}
+    alone = [{"name": "a", "time": "1 ms"}, {"name": "b", **call, "groups": [[0], [1]], "after": ["a"]}]
+    assert step({"operations": alone}).step_ps == MS
+    more = [*alone, {"name": "c", **call, "after": ["b"]}]
+    assert step({"operations": more}).step_ps == MS + alone_ps("all_reduce", 4 * 2**20)
+    assert step({"operations": more}, engine="event").step_ps == MS + alone_ps("all_reduce", 4 * 2**20)
+
+
+def test_layers_without_parameters_have_no_gradient() -> None:
+    """They compute, but no bucket waits for them; without overlap buckets wait for the whole backward pass."""
+    bare = {"parameters": "0 B", "backward": "3 ms"}
+    given = {"template": "ddp", "algorithm": "ring", "layers": [bare, *layers(1, forward="0 ms"), bare]}
+    one = alone_ps("all_reduce", 4 * 2**20)
+    assert step(given).step_ps == 7 * MS  # sent while the last 3 ms are computed
+    assert step(given | {"overlap": False}).step_ps == 7 * MS + one
+    assert step(given | {"bucket_cap": "none", "first_bucket": "none"}).told["buckets"] == 1
+    assert step(given | {"layers": [bare]}).told["buckets"] == 0
+
+
+def test_streams_order_and_names_wait() -> None:
+    """Operations of one stream follow each other; those of two go side by side unless one names the other."""
+    computing = [{"name": name, "time": "2 ms", "stream": name} for name in ("a", "b")]
+    assert step({"operations": computing}).step_ps == 2 * MS
+    computing[1]["after"] = ["a"]
+    assert step({"operations": computing}).step_ps == 4 * MS
+    assert step({"operations": [{"name": "a", "time": "2 ms"}, {"name": "b", "time": "2 ms"}]}).step_ps == 4 * MS
+    apart = [{"name": "a", "time": "2 ms", "ranks": [0]}, {"name": "b", "time": "3 ms", "ranks": [1], "after": ["a"]}]
+    assert step({"operations": apart}).step_ps == 3 * MS  # a rank waits for its own part only
+
+
+@pytest.mark.parametrize("size", ["8 KiB", "64 MiB"])
+def test_a_pipeline_over_kernels_is_a_chain_of_their_messages(size: str) -> None:
+    """One microbatch goes down the stages and back: what is sent takes what NCCL's send and receive take."""
+    here = {"topology": {"system": "hgx-h100"}, "ranks": 2, "profile": "nccl-hopper", "dtype": "float16"}
+    keys = {"template": "pipeline", "stages": 2, "microbatches": 1, "activations": size, "layers": layers(2)}
+    keys["layers"][0]["parameters"] = "0 B"
+    nbytes = int(size.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[size.split()[1]]
+    sent = alone_ps("send_recv", nbytes, **here)
+    assert abs(step(keys, **here).step_ps - 3 * MS - 2 * sent) < US_100TH
+
+
+@pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:
+    """Under a profile with kernels a plan of one call takes what the call takes by itself, with its algorithm and
+    protocol."""
+    common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
+    operation = {"name": "a", "collective": collective, "size": size}
+    found = step({"operations": [operation]}, **common)
+    keys = {**common, "collective": collective, "size": size}
+    alone = predict(points(yaml_tree.located(keys, Place("test", 1, 1)))[0])
+    assert abs(found.step_ps - alone.time_ps) <= US_100TH
+    assert (found.algorithms, found.told["protocol"]) == ((alone.algorithm,), alone.protocol)
+
+
+@pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_both_engines_time_every_template_alike(template: str, sharing: str) -> None:
+    """A step is as long in the event engine as in the fast one, compiled or not, to the picosecond."""
+    more = {
+        "tensor_parallel": {"degree": 2, "activations": "1 MiB"},
+        "pipeline": {"stages": 2, "microbatches": 3, "activations": "1 MiB"},
+        "moe": {"experts": "1 ms", "skew": 1, "degree": 2, "activations": "1 MiB"},
+    }
+    keys = {"template": template, "layers": layers(4, "1 MiB", "100 us", "50 us"), **more.get(template, {})}
+    fast_one = step(keys, model={"sharing": sharing})
+    slow_one = step(keys, model={"sharing": sharing}, engine="event")
+    assert (fast_one.engine, slow_one.engine) == ("fast", "event")
+    assert fast_one.step_ps == slow_one.step_ps
+    assert fast.run(fast_one.program, compiled=False).timeline == event.run(fast_one.program)
+
+
+# --- the row, and what is refused ---
+
+
+def test_the_row_of_a_step() -> None:
+    """A step is what is computed and what is exposed; `auto` tells what it took."""
+    tree = yaml_tree.located({"topology": STAR, "workload": ddp(6, algorithm="auto")}, Place("test", 1, 1))
+    row = run_point(points(tree)[0])
+    assert row["status"] == "ok"
+    assert row["step_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
+    assert row["time_ps"] == round(row["step_us"] * 1e6)
+    assert row["algorithm"] not in (None, "", "auto")
+    assert row["buckets"] == 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (
+            {"template": "tensor_parallel", "layers": layers(4), "degree": 3, "activations": "1 MiB"},
+            "let degree divide",
+        ),
+        (
+            {"template": "pipeline", "layers": layers(4), "stages": 3, "microbatches": 1, "activations": "1 MiB"},
+            "no whole groups of 3; let stages",
+        ),
+        (
+            {"template": "pipeline", "layers": layers(3), "stages": 4, "microbatches": 1, "activations": "1 MiB"},
+            "3 blocks do not fill 4 stages",
+        ),
+        ({"operations": [{"name": "a", "time": "1 ms", "ranks": [7]}]}, "there is no rank 7"),
+        ({"template": "mean", "size": "3 B"}, "3 B: no whole elements of float32; write a multiple of 4 B"),
+        ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
+        ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "stands twice"),
+        (ddp(algorithm="rring"), "workload: 'rring' is no algorithm"),
+    ],
+)
+def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:
+    """A plan that its ranks cannot follow fails its row, which says why."""
+    (point,) = points(yaml_tree.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
+    row = run_point(point)
+    assert row["status"].startswith("failed: ")
+    assert said in row["status"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"workload": {"template": "dpp"}}, "'dpp' is no template"),
+        ({"workload": ddp(), "size": "4 MiB"}, "'size' does not go with a workload"),
+        ({"workload": ddp(model="gpt2")}, "either 'layers' or a 'model'"),
+        ({"workload": {"template": "ddp", "model": "gpt2"}}, "add e.g. gpu: h100"),
+        ({"workload": {"template": "ddp", "model": "gpt3", "gpu": "h100"}}, "'gpt3' is no model"),
+        ({"workload": ddp(bucket_cap=25)}, "25 has no unit"),
+        ({"workload": ddp(bucket_capp="25 MiB")}, "unknown key 'bucket_capp'"),
+        ({"workload": {"template": "ddp", "layers": []}}, "no layer; write at least one"),
+        ({"workload": {"template": "fsdp", "layers": []}}, "no layer; write at least one"),
+        ({"workload": {"template": "fsdp", "layers": layers(2), "bucket_cap": "1 MiB"}}, "choose from: algorithm, "),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "ranks": []}]}}, "nobody is in it"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "groups": [[0], []]}]}}, "nobody is in it"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "size": "4 MiB"}]}}, "computation has no 'size'"),
+        ({"workload": {"operations": [{"name": "a"}]}}, "either a 'time' or a 'collective'"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "after": ["b"]}]}}, "comes after 'b'"),
+        ({"workload": {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 2}}, "activations"),
+        ({"collective": "workload", "size": "4 MiB"}, "'workload' is no collective"),
+    ],
+)
+def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) -> None:
+    """What is wrong with a workload is told by name, once."""
+    with pytest.raises(InputError, match=said) as error:
+        points(yaml_tree.located({"topology": STAR, **keys}, Place("test", 1, 1)))
+    assert len(error.value.diagnostics) == 1, error.value
