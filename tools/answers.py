@@ -177,6 +177,10 @@ predict-versions: predict all_reduce --on hgx-h100 --nodes 2 $SIZES --set profil
 predict-p2p-level: predict all_reduce --on a100-pcie $SIZES --set profile=nccl-pcie --set 'p2p_level=[LOC, PHB, SYS]'
 predict-own-topology: predict all_reduce --on pairs.yaml --size '1 MiB' --algorithm all
 predict-streamed: predict all_reduce --on hgx-h100 --nodes 96 --size '64 MiB' --algorithm ring --json
+run-streamed: run star.yaml --set topology.hosts=1024 --set algorithm=ring --set 'size=64 MiB' --json && run star.yaml
+    --set topology.hosts=1024 --set 'topology.link.bandwidth={value: 50 GB/s, spread: 20 %}' --set algorithm=ring --set
+    'size=64 MiB' --set model.sharing=fifo --json && predict all_reduce --on hgx-h100 --nodes 160 --size '80 MiB'
+    --algorithm ring --json
 predict-compiled: predict all_reduce --on hgx-h100 --nodes 16 --size '64 MiB' --algorithm double_binary_tree --set
     'model.chunk=64 KiB' --set 'model.sharing=[fair, fifo]' --json
 predict-compiled-no-numba: predict all_reduce --on hgx-h100 --nodes 8 --size '16 MiB' --algorithm '[ring,
