@@ -14,7 +14,7 @@ from typing import Any, Final
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
 
-SCHEMA: Final = "simcoll.prediction.result_rows/1"
+SCHEMA: Final = "simcoll.results/1"
 COLUMNS: Final = (
     *("scenario", "topology", "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "time_us"),
     *("algbw_GBps", "busbw_GBps", "steps", "messages", "wire_bytes", "lower_bound_us", "engine", "seed", "status"),

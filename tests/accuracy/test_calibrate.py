@@ -280,7 +280,7 @@ def test_json_holds_numbers(lab: Path):
     """`--json` prints one document: parameters with units, errors, every row with its prediction."""
     measured = table("t.csv", rows(SIZES))
     found = simcoll("calibrate", measured, "--topology", "star.yaml", "-o", "p.yaml", "--json").json
-    assert found["schema"] == "simcoll.accuracy.fit.calibrate/1"
+    assert found["schema"] == "simcoll.accuracy.calibrate/1"
     assert {"name", "value", "low", "high", "unit"} == set(found["parameters"][0])
     assert len(found["points"]) == 18
     assert {"measured_us", "predicted_us", "error", "fitted"} < set(found["points"][0])

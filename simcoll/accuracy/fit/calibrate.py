@@ -33,7 +33,7 @@ from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile, spelt
 
-SCHEMA: Final = "simcoll.accuracy.fit.calibrate/1"
+SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph")  # keys of a profile that say what other ways of launching cost
 NINETY: Final = 1.6449 / 1.2816  # from the tenth and ninetieth percentile of a normal spread to the fifth and 95th
 MANY: Final = 8  # rows of a region that tell how far predictions are from them
