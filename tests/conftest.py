@@ -1,12 +1,7 @@
-"""House rules of the tests: tests/helpers can be imported, hypothesis is the same everywhere."""
-
-import sys
-from pathlib import Path
+"""House rules of the tests: hypothesis is the same everywhere."""
 
 import pytest
 from hypothesis import settings
-
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 settings.register_profile("simcoll", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("simcoll")

@@ -13,7 +13,7 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law import BLOCK, KEPT, LAW, asked, call, rated, text, under
+from nccl_law import BLOCK, KEPT, LAW, asked, call, rated, text, under
 
 from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.fit.calibrate import calibrate

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import Times, random_case, random_faults, random_tasks, simulate, simulate_faults, simulate_tasks
-from test_engine import Case, changed, joint_program_of, program_of
+from oracle_programs import Case, changed, joint_program_of, program_of
 
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Dependencies

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from networks import GB_PER_S, full_mesh, program, star
 from oracle import random_case, random_faults, random_tasks
-from test_engine import changed, joint_program_of, program_of
+from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.cli import main
 from simcoll.config import yaml_tree

@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from command import ROOT, environment
+from command import environment
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement import network_lab, network_namespaces
@@ -193,8 +193,10 @@ def test_nothing_is_left_after_a_failure():
 
 HOLD = """
 import time
-from test_network_namespaces import Network, _star
-with Network(_star()) as network:
+from simcoll.measurement.network_namespaces import BuiltNetwork
+from simcoll.topology import systems
+star = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "40 Mb/s", "latency": "50 us"}}
+with BuiltNetwork(systems.build(systems.TopologySpec.model_validate(star))):
     print("built", flush=True)
     time.sleep(1000)
 """
@@ -207,11 +209,9 @@ Hold = Callable[[], "subprocess.Popen[str]"]
 def hold() -> Iterator[Hold]:
     """Starts processes that hold a network, and ends them in any case."""
     held: list[subprocess.Popen[str]] = []
-    found = environment()
-    found["PYTHONPATH"] += "".join(f"{os.pathsep}{ROOT / 'tests' / folder}" for folder in ("measurement", "helpers"))
 
     def start() -> subprocess.Popen[str]:
-        held.append(subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=found,
+        held.append(subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=environment(),
                                      stderr=subprocess.DEVNULL))  # fmt: skip
         assert held[-1].stdout and held[-1].stdout.readline() == "built\n"
         return held[-1]

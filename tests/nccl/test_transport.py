@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from law import point_of, under
+from nccl_law import point_of, under
 
 from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import PS_PER_S, service_ps

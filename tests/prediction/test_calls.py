@@ -11,7 +11,7 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law import (
+from nccl_law import (
     BLOCK,
     GRID,
     ITEM,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from command import simcoll as command
-from test_workload import CABLE, STAR, ddp
+from workloads import CABLE, STAR, ddp
 
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place

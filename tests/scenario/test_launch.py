@@ -12,7 +12,7 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law import point_of, under
+from nccl_law import point_of, under
 
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question

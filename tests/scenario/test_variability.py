@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import simcoll as command
-from test_workload import STAR, ddp
+from workloads import STAR, ddp
 
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place

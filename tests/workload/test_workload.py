@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import devices, program, schedule, star
+from workloads import STAR, ddp, layers
 
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
@@ -27,8 +28,6 @@ from simcoll.workload.buckets import buckets
 from simcoll.workload.models import load_model, models
 from simcoll.workload.templates import plan_of
 
-CABLE = {"bandwidth": "10 GB/s", "latency": "1 us"}
-STAR = {"fabric": "single-switch", "hosts": 4, "link": CABLE}
 NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain")
 MS = 10**9
 US_100TH = 10**4  # a hundredth of a microsecond
@@ -48,20 +47,10 @@ def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -
     return predict(point).time_ps
 
 
-def layers(count: int, size: str = "4 MiB", backward: str = "1 ms", forward: str = "0.5 ms") -> list[dict[str, Any]]:
-    """Layers that are alike."""
-    return [{"parameters": size, "backward": backward, "forward": forward, "times": count}]
-
-
 def parsed(workload: dict[str, Any]) -> Any:
     """The template with its keys."""
     (point,) = points(yaml_tree.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
     return point.scenario.workload
-
-
-def ddp(count: int = 8, **more: Any) -> dict[str, Any]:
-    """A data-parallel step."""
-    return {"template": "ddp", "algorithm": "ring", "layers": layers(count), "first_bucket": "same", **more}
 
 
 # --- several operations as one program ---
