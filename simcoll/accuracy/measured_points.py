@@ -12,7 +12,7 @@ from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, MeasuredRow
 from simcoll.nccl.call import OURS
-from simcoll.nccl.tuner_constants import Protocol, nearest
+from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import network_of
 from simcoll.scenario import scenario
 from simcoll.scenario.launch import Launch
@@ -21,6 +21,7 @@ from simcoll.scenario.scenario import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.names import Protocol
 from simcoll.topology import systems
 from simcoll.workload.spec import Composition, Ddp
 

@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, squashed
+
 _CHOICE: Final = re.compile(r"\bBytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
-_ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")  # by NCCL's number
-_PROTOCOLS: Final = ("LL", "LL128", "Simple")
 
 
 def file(name: str) -> Path:
@@ -20,21 +20,22 @@ def file(name: str) -> Path:
 
 
 def choice(text: str) -> dict[str, str]:
-    """Algorithm and protocol of the last call that a log tells of, as columns of a measured table; empty for none.
+    """Algorithm and protocol of the last call in a log, as columns of a measured table; empty for none.
 
     Older versions print numbers, newer ones names.
 
     >>> choice("NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}")
     {'algorithm': 'ring', 'protocol': 'Simple'}
     """
-    found = _CHOICE.findall(text)
-    if not found:
+    choices = _CHOICE.findall(text)
+    if not choices:
         return {}
-    algorithm, protocol = found[-1]
-    return {"algorithm": _named(algorithm, _ALGORITHMS), "protocol": _named(protocol, _PROTOCOLS)}
+    algorithm, protocol = choices[-1]
+    return {"algorithm": _named(algorithm, ALGORITHMS), "protocol": _named(protocol, PROTOCOLS)}
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
+    """The name of this number, or of this spelling; a spelling that is not known in small letters."""
     if text.isdecimal():
         return names[int(text)] if int(text) < len(names) else text
-    return next((name for name in names if name.lower() == text.lower()), text.lower())
+    return next((name for name in names if squashed(name) == squashed(text)), text.lower())

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.protocols import figures
-from simcoll.nccl.tuner_constants import Constants, NcclAlgorithm, Protocol
+from simcoll.nccl.tuner_constants import Constants
+from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 
 class LaunchShape(NamedTuple):

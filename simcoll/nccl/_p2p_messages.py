@@ -12,7 +12,8 @@ from typing import Final
 
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.protocols import Messages, figures
-from simcoll.nccl.tuner_constants import Protocol, numbers
+from simcoll.nccl.tuner_constants import numbers
+from simcoll.schedule.names import Protocol
 
 AT_ONCE: Final = 8  # messages that a block serves at once
 

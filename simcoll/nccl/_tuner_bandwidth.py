@@ -7,14 +7,8 @@ the buffer, which an algorithm moves more than once.
 from __future__ import annotations
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.tuner_constants import (
-    PROTOCOLS,
-    NcclAlgorithm,
-    NcclConstants,
-    Protocol,
-    RcclConstants,
-    TunedCollective,
-)
+from simcoll.nccl.tuner_constants import NcclConstants, RcclConstants, TunedCollective
+from simcoll.schedule.names import PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import ChannelGraph
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.tuner_constants import PROTOCOLS, Constants, NcclAlgorithm, Protocol, TunedCollective
+from simcoll.nccl.tuner_constants import Constants, TunedCollective
+from simcoll.schedule.names import PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import ChannelGraph
 
 _SIMPLE: Final = PROTOCOLS.index("Simple")

@@ -18,7 +18,8 @@ from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import Selection
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
-from simcoll.nccl.tuner_constants import ALGORITHMS, COLLECTIVES, NcclAlgorithm, Protocol
+from simcoll.nccl.tuner_constants import COLLECTIVES
+from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
 # Algorithms of NCCL by the names that ours have.
 OURS: Final[dict[tuple[NcclAlgorithm | Literal["p2p"], str], str]] = {

@@ -8,7 +8,8 @@ from typing import Final
 
 from simcoll import units
 from simcoll.errors import InputError
-from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclAlgorithm, NcclConstants, TunedCollective
+from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants, TunedCollective
+from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machines import SystemFile
 from simcoll.topology.nccl_graphs import ChannelGraph, GraphKind, Graphs, Level

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from simcoll.errors import InputError, did_you_mean
-from simcoll.nccl.tuner_constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, NcclAlgorithm, Protocol, TunedCollective
+from simcoll.nccl.tuner_constants import COLLECTIVES, TunedCollective
+from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 
 Name = TypeVar("Name", bound=str)
-
-_PLAIN: Final = str.maketrans("", "", "_")  # NCCL writes names without underscores, in any case
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ def _list(variable: str, text: str, what: str, names: Sequence[Name]) -> frozens
 
 
 def _known(variable: str, word: str, what: str, names: Sequence[Name]) -> Name:
-    plain = {name.translate(_PLAIN).lower(): name for name in names}
-    key = word.strip().translate(_PLAIN).lower()
-    if key not in plain:
-        raise InputError(f"{variable}: {word.strip()!r} is no {what}", did_you_mean(key, plain))
-    return plain[key]
+    by_spelling = {name.replace("_", "").lower(): name for name in names}  # as NCCL writes them, in any case
+    spelling = word.strip().replace("_", "").lower()
+    if spelling not in by_spelling:
+        raise InputError(f"{variable}: {word.strip()!r} is no {what}", did_you_mean(spelling, by_spelling))
+    return by_spelling[spelling]

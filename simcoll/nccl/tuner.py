@@ -19,17 +19,8 @@ from simcoll.errors import RefusedError
 from simcoll.nccl import _tuner_bandwidth, _tuner_latency
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
-from simcoll.nccl.tuner_constants import (
-    ALGORITHMS,
-    COLLECTIVES,
-    PROTOCOLS,
-    NcclAlgorithm,
-    NcclConstants,
-    Protocol,
-    RcclConstants,
-    TunedCollective,
-    read,
-)
+from simcoll.nccl.tuner_constants import COLLECTIVES, NcclConstants, RcclConstants, TunedCollective, read
+from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import PATHS
 
 _SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {

@@ -18,16 +18,13 @@ from pydantic import BeforeValidator
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError
+from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 Library = Literal["nccl", "rccl"]
-NcclAlgorithm = Literal["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
-Protocol = Literal["LL", "LL128", "Simple"]
 TunedCollective = Literal["broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Hop = Literal["nvlink", "pci", "net"]
 
-ALGORITHMS: Final[tuple[NcclAlgorithm, ...]] = get_args(NcclAlgorithm)  # in the order in which NCCL compares them: ties
-PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 COLLECTIVES: Final[tuple[TunedCollective, ...]] = get_args(TunedCollective)
 FIGURES: Final = Path(__file__).parent
 MESSAGES: Final = ("all_to_all", "gather", "scatter", "send_recv")  # point to point: not tuned

@@ -14,11 +14,11 @@ from simcoll.errors import InputError
 from simcoll.explanation.trace_lanes import Arrow, Slice, Spot, Trace, Track
 from simcoll.explanation.trace_tracks import Played, Tracks
 from simcoll.nccl.call import OURS
-from simcoll.nccl.tuner_constants import PROTOCOLS
 from simcoll.prediction import workload_run
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.report.exports.kineto_names import Ran, arguments, kernel_name
 from simcoll.scenario.scenario import Point, Scenario
+from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import exact_us
 
 MOST: Final = 300_000  # transfers and links that they cross: more take long to write, and viewers long to open

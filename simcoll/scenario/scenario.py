@@ -42,15 +42,13 @@ from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
+from simcoll.schedule.names import DTYPES
 from simcoll.topology import nccl_graphs
 from simcoll.topology.systems import TopologySpec, shipped_systems
 from simcoll.workload.spec import Workload
 
-ITEMSIZE: Final = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
-    "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
-}  # fmt: skip
-_DTYPE_ALIASES: Final = {"float": "float32", "double": "float64", "half": "float16"}
+ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
+_DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
 PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
 CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")

@@ -14,9 +14,10 @@ from simcoll.engine.timing_model import service_ps
 from simcoll.nccl._launch_shape import launch
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.protocols import chunk_bytes
-from simcoll.nccl.tuner_constants import Protocol, read
+from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.scenario import Point, load
+from simcoll.schedule.names import Protocol
 from simcoll.topology.systems import load_system
 
 LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9

@@ -18,6 +18,7 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constants
 from simcoll.nccl._launch_shape import launch
 from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.schedule.names import PROTOCOLS
 from simcoll.topology.machines import SystemFile
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
 from simcoll.topology.systems import load_system, shipped_systems
@@ -494,13 +495,13 @@ def test_large_graph_files_are_refused(tmp_path: Path) -> None:
 def test_protocols() -> None:
     """Efficiency, steps, chunks and slots are as published; slices divide chunks, chunks the buffer."""
     wires = protocols.figures().protocols
-    assert [wires[p].efficiency for p in tuner_constants.PROTOCOLS] == [0.5, 0.9375, 1]
-    assert [protocols.step_bytes(p) for p in tuner_constants.PROTOCOLS] == [32 << 10, 576000, 512 << 10]
+    assert [wires[p].efficiency for p in PROTOCOLS] == [0.5, 0.9375, 1]
+    assert [protocols.step_bytes(p) for p in PROTOCOLS] == [32 << 10, 576000, 512 << 10]
     assert protocols.chunk_bytes("all_reduce", "ring", "Simple") == 2 * protocols.slice_bytes(
         "all_reduce", "ring", "Simple"
     )
     for collective in tuner_constants.COLLECTIVES:
-        for protocol in tuner_constants.PROTOCOLS:
+        for protocol in PROTOCOLS:
             chunk = protocols.chunk_bytes(collective, "ring", protocol)
             assert chunk * protocols.slots(collective, "ring", protocol) == 8 * protocols.step_bytes(protocol)
 

@@ -33,10 +33,11 @@ from nccl_law import (
 
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import InputError, RefusedError, StuckError
-from simcoll.nccl.tuner_constants import Protocol, read
+from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.predict import Prediction, row
 from simcoll.scenario.profile import load_network, parse_profile
 from simcoll.schedule.algorithms import build
+from simcoll.schedule.names import Protocol
 from simcoll.schedule.proof import prove
 from simcoll.topology.systems import load_system, shipped_systems
 

@@ -16,11 +16,12 @@ from simcoll.nccl import env_filter, tuner
 from simcoll.nccl.call import OURS
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.transport import staged
-from simcoll.nccl.tuner_constants import COLLECTIVES, PROTOCOLS, Protocol
+from simcoll.nccl.tuner_constants import COLLECTIVES
 from simcoll.prediction.lowering import network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import LinkScale, load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
 from simcoll.topology.machines import SystemFile
 from simcoll.topology.systems import Override, TopologySpec, build, load_system, shipped_systems

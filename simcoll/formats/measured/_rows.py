@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
 LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and where that stands
@@ -51,35 +52,23 @@ MAX_MISTAKES: Final = 20
 
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
 WORKLOAD: Final = "workload"  # what stands in place of a collective; its size is 0
-_SQUASHED: Final = {
-    WORKLOAD: WORKLOAD,
-    **{name.replace("_", ""): name for name in COLLECTIVES},
-    "bcast": "broadcast",
-    "all2all": "all_to_all",
-    "sendreceive": "send_recv",
-}
-_DTYPES: Final = {
-    **dict.fromkeys(("float", "fp32", "f32"), "float32"),
-    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
-    **dict.fromkeys(("double", "fp64", "f64"), "float64"),
-    "bf16": "bfloat16",
-    "int": "int32",
-    "char": "int8",
-}
-_ALGORITHMS: Final = {"nvlstree": "nvls_tree", "collnetdirect": "collnet_direct", "collnetchain": "collnet_chain"}
-_PROTOCOLS: Final = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+_DTYPES: Final = names.names_by(names.DTYPES, lambda row: row.measured)
+_ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl.lower()])
+_PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.lower()])
 
 
 def _collective(text: str) -> str:
-    squashed = re.sub(r"[\s_-]", "", text.lower())
-    if squashed not in _SQUASHED:
+    if names.squashed(text) == WORKLOAD:
+        return WORKLOAD
+    name = names.collective_named(text, in_table=True)
+    if name is None:
         raise ValueError(f"{reprlib.repr(text)} is no collective; {did_you_mean(text.lower(), COLLECTIVES)}")
-    return _SQUASHED[squashed]
+    return name
 
 
 def _algorithm(text: str) -> str:
-    seen = re.fullmatch(r"auto\(=(\w+)\)", text)  # chosen by the library, as its log tells
-    name = seen[1] if seen else text
+    chosen = re.fullmatch(r"auto\(=(\w+)\)", text)  # the library chose it, and its log says so
+    name = chosen[1] if chosen else text
     return _ALGORITHMS.get(name, name)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured._rows import LocatedCells
+from simcoll.schedule import names
 
 _OSU: Final = re.compile(
     r"#\s*OSU (?:MPI|NCCL|XCCL|UPC\S*|OpenSHMEM)?\S*\s*(?:\S+ )?([\w -]+?)\s+Latency Test", re.IGNORECASE
@@ -24,11 +25,7 @@ _IMB: Final = re.compile(r"#\s*Benchmarking\s+(\w+)")
 _RANKS: Final = re.compile(r"#\s*#processes\s*=\s*(\d+)|#\s*(?:Number of processes|NP)\s*[:=]\s*(\d+)", re.IGNORECASE)
 _WORD: Final = re.compile(r"\S+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
-_NAMES: Final = {
-    "allreduce": "all_reduce", "reduce": "reduce", "bcast": "broadcast", "broadcast": "broadcast",
-    "allgather": "all_gather", "gather": "gather", "scatter": "scatter", "alltoall": "all_to_all",
-    "reducescatter": "reduce_scatter", "reducescatterblock": "reduce_scatter", "barrier": "barrier",
-}  # fmt: skip
+_NAMES: Final = names.names_by(names.COLLECTIVES, lambda row: row.mpi)
 _PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))
 
 
@@ -54,7 +51,7 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
         place = Place(source, number, 1)
         if title := _OSU.search(line) or _IMB.search(line):
             whose = "osu" if "osu" in title[0].lower() else "imb"
-            collective, table = _NAMES.get(re.sub(r"[\s_-]", "", title[1].lower().removeprefix("mpi"))), None
+            collective, table = _NAMES.get(names.squashed(title[1].lower().removeprefix("mpi"))), None
             continue
         if said := _RANKS.search(line):
             ranks = said[1] or said[2]
@@ -92,7 +89,7 @@ _MOST: Final = ("t_max[usec]", "max_latency")
 def _row(table: _MpiTable, words: list[tuple[str, Place]], ranks: str, place: Place) -> LocatedCells | None:
     named = dict(zip(table.columns, words, strict=False))
     size = named.get("size") or named.get("bytes") or (("0", place) if table.collective == "barrier" else None)
-    time = next((named[name] for name in _TIME if name in named), None)
+    time = next((named[header] for header in _TIME if header in named), None)
     if size is None or time is None or (table.collective != "barrier" and not size[0].strip("0.")):
         return None
     if not ranks:
@@ -102,8 +99,8 @@ def _row(table: _MpiTable, words: list[tuple[str, Place]], ranks: str, place: Pl
     row: LocatedCells = {"collective": (table.collective, place), "ranks": (ranks, place), "time_us": time}
     row |= {"size_bytes": (str(nbytes), size[1]), "timing": (f"{table.whose} benchmarks, mean over ranks", place)}
     row |= {"library": ("mpi", place), "harness": ("library", place)}
-    for column, names in (("time_us_min", _LEAST), ("time_us_max", _MOST)):
-        told = [named[name] for name in names if name in named and named[name][0].strip("0.")]
-        row |= {column: told[0]} if told else {}
+    for column, headers in (("time_us_min", _LEAST), ("time_us_max", _MOST)):
+        times = [named[header] for header in headers if header in named and named[header][0].strip("0.")]
+        row |= {column: times[0]} if times else {}
     runs = named.get("repetitions") or named.get("iterations")
     return row | ({"runs": runs} if runs else {})

@@ -15,6 +15,7 @@ from typing import Final
 
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured._rows import LocatedCells
+from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
@@ -25,7 +26,7 @@ _RANK: Final = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on
 _WORD: Final = re.compile(r"\S+")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9]\d{0,5})\s+nGpus\s+([1-9]\d{0,5})\b")
 _PROGRAM: Final = re.compile(
-    r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|reduce|broadcast|gather|scatter|alltoall|sendrecv)_perf"
+    rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
 )
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)")
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}

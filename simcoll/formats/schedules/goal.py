@@ -24,10 +24,11 @@ from simcoll.config.import_log import ImportLog
 from simcoll.engine.timing_model import Dependencies, dependencies
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
 from simcoll.formats.schedules import _thread_order
-from simcoll.formats.schedules._names import collective_of, plain
+from simcoll.formats.schedules._text import plain
 from simcoll.formats.schedules._thread_order import Moves
 from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import collective_named
 
 MOST_RANKS: Final = 4096
 MOST_TRANSFERS: Final = 200_000
@@ -84,7 +85,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 
 
 def _asked(asked: str | None, source: str) -> str:
-    name = collective_of(asked or "")
+    name = collective_named(asked or "")
     if name not in _WHOLE_BUFFER:
         what = f"{source}: GOAL does not say which data a message carries" + (f", as {asked} needs" if asked else "")
         raise InputError(what, f"say with --collective what it does, of: {', '.join(_WHOLE_BUFFER)}")

@@ -18,10 +18,11 @@ from simcoll.config.xml_tree import Element
 from simcoll.errors import Diagnostic, InputError, ScheduleError
 from simcoll.formats.schedules import _thread_order
 from simcoll.formats.schedules._msccl_program import RECEIVES, SENDS, MscclOp, MscclProgram, Thread, played
-from simcoll.formats.schedules._names import THREADS, collective_of, plain
+from simcoll.formats.schedules._text import THREADS, plain
 from simcoll.formats.schedules._thread_order import Hint
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import collective_named
 
 ROOT: Final = "algo"
 MOST_RANKS: Final = 4096
@@ -89,7 +90,7 @@ def _roots(root: Element, program: MscclProgram) -> list[int]:
 
 def _program(root: Element, asked: str | None) -> MscclProgram:
     said = root.text("coll")
-    name = collective_of(asked or said)
+    name = collective_named(asked or said)
     if name is None or name == "barrier":
         root.wrong(f"coll={asked or said!r} is no collective that is known here", "say which with --collective NAME")
     gpus = list(root.each("gpu"))

@@ -15,14 +15,12 @@ from xml.sax.saxutils import quoteattr
 
 from simcoll.errors import RefusedError
 from simcoll.schedule.ir import Schedule, Transfer
+from simcoll.schedule.names import COLLECTIVES, spellings
 
 MOST_TRANSFERS: Final = 200_000
 MOST_CHANNELS: Final = 32  # of the executors
 _PEERS: Final = 15  # each way, of a channel: executors have up to 32 thread blocks there
-_COLL: Final = {
-    "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather",
-    "reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter", "all_to_all": "alltoall",
-}  # fmt: skip
+_COLL: Final = spellings(COLLECTIVES, lambda row: row.msccl)
 _IN_OUTPUT: Final = ("all_gather", "gather")  # in place, the buffer of n blocks is the output
 
 Peers = tuple[int, int]  # of a thread block: where it sends to and receives from, -1: nowhere

@@ -20,10 +20,11 @@ from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
 from simcoll.formats.schedules._buffers import Buffers
-from simcoll.formats.schedules._names import THREADS, collective_of, plain
+from simcoll.formats.schedules._text import THREADS, plain
 from simcoll.formats.schedules._thread_order import Moves
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import collective_named
 
 MOST_RANKS: Final = 4096
 SIGNALS: Final = frozenset(("signal", "rlxsignal", "pws", "pwsf"))
@@ -117,7 +118,7 @@ def _whole(value: object, most: int) -> int:
 
 
 def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _PlanFile:
-    name = collective_of(asked or str(found["collective"]))
+    name = collective_named(asked or str(found["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
         said = str(asked or found["collective"])[:40]
         raise wrong("collective", f"{said!r} is no collective of such plans", "say which with --collective NAME")

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from simcoll.schedule.group_contracts import BITWISE
+from simcoll.schedule.names import DTYPES
 
 Harness = Literal["p2p", "library"]
 Backend = Literal["gloo", "nccl"]
 
-FLOATS: Final = frozenset({"float32", "float64", "float16", "bfloat16"})
+FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
 ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # what can be cut into buckets
 OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # of the library's; ours are all in place
 EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library has both

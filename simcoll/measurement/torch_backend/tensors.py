@@ -8,16 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-TYPES: Final = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "int64": torch.int64,
-}
+from simcoll.schedule.names import DTYPES
+
+TYPES: Final[dict[str, torch.dtype]] = {row.name: getattr(torch, row.name) for row in DTYPES}
 
 
 def to_tensor(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-_KERNELS: Final = {
-    "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast", "reduce": "Reduce",
-}  # fmt: skip
-_RECORDED: Final = {
-    "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
-    "all_to_all": "all_to_all", "send_recv": "send",
-}  # fmt: skip
+from simcoll.schedule import names
+
+_KERNELS: Final = names.spellings(names.COLLECTIVES, lambda row: row.kernel)
+_RECORDED: Final = names.spellings(names.COLLECTIVES, lambda row: row.torch)
+_TYPES: Final = {row.name: row for row in names.DTYPES}
 _OPERATORS: Final = {"sum": "Sum", "product": "Prod", "min": "MinMax", "max": "MinMax", "avg": "PreMulSum"}
-_TYPES: Final = {
-    "float32": ("Float", "f32"), "float64": ("Double", "f64"), "float16": ("Half", "f16"),
-    "bfloat16": ("BFloat16", "bf16"), "int8": ("Char", "i8"), "uint8": ("Byte", "u8"),
-    "int32": ("Int", "i32"), "int64": ("Long", "i64"),
-}  # fmt: skip
 _PARTS_IN: Final = frozenset({"all_gather", "gather"})  # a rank gives its part of what the size counts
 _PARTS_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # a rank gets its part of it
 
@@ -46,7 +38,7 @@ def kernel_name(ran: Ran) -> str:
     kernel = _KERNELS.get(ran.collective, "SendRecv")
     parts = ["ncclDevKernel", kernel]
     if kernel.endswith("Reduce") or kernel == "ReduceScatter":
-        parts += [_OPERATORS.get(ran.op, ran.op.title()), _TYPES[ran.dtype][1]]
+        parts += [_OPERATORS.get(ran.op, ran.op.title()), _TYPES[ran.dtype].kernel]
     if kernel != "SendRecv":
         parts += [_plain(ran.algorithm).upper()] + ([ran.protocol.upper()] if ran.protocol != "none" else [])
     return "_".join(parts)
@@ -65,7 +57,7 @@ def arguments(ran: Ran, rank: int) -> dict[str, Any]:
         "In msg nelems": elements // n if ran.collective in _PARTS_IN else elements,
         "Out msg nelems": elements // n if ran.collective in _PARTS_OUT else elements,
         "Group size": n,
-        "dtype": _TYPES[ran.dtype][0],
+        "dtype": _TYPES[ran.dtype].torch,
         "In split size": "[]",
         "Out split size": "[]",
         "Process Group Name": ",".join(map(str, ran.ranks)),

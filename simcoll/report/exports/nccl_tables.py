@@ -9,23 +9,13 @@ from simcoll.config.import_log import ImportLog
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import Row
 from simcoll.schedule.collectives import collective
+from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCOLS, spellings
 
-_TESTS: Final = {
-    "all_reduce": "all_reduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "gather": "gather", "scatter": "scatter", "all_to_all": "alltoall",
-    "send_recv": "sendrecv",
-}  # fmt: skip
-_TYPES: Final = {
-    "float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2),
-    "int8": ("int8", 1), "uint8": ("uint8", 1), "int32": ("int32", 4), "int64": ("int64", 8),
-}  # fmt: skip
+_TESTS: Final = spellings(COLLECTIVES, lambda row: row.nccl_tests)
+_TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
-_TUNER: Final = {
-    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter",
-    "broadcast": "broadcast", "reduce": "reduce",
-}  # fmt: skip
-_ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
-_PROTOCOLS: Final = {"LL": "ll", "LL128": "ll128", "Simple": "simple"}
+_TUNER: Final = spellings(COLLECTIVES, lambda row: row.tuner)
+_PROTOCOLS: Final = spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
 
 
 def timed(rows: Iterable[Row]) -> list[Row]:
@@ -85,9 +75,9 @@ def _table(key: tuple[Any, ...], rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _line(row: Row) -> str:
-    dtype, width = _TYPES.get(str(row.get("dtype") or "float32"), ("float", 4))
+    dtype = _TYPES.get(str(row.get("dtype")), _TYPES["float32"])
     size, ranks = int(row["size_bytes"]), int(row["ranks"])
-    count = size // width // (ranks if row["collective"] in _PER_RANK else 1)
+    count = size // dtype.itemsize // (ranks if row["collective"] in _PER_RANK else 1)
     root = row.get("root")
     redop = row.get("op") if collective(row["collective"]).reduces else "none"
     algbw, busbw = _bandwidths(row)
@@ -96,7 +86,9 @@ def _line(row: Row) -> str:
         f"  {time:>7}  {algbw:6.2f}  {busbw:6.2f}  {0:6d}",
         f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}",
     )
-    lead = f"{size:13d}  {count:12d}  {dtype:>8}  {redop or 'sum':>6}  {-1 if root is None else int(root):6d}"
+    lead = (
+        f"{size:13d}  {count:12d}  {dtype.nccl_tests:>8}  {redop or 'sum':>6}  {-1 if root is None else int(root):6d}"
+    )
     return lead + cells + (cells if row.get("in_place") else none)
 
 
@@ -111,7 +103,7 @@ def tuner(rows: Sequence[Row], notes: ImportLog) -> str:
     best: dict[tuple[str, int, int], dict[int, Row]] = {}
     unknown: set[str] = set()
     for row in timed(rows):
-        if row["collective"] not in _TUNER or row.get("algorithm") not in _ALGORITHMS:
+        if row["collective"] not in _TUNER or row.get("algorithm") not in ALGORITHMS:
             unknown.add(f"{row['collective']}/{row.get('algorithm')}")
             continue
         sizes = best.setdefault((row["collective"], int(row.get("nodes") or -1), int(row["ranks"])), {})
@@ -121,7 +113,7 @@ def tuner(rows: Sequence[Row], notes: ImportLog) -> str:
     if unknown:
         notes.warn(f"left out, for NCCL's tuner knows no such thing: {', '.join(sorted(unknown))}")
     if not best:
-        raise InputError("no row is of an algorithm that NCCL has", f"give rows of {', '.join(_ALGORITHMS)}")
+        raise InputError("no row is of an algorithm that NCCL has", f"give rows of {', '.join(ALGORITHMS)}")
     lines = ["# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"]
     for (name, nodes, ranks), sizes in sorted(best.items()):
         lines += (f"{_TUNER[name]},{line},-1,{nodes},{ranks},-1,-1" for line in _ranges(sizes, notes))
