@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import importlib
+import inspect
 import io
 import json
 import re
@@ -19,12 +22,18 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from simcoll import api
+from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.cli import main
+from simcoll.config.field_texts import field_texts, models
 from simcoll.formats.measured._rows import REQUIRED, MeasuredRow
 from simcoll.prediction import result_rows
+from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.topology.systems import load_system
+from simcoll.units import format_duration, format_size
 
 _HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
 
@@ -68,26 +77,81 @@ def algorithms() -> str:
     return "\n".join(parts)
 
 
-def keys() -> str:
-    """Every key of a scenario and of what stands under it: what may be written, and the default."""
-    schema = Scenario.model_json_schema(by_alias=True)
-    places = {"": "a scenario"}
-    _find(schema, "", schema["$defs"], places)
-    parts = [_keys("", places, schema)]
-    return "\n".join(parts + [_keys(name, places, schema["$defs"][name]) for name in places if name])
+@functools.cache
+def _schema() -> tuple[dict[str, Any], dict[str, str]]:
+    """The JSON Schema of scenarios and profiles by model, and where each model stands: `topology.link` of Cable."""
+    found = {"Scenario": Scenario.model_json_schema(by_alias=True), "Profile": Profile.model_json_schema(by_alias=True)}
+    definitions = {name: model for root in found.values() for name, model in root["$defs"].items()}
+    places = {"Scenario": "a scenario"}
+    _find(found["Scenario"], "", definitions, places)
+    places["Profile"] = "a profile"
+    _find(found["Profile"], "", definitions, places)
+    return {**definitions, **found}, places
+
+
+def keys(names: str) -> str:
+    """The keys of models, by name: meaning, what may be written, default. Above each table stands what the model is."""
+    schemas, places = _schema()
+    return "\n".join(_keys(name, places, schemas[name]) for name in names.split())
 
 
 def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], places: dict[str, str]) -> None:
-    """Where each model may stand in a scenario, by name, in the order of the keys."""
+    """Where each model may stand, by name, in the order of the keys."""
     for key, value in model.get("properties", {}).items():
         place = f"{path}.{key}".lstrip(".")
         for name in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value))):
             if name not in places:
                 template = definitions[name]["properties"].get("template", {})
                 kinds = [template["const"]] if "const" in template else template.get("enum", [])
-                which = " or ".join(f"`{kind}`" for kind in kinds)
-                places[name] = f"`{place}`" + (f" of the template {which}" if kinds else "")
+                which = ", ".join(f"`{kind}`" for kind in kinds)
+                places[name] = f"Template {which}" if kinds else f"`{place}`"
                 _find(definitions[name], place, definitions, places)
+
+
+def templates() -> str:
+    """The templates of workloads: what each stands for."""
+    schemas, places = _schema()
+    rows = [
+        (f"[{_names(schemas[name])}](#key-{name.lower()})", _about(name)) for name in places if _names(schemas[name])
+    ]
+    return _table(("template", "job"), rows)
+
+
+def _names(model: dict[str, Any]) -> str:
+    template = model["properties"].get("template", {})
+    kinds = [template["const"]] if "const" in template else template.get("enum", [])
+    return ", ".join(f"`{kind}`" for kind in kinds)
+
+
+def _about(name: str) -> str:
+    return " ".join(inspect.cleandoc(models()[name].__doc__ or "").split())
+
+
+def changes(registry: str) -> str:
+    """A table of code that maps names to texts, `module:NAME`: what each name means."""
+    module, _, name = registry.partition(":")
+    texts: dict[str, str] = getattr(importlib.import_module(module), name)
+    return _table(("name", "meaning"), [(f"`{key}`", text) for key, text in texts.items()])
+
+
+def hypotheses_tried() -> str:
+    """What `simcoll diagnose` tries on the shipped systems, each family once; systems and kinds of links as one."""
+    found: dict[str, str] = {}
+    for system, many in (("hgx-h100", 1), ("hgx-h100", 2), ("l40s-pcie", 1)):
+        keys = {"topology": {"system": system, "nodes": many}, "dtype": "float16", "algorithm": "auto"}
+        profile = load_system(system).profile
+        sizes = ["1 KiB", "4 MiB", "64 MiB"]
+        points = api.load({**keys, "profile": profile, "collective": ["all_reduce", "all_gather"], "size": sizes})
+        scenarios = [point.scenario for point in points]
+        kinds = {link.kind for link in load_system(system).links} | ({"cable"} if many > 1 else set())
+        for family in hypotheses.candidates(scenarios, sorted(kinds - {"memory", "socket"})):
+            name, text = family[0].family, family[0].text
+            for kind in kinds:
+                name, text = name.replace(f"slow {kind}", "slow KIND"), text.replace(f"kind {kind} ", "kind KIND ")
+            if name.startswith("like "):
+                name, text = "like SYSTEM", "it was measured on another machine, one like that shipped system"
+            found.setdefault(name, text)
+    return _table(("hypothesis", "what is simulated"), [(f"`{name}`", text) for name, text in found.items()])
 
 
 def columns() -> str:
@@ -111,17 +175,22 @@ def _plain(kind: str) -> str:
 
 
 def _keys(name: str, places: dict[str, str], model: dict[str, Any]) -> str:
-    rows = []
+    texts, rows = field_texts(models()[name]), []
     for key, value in model["properties"].items():
-        needed = key in model.get("required", ()) and (name or key != "collective")
-        rows.append((f"`{key}`", _kind(value, places), "needed" if needed else _default(value.get("default"))))
-    about = " ".join(model["description"].split()) if name else ""
-    table = _table(("key", "what may be written", "default"), rows)
-    return f"(key-{name.lower()})=\n### {places[name]}\n\n{about}\n\n{table}"
+        needed = key in model.get("required", ()) and (name, key) != ("Scenario", "collective")
+        default = "needed" if needed else _default(value)
+        rows.append((f"`{key}`", texts.get(key, ""), _kind(value, places), default))
+    table = _table(("key", "meaning", "value", "default"), rows)
+    return f"(key-{name.lower()})=\n### {places[name]}\n\n{_about(name)}\n\n{table}"
 
 
-def _default(value: object) -> str:
-    return "" if value in (None, [], {}) or isinstance(value, dict) else f"`{json.dumps(value)}`"
+def _default(key: dict[str, Any]) -> str:
+    value, example = key.get("default"), str((key.get("examples") or [""])[0])
+    if value in (None, [], {}) or isinstance(value, dict):
+        return ""
+    if example.endswith("us") and isinstance(value, int):
+        return f"`{format_duration(value)}`"
+    return f"`{format_size(value)}`" if example.endswith("iB") and value else f"`{json.dumps(value)}`"
 
 
 def _kind(value: dict[str, Any], places: dict[str, str]) -> str:
@@ -165,6 +234,9 @@ class Generated(SphinxDirective):
         "factors": factors,
         "algorithms": algorithms,
         "keys": keys,
+        "templates": templates,
+        "table": changes,
+        "hypotheses": hypotheses_tried,
         "columns": columns,
         "measured-columns": measured_columns,
     }

@@ -19,41 +19,45 @@ BETWEEN_NODES: Final = ("net", "net_tree", "net_rate")
 
 
 class BlockCosts(Model):
-    """A thread block of a protocol.
-
-    `start`: before the first step, beside the launch. `hop`: from what one rank has to when the next can go on; `net`:
-    how much longer that is between nodes; `net_tree`: for trees, where it differs; `net_rate`: B/s at which a message
-    is brought to the NIC, which sends it when all of it is there (`none`: at once); what is not said of these is as the
-    NICs have it. `slice`: what its sender is at each slice, beside moving it, in Simple. `first`: B/s at which its
-    threads move their first line each; `rate`: B/s of all that comes after. `own`: what a rank's own block takes, which
-    is copied locally, as a share of a step without its hop; a block does one thing at a time. In Simple that is told
-    from a `turn`, what the block takes to load and to store its data once, as a share of a step, of which `load` is the
-    loading. `saved`: so much less that is for all_gather in place, where it lies where it belongs. `reach`: the share
-    of its links' bandwidth that it reaches. `host`: how much longer a hop is through the host's memory; in LL every
-    line of a thread takes that long. `host_reach`: the share that is reached there.
-
-    Of point-to-point messages `rate` is of LL, the others of Simple: `first`: of a chunk that a block sends while it
-    receives nothing, or the other way round; `both`: of one that it sends while it receives another; `each`: what
-    every further block takes; `reach`: of links of which several messages of a rank have a share.
-    """
+    """Costs of one thread block of a protocol. What hops between nodes cost, where it is not given, is as the NICs have
+    it."""
 
     start: Duration = 0
+    """Time before the first step, beside the launch."""
     hop: Duration = 0
+    """Time from when one rank has data until the next can go on."""
     net: Duration | None = None
+    """How much longer a hop between nodes takes."""
     net_tree: Duration | None = None
+    """The same for trees, where it differs."""
     net_rate: BandwidthCap | None = None
+    """Bandwidth at which a message is brought to the NIC, which sends it when all of it is there. `none`: at once."""
     slice: Duration = 0
+    """Time of the sender for each slice in Simple, beside moving it."""
     first: BandwidthCap = 0
+    """LL: bandwidth of the first line of each thread. P2P: bandwidth of a block that only sends or only receives."""
     rate: BandwidthCap = 0
+    """LL and P2P: bandwidth of one block for all that follows."""
     both: BandwidthCap = 0
+    """P2P: bandwidth of a block that sends and receives at once."""
     each: Duration = 0
+    """P2P: time of each further block."""
     own: Annotated[Share, Field(le=4)] = 0.0
+    """Time of a rank's own block, as a share of a step without its hop. A thread block does one thing at a time."""
     turn: Annotated[Share, Field(le=4)] = 0.0
+    """Simple, in place of `own`: time to load and to store the data of a block once, as a share of a step. The own
+    block is what two ranks load and store beyond what they send: 2 loads and 3 stores for all_gather, 3 and 2 for
+    reduce_scatter, 4 and 4 for all_reduce."""
     load: Annotated[Share, Field(le=1)] = 0.5
+    """Share of a `turn` that is loading."""
     saved: Annotated[Share, Field(le=4)] = 0.0
+    """What all_gather saves of `own` in place."""
     reach: Annotated[Share, Field(gt=0)] = 1.0
+    """Share of the links' bandwidth that is reached."""
     host: Duration = 0
+    """How much longer a hop through the host's memory takes; in LL every line of a thread takes that long."""
     host_reach: Annotated[Share, Field(gt=0)] = 1.0
+    """Share of the bandwidth of links to the host that is reached."""
 
     @property
     def told(self) -> list[str]:
@@ -62,21 +66,30 @@ class BlockCosts(Model):
 
 
 class Kernels(Model):
-    """What calls cost. `grid` is what a launch of very many blocks takes longer than that of one; `spread` the standard
-    deviation of what a block takes for 1 MiB, as a share of it: blocks share links unevenly, and a call ends with the
-    last of them; `net` how much longer a hop between nodes is with these NICs, whatever the protocol, besides the `net`
-    of its blocks. `version` is the release where a scenario does not say another."""
+    """Costs of NCCL's kernels, by protocol."""
 
     library: Literal["nccl", "rccl"] = "nccl"
+    """Library whose tuner chooses."""
     version: str | None = None
+    """Release of the library, where a scenario names none."""
     grid: Duration = 0
+    """How much longer a launch of very many blocks takes than that of one."""
     net: Duration | None = None
+    """How much longer a hop between nodes takes with these NICs, whatever the protocol."""
     spread: Annotated[Share, Field(le=4)] = 0.0
+    """Standard deviation of what a block takes for 1 MiB, as a share of that time. Blocks share links unevenly, and a
+    call ends with the last. The differences grow with the root of the bytes moved."""
     LL: BlockCosts = BlockCosts()
+    """Costs of LL, which moves data by flags that the receiver polls."""
     LL128: BlockCosts = BlockCosts()
+    """Costs of LL128, which moves lines of 128 bytes."""
     Simple: BlockCosts = BlockCosts()
+    """Costs of Simple, which moves slices between fences. `efficiency` of links is of the payload that NCCL counts, so
+    more than 100 % is no mistake."""
     NVLS: BlockCosts = BlockCosts()
+    """Costs of NVLS, where the switch reduces. A hop is of a chunk for each of eight heads."""
     P2P: BlockCosts = BlockCosts()
+    """Costs of point-to-point messages: all_to_all, gather, scatter, send_recv."""
 
     def over(self, network: Kernels) -> Kernels:
         """With what `network` says of hops between nodes, where these do not."""

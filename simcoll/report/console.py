@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.config import text_table
+from simcoll.config.field_texts import field_texts, models
 from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.prediction.result_rows import Row, swept
 from simcoll.scenario.profile import load_network, shipped_profiles
@@ -226,9 +227,12 @@ def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
     found: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
     found["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
-    for definition in [found, *found.get("$defs", {}).values()]:
+    known = models()
+    for model, definition in [("Scenario", found), *found.get("$defs", {}).items()]:
+        texts = field_texts(known[model]) if "properties" in definition else {}
         for name, value in definition.get("properties", {}).items():
-            definition["properties"][name] = _sweepable(name, value)
+            about = {"description": texts[name]} if name in texts else {}
+            definition["properties"][name] = _sweepable(name, {**about, **value})
     found["required"] = [name for name in found["required"] if name != "collective"]
     found["anyOf"] = [{"required": ["collective"]}, {"required": ["workload"]}]
     titled: dict[str, Any] = {

@@ -33,27 +33,36 @@ _KEYS: Final = {  # by kind: what must be given, what may be
 
 
 class Fault(Model):
-    """What happens to the links called `link` (`*` and `?` match) from `at` on, `until` then or for good.
-
-    `down`: they carry nothing. `slow`: they have a `factor`-th of their bandwidth. `flap`: they are down for `down_for`
-    every `period`, so many `times`. `background`: other traffic takes a `share` of them. If they are down,
-    transfers wait, and after a `timeout` the run has failed; with `on_failure: reroute` they go another way once the
-    fault is found out, a `detection` later. In replications a fault happens with a `probability`.
-    """
+    """A fault of the links called `link`, from `at` on."""
 
     link: str
+    """Names of links, as `simcoll topology show` prints them; `*` and `?` match."""
     kind: Literal["down", "slow", "flap", "background"]
+    """`down`: the links carry nothing. `slow`: they have a `factor`-th of their bandwidth. `flap`: they are down for
+    `down_for` in every `period`. `background`: other traffic takes a `share`; it neither yields nor waits."""
     at: Duration
+    """Time from the start of the run at which it begins."""
     until: Duration | None = None
+    """Time at which it ends. Default: never."""
     factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """Divisor of the bandwidth, of `slow`."""
     share: Annotated[Share, Field(gt=0, lt=1)] | None = None
+    """Share of the bandwidth that `background` takes."""
     down_for: Annotated[Duration, Field(gt=0)] | None = None
+    """Length of each outage, of `flap`."""
     period: Annotated[Duration, Field(gt=0)] | None = None
+    """Time from one outage to the next, of `flap`."""
     times: Annotated[StrictInt, Field(ge=1, le=MOST_OUTAGES)] | None = None
+    """Number of outages, of `flap`."""
     on_failure: Literal["reroute", "fail"] = "fail"
+    """`fail`: the run fails when a transfer has waited for the `timeout`, as with NCCL. `reroute`: transfers take
+    another route once the fault is detected."""
     detection: Duration = MS
+    """Time until a fault is detected. The default is an assumption: measure yours."""
     timeout: Annotated[Duration, Field(gt=0)] = TIMEOUT
+    """Longest time that a transfer waits for a link. torch gives up NCCL's collectives after 10 minutes."""
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+    """Probability of the fault in each replication."""
 
     @model_validator(mode="after")
     def _its_own_keys(self) -> Fault:

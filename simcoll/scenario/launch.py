@@ -29,11 +29,12 @@ def _gpus(value: object) -> int | Literal["all"] | None:
 
 
 class Launch(Model):
-    """The scenario's key `launch`. With `gpus_per_process` calls are made back to back by processes that drive so many
-    GPUs each, or all of a node, in one thread; by default nothing is said of the host. `graph`: in a CUDA graph."""
+    """How calls are launched, back to back, by processes that each drive some GPUs in one thread."""
 
     gpus_per_process: Annotated[Any, PlainValidator(_gpus, json_schema_input_type=_COUNT | Literal["all"])] = None
+    """GPUs that one process drives (nccl-tests' `-g`), or `all` of a node. It launches for one GPU after the other."""
     graph: StrictBool = False
+    """Whether calls are replayed from a CUDA graph."""
 
     @property
     def paced(self) -> bool:

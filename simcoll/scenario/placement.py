@@ -13,6 +13,7 @@ class Placement(Model):
     """How ranks are laid on devices when they are not named one by one."""
 
     per_node: Annotated[StrictInt, Field(ge=1)]
+    """Ranks on each node."""
 
 
 def _placement(value: object) -> Placement | tuple[str, ...] | None:

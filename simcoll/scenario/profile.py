@@ -34,27 +34,43 @@ Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum":
 
 
 class ModelSpec(Model):
-    """The scenario's key `model`: what is not given comes from the profile. Field names are those of model.Params."""
+    """Parameters of the timing model, as scenarios and profiles write them. Names are those of `Params`."""
 
     sharing: Literal["fair", "fifo"] | None = None
+    """How transfers share a link: `fair` gives them max-min fair rates, `fifo` serves whole chunks in turn."""
     o_send: Duration | None = None
+    """Overhead of the sender before each message."""
     o_recv: Duration | None = None
+    """Overhead of the receiver for each message."""
     g: Duration | None = None
+    """Least time between two starts on one channel."""
     gamma: Gamma | None = None
+    """Cost of a reduction, per byte or as a bandwidth."""
     channels: Channels | None = None
+    """Channels of a rank, each of which sends one message at a time. `per-peer` gives each destination its own."""
     channels_by: ChannelsBy | None = None
+    """What is dealt to the channels in turn: chunks, or loops over the schedule."""
     slots: Slots | None = None
+    """Messages in flight on a connection, or `none` for no limit."""
     chunk: Chunk | None = None
+    """Bytes of a slot that one loop over the schedule moves; the schedule is repeated for the rest. `whole`: one
+    loop."""
     channel_bandwidth: BandwidthCap | None = None
+    """Greatest bandwidth of a channel."""
     barrier: StrictBool | None = None
+    """Whether every step waits for the end of all earlier steps."""
     blocking: Blocks | None = None
+    """Whether a rank does one thing at a time: in each step its sends, then its receives. `even-odd` swaps the two on
+    odd ranks."""
 
 
 class LinkScale(Model):
-    """What links of a kind have of their rated bandwidth (headers, protocol) and latency, as this harness sees them."""
+    """What is left of links of one kind: headers and protocol take a share of the rated bandwidth."""
 
     efficiency: Annotated[Share, Field(gt=0)] = 1.0
+    """Share of the rated bandwidth that payload reaches."""
     latency: Share = 1.0
+    """Factor of the rated latency."""
 
     def of(self, link: Link) -> Link:
         """The link as it serves."""
@@ -113,12 +129,15 @@ class Calibration(Model):
 
 
 class HostCosts(Model):
-    """What a call takes of the host's time: for each GPU that a process drives a `launch`, and each `message` that it
-    posts to or from another rank. `calibration` says where that is from."""
+    """Time of the host for a call."""
 
     launch: Duration = 0
+    """Time of the host to launch on one GPU."""
     message: Duration = 0
+    """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
+    root of gather and scatter, 1 elsewhere."""
     calibration: Calibration | None = None
+    """What was fitted to which rows, and how well."""
 
     def pace_ps(self, processes: Iterable[Process]) -> int:
         """How long the slowest of some processes takes for a call, in ps; 0 if there is none."""
@@ -126,10 +145,12 @@ class HostCosts(Model):
 
 
 class CudaGraphCosts(Model):
-    """What a call in a CUDA graph takes in place of the profile's `launch`, and where that is from."""
+    """Cost of calls in a CUDA graph."""
 
     launch: Duration
+    """Launch of a call in a CUDA graph, in place of the profile's `launch`."""
     calibration: Calibration | None = None
+    """What was fitted to which rows, and how well."""
 
 
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
@@ -140,28 +161,34 @@ _LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE -
 
 
 class Profile(Model):
-    """A set of model parameters with where it comes from.
-
-    Outside of the engines' rules stand `launch`, what a call costs before and after all transfers, and `links`, what
-    becomes of the rated links of each kind. With `kernels` calls run as NCCL runs them (`nccl.call`). `host` and
-    `graph` say what other ways of launching cost: see `launches`. With `of_nics` it holds what hops between nodes cost
-    alone. `fitted` repeats the parameters that a calibration
-    found.
-    """
+    """A set of parameters with where it comes from."""
 
     name: str
+    """Name that results show."""
     description: str = ""
+    """What it is for, in a line."""
     source: str = ""
+    """Where its numbers come from."""
     of_nics: StrictBool = False
+    """Whether it holds only what NICs add between nodes."""
     harness: str | None = None
+    """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     model: ModelSpec = ModelSpec()
+    """Parameters of the timing model."""
     launch: Duration = 0
+    """Time that is added to every call."""
     host: HostCosts | None = None
+    """Time of the host that launches calls back to back."""
     graph: CudaGraphCosts | None = None
+    """Launch in a CUDA graph."""
     links: dict[str, LinkScale] = Field(default_factory=dict)
+    """By kind of link, e.g. `{cable: {efficiency: 95 %, latency: 120 %}}`."""
     kernels: Kernels | None = None
+    """Costs of NCCL's kernels. With them a point is run as NCCL runs it."""
     fitted: dict[str, str] = Field(default_factory=dict)
+    """Parameters that a calibration found."""
     calibration: Calibration | None = None
+    """What was fitted to which rows, and how well."""
 
     def serves(self, harness: str) -> bool:
         """Whether it says something of rows of a harness: calls of the library cost the same whoever makes them, but

@@ -35,6 +35,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import tuner_constants
 from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.launch import Launch
+from simcoll.scenario.measure_keys import MeasureSpec
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
 from simcoll.scenario.ranges import differences, variants
@@ -49,7 +50,15 @@ from simcoll.workload.spec import Workload
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
-PLOTS: Final = ("busbw", "latency", "scaling", "crossover", "timeline", "utilisation", "step")
+PLOTS: Final = {
+    "busbw": "bus bandwidth over size, a curve for each algorithm",
+    "latency": "time over size",
+    "scaling": "time over ranks",
+    "crossover": "map of the fastest algorithm, by size and ranks",
+    "timeline": "what each rank sends when, at the largest size; up to 4,000 transfers",
+    "utilisation": "the topology, coloured by how busy its links are at the largest size",
+    "step": "time of a training step by bucket size, of a workload",
+}
 CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
 TOLD: Final = frozenset(  # keys that have a column of their own in the results
@@ -74,21 +83,6 @@ NATURAL_LISTS: Final = frozenset(
 )
 
 
-class MeasureSpec(Model):
-    """How a point is run for real. `repeats` counts all timed runs, `launches` how many starts of the ranks they are
-    spread over; `buckets` and `async_op` are of the library's own collectives, `compute` is of workloads: whether
-    layers sleep for as long as they take, or multiply matrices."""
-
-    harness: Literal["p2p", "library"] = "p2p"
-    warmup: Annotated[StrictInt, Field(ge=0)] = 3
-    repeats: Annotated[StrictInt, Field(ge=1)] = 20
-    launches: Annotated[StrictInt, Field(ge=1)] = 1
-    verify: StrictBool = True
-    buckets: Annotated[StrictInt, Field(ge=1)] = 1
-    async_op: StrictBool = False
-    compute: Literal["sleep", "real"] = "sleep"
-
-
 @functools.lru_cache(maxsize=16)
 def _parsed(file: Path, changed: int) -> int:
     """How many rows a measured table has; read once a sweep as long as it does not change."""
@@ -103,41 +97,86 @@ _Plot = Annotated[str, OneOf("plot", lambda: PLOTS)]
 
 
 class Scenario(Model):
-    """One point of a scenario: INTERFACE of every key is in the README's table."""
+    """One point of a scenario file: every value a scalar."""
 
     version: Literal[1] = 1
+    """Version of the format."""
     name: str = "scenario"
+    """Title of tables, plots and rows."""
     seed: StrictInt = 0
+    """Seed of unequal links and of `variability`."""
     topology: TopologySpec
+    """The machine: a shipped system, a file, or a fabric of bare hosts."""
     workload: Workload | None = None
+    """What a job does, in place of `collective`, `algorithm` and `size`."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
+    """Name of the collective, or `all`."""
     algorithm: str = "auto"
+    """Name, `all`, or the path of a schedule that ends in `.json`. Options go in brackets:
+    `hierarchical(across=recursive_doubling)`. `auto` takes the algorithm predicted to finish first of those that NCCL
+    has. With a profile that has `kernels` it takes NCCL's choice, and `best` takes the fastest pair of algorithm and
+    protocol that NCCL could use."""
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
+    """Number of ranks. Default: every GPU, or every host."""
     placement: Placed = None
+    """Where ranks are: `{per_node: 2}`, or one device for each rank."""
     groups: Grouped = None
+    """Groups of hierarchical algorithms: a number, or lists of ranks, nested for more levels. Default: the nodes; with
+    one rank a node the leaves of a fat tree; else g equal groups, where g is the largest divisor of n with g² ≤ n."""
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
+    """Lists of ranks. Each list runs the collective by itself, at the same time, on the same links."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
+    """Root of collectives that have one."""
     dtype: Annotated[str, OneOf("dtype", lambda: ITEMSIZE, _DTYPE_ALIASES)] = "float32"
+    """Type of an element."""
     op: Annotated[str, OneOf("operator", lambda: OPERATORS)] = "sum"
+    """Operator of a reduction. `band`, `bor` and `bxor` need an integer type."""
     in_place: StrictBool = False
+    """Whether input and output share one buffer."""
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
+    """Protocol of NCCL, as `NCCL_PROTO` would set it; `auto` and `none` leave the choice to NCCL. Needs a profile with
+    `kernels`."""
     library_version: str | None = None
+    """Release of NCCL whose choice is made, e.g. `'2.27'`: 2.18 or newer, for point-to-point messages 2.7 or newer.
+    Default: the release of the profile, else the newest known."""
     p2p_level: nccl_graphs.Level | None = None
+    """Greatest distance at which GPUs on PCIe talk directly, as `NCCL_P2P_LEVEL` says it. `LOC` and `NVL` mean never.
+    Beyond it data go through the host's memory. Default: that of the system, else `PXB`, and `SYS` for two GPUs of an
+    AMD host. Needs a profile with `kernels`."""
     size: Size = Field(default=None, validate_default=True)
+    """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
     weights: tuple[Any, ...] | None = None
+    """Unequal blocks: one number a rank for gather, scatter, all_gather and reduce_scatter, one row a rank for
+    all_to_all."""
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
+    """Ranks that come later, and by how much: `{3: 50 us}`."""
     model: ModelSpec = ModelSpec()
+    """Parameters of the timing model. The profile gives those that are left out."""
     profile: str = "ideal"
+    """Name of a shipped profile, or path of one of your own."""
     launch: Launch = Launch()
+    """How calls are launched. Calls then follow each other without a break, as nccl-tests makes them. Default: as the
+    profile was measured."""
     engine: Literal["auto", "event", "fast"] = "auto"
+    """`event` runs on SimPy and defines the result. `fast` gives the same integers sooner; `auto` takes it."""
     shortcuts: Literal["on", "off"] = "on"
+    """Whether the fast engine may take its exact shortcuts. The column `shortcut` names the one it took."""
     proof: Literal["full", "fingerprint", "off"] | None = None
+    """How a schedule is proved before it is timed. `full` follows whose data each slot holds (default up to 1,024
+    ranks). `fingerprint` adds random 64-bit numbers, one for each rank and block; a wrong schedule passes with
+    probability 2⁻⁶⁴ a slot (default beyond). `off` proves nothing."""
     faults: tuple[Fault, ...] = ()
+    """Links that fail, slow down or carry other traffic."""
     variability: Variability | None = None
+    """What differs from run to run."""
     replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    """Number of runs that are drawn."""
     measured: str | None = None
+    """Measured table whose points are drawn into the plots."""
     measure: MeasureSpec = MeasureSpec()
+    """How `simcoll measure` runs the point for real."""
     plots: Annotated[tuple[_Plot, ...], BeforeValidator(_listed)] = ("busbw", "latency")
+    """Pictures to draw."""
 
     @model_validator(mode="before")
     @classmethod

@@ -31,11 +31,17 @@ class Delay(Model):
     `high`)."""
 
     distribution: Literal["lognormal", "exponential", "uniform"]
+    """`lognormal` takes `median` and `sigma`, `exponential` takes `mean`, `uniform` takes `low` and `high`."""
     median: Duration | None = None
+    """Median."""
     sigma: Sigma | None = None
+    """Standard deviation of the logarithm."""
     mean: Duration | None = None
+    """Mean."""
     low: Duration | None = None
+    """Least value."""
     high: Duration | None = None
+    """Greatest value."""
 
     @model_validator(mode="after")
     def _its_own_keys(self) -> Delay:
@@ -60,7 +66,9 @@ class Jitter(Model):
     """A random factor around 1: lognormal, with `sigma` of its logarithm."""
 
     distribution: Literal["lognormal"] = "lognormal"
+    """The only one there is."""
     sigma: Sigma
+    """Standard deviation of the logarithm."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
         """So many factors."""
@@ -71,16 +79,22 @@ class Slow(Model):
     """A rank that in some runs (`probability`) takes `factor` times as long for all that it computes and launches."""
 
     rank: Annotated[StrictInt, Field(ge=0)]
+    """Number of the rank."""
     factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    """How many times as long it takes to compute and to launch."""
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+    """Probability in each run."""
 
 
 class SlowLink(Model):
     """Links, by name (`*` and `?` match), that in some runs have a `factor`-th of their bandwidth, all at once."""
 
     link: str
+    """Names of links; `*` and `?` match."""
     factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    """Divisor of their bandwidth."""
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
+    """Probability in each run."""
 
 
 class Variability(Model):
@@ -88,9 +102,13 @@ class Variability(Model):
     slow."""
 
     launch_skew: Delay | None = None
+    """How late each rank comes to each collective."""
     compute_jitter: Jitter | None = None
+    """Factor of each computation of a workload, with median 1."""
     slow: tuple[Slow, ...] = ()
+    """Ranks that are slow in some runs."""
     slow_links: tuple[SlowLink, ...] = ()
+    """Links that are slow in some runs, all that match at once. Routes stay."""
 
     @property
     def causes(self) -> tuple[str, ...]:

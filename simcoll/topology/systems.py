@@ -55,7 +55,9 @@ class Spread(Model):
     """A bandwidth drawn for each link: uniform within ± `spread` around `value`."""
 
     value: Bandwidth
+    """Mean bandwidth."""
     spread: Annotated[str, quantity("share")]
+    """Greatest distance from the mean, as a share."""
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Spread:
@@ -71,7 +73,9 @@ class Cable(Model):
         Annotated[Bandwidth, Tag("<fixed>")] | Annotated[Spread, Tag("<drawn>")],
         Discriminator(lambda value: "<drawn>" if isinstance(value, dict | Spread) else "<fixed>"),
     ]
+    """Bandwidth of each direction."""
     latency: DurationText
+    """Latency of each direction."""
 
     @property
     def link(self) -> Link:
@@ -84,7 +88,9 @@ class Override(Model):
     """What is different about some links; a bandwidth of 0 takes them down."""
 
     bandwidth: Annotated[str, quantity("bandwidth")] | None = None
+    """Bandwidth instead; `0 B/s` takes the link down."""
     latency: DurationText | None = None
+    """Latency instead."""
 
     def changed(self, link: Link) -> Link:
         """The link with what is given here."""
@@ -97,21 +103,39 @@ class TopologySpec(Model):
     """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
 
     system: Annotated[str, OneOf("shipped system", shipped_systems)] | None = None
+    """Name of a shipped system (`simcoll topology list`)."""
     nodes: Count | None = None
+    """Nodes of the system. Default: 1."""
     fabric: Annotated[str, OneOf("fabric", lambda: FABRICS)] | None = None
+    """Network that joins the nodes (default `rail-optimised`), or bare hosts."""
     hosts: Count | None = None
+    """Number of bare hosts."""
     link: Cable | None = None
+    """Cables of the fabric."""
     links: dict[str, Override] = Field(default_factory=dict)
+    """Changes of single links by name; `*` and `?` match."""
     levels: Literal[2, 3] | None = None
+    """Levels of a fat tree."""
     hosts_per_leaf: Count | None = None
+    """Hosts of a leaf switch. Default: 4."""
     nodes_per_leaf: Count | None = None
+    """Nodes of a leaf switch. Default: 4 in a fat tree, 32 on rails."""
     leaves_per_pod: Count | None = None
+    """Leaf switches of a pod in a fat tree of 3 levels. Default: 4."""
     oversubscription: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=False)] | None = None
+    """How many times less a leaf switch can send up than its ports carry. Default: 1."""
     spines: Count | None = None
+    """Spine switches. Default: 1."""
     dims: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)] | None = None
+    """Sides of a torus, 2 or 3 of them."""
     routing: Routing | None = None
+    """`shortest` takes the shortest route (default inside a node and on direct fabrics). `ecmp` chooses among equal
+    routes by a hash of the pair (default of switched hosts). `rails` goes over the NIC of the destination's rail
+    (default of nodes)."""
     routes: RouteTable = Field(default_factory=dict)
+    """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
     file: str | None = None
+    """Path of a topology file."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> TopologySpec:

@@ -53,29 +53,37 @@ class Layer(NamedTuple):
 
 
 class LayerSpec(Model):
-    """A layer, or several that are alike (`times`): one tensor of `parameters` bytes, and what its passes take."""
+    """A layer, or several that are alike."""
 
     parameters: Bytes
+    """Bytes of its one tensor."""
     backward: Duration
+    """Time of its backward pass."""
     forward: Duration = 0
+    """Time of its forward pass."""
     times: Count = 1
+    """Number of such layers in a row."""
 
 
 class Training(Model):
-    """What the templates of training steps have in common: `layers` as given, or those of a named `model`, of which
-    each rank takes `batch` samples, on a `gpu` that reaches `efficiency` of its peak.
-
-    `forward` is the whole forward pass, by default what the layers take.
-    """
+    """Keys that all templates of training steps have: `layers` as given, or those of a named `model`."""
 
     algorithm: str = "auto"
+    """Algorithm of its collectives. `auto` takes for each the one that finishes first by itself."""
     layers: tuple[LayerSpec, ...] | None = None
+    """Layers in forward order. Give these or a `model`."""
     model: Annotated[str, OneOf("model", models)] | None = None
+    """Named model, with tensors of the scenario's `dtype`."""
     gpu: Annotated[str, OneOf("GPU", gpus)] | None = None
+    """GPU whose peak turns multiply-adds of a named model into times. A backward pass takes twice a forward pass."""
     efficiency: Annotated[Share, Field(gt=0, le=1)] = 0.4
+    """Share of that peak that is reached."""
     batch: Count = 1
+    """Samples of a rank in a step."""
     forward: Duration | None = None
+    """Time of the whole forward pass. Default: the sum over the layers."""
     optimizer: Duration = 0
+    """Time after the last gradient."""
 
     @model_validator(mode="after")
     def _layers_or_model(self) -> Training:
@@ -123,13 +131,18 @@ class Bucketed(Training):
     `streams`: so many are under way at a time."""
 
     bucket_cap: BucketCap = BUCKET_CAP
+    """Size at which a bucket of gradients is full, as in PyTorch. `none` sends each tensor by itself."""
     first_bucket: First = FIRST_BUCKET
+    """The same of the first bucket; `same`: as the others."""
     overlap: StrictBool = True
+    """Whether buckets are sent beside the backward pass, or behind it."""
     streams: Count = 1
+    """All-reduces under way at a time (gloo has 2)."""
 
 
 class Ddp(Bucketed):
-    """Data parallel: every rank has the model, and takes samples of its own."""
+    """Data parallel, as PyTorch's DistributedDataParallel: a forward pass, a backward pass from the last layer to the
+    first, gradients in buckets, each all-reduced as soon as it is full, and the optimizer."""
 
     template: Literal["ddp"]
 
@@ -140,13 +153,16 @@ class Fsdp(Training):
 
     template: Literal["fsdp"]
     prefetch: Annotated[StrictInt, Field(ge=0)] = 1
+    """Blocks that are gathered ahead."""
     reshard: StrictBool = True
+    """Whether parameters are gathered again for the backward pass."""
 
 
 class Split(Bucketed):
     """Training in which what a block hands on is sent: `activations` bytes, by default those of the model."""
 
     activations: Bytes | None = None
+    """Bytes that a block hands on. Default: those of the named model, for `batch` samples."""
 
     @model_validator(mode="after")
     def _something_is_sent(self) -> Split:
@@ -166,6 +182,7 @@ class TensorParallel(Split):
 
     template: Literal["tensor_parallel"]
     degree: Count
+    """Neighbouring ranks that share each block."""
 
 
 class Pipeline(Split):
@@ -174,46 +191,65 @@ class Pipeline(Split):
 
     template: Literal["pipeline"]
     stages: Annotated[StrictInt, Field(ge=2)]
+    """Parts of the model, one after the other."""
     microbatches: Count
+    """Parts of the batch. Layers take their times for one of them."""
 
 
 class Moe(Split):
-    """Mixture of experts: in each pass over a block two all-to-alls of `activations` among `degree` neighbouring ranks
-    (default: all), around experts that compute for `experts` if tokens are even. The k-th rank of a group gets tokens
-    in proportion to k**-skew."""
+    """Mixture of experts: in each pass over a block two all_to_alls of `activations` among neighbouring ranks, around
+    the experts."""
 
     template: Literal["moe"]
     experts: Duration
+    """Time of the experts in a forward pass if tokens are even. The backward pass takes twice that."""
     degree: Count | None = None
+    """Neighbouring ranks that exchange tokens. Default: all."""
     skew: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
+    """The k-th rank of a group gets tokens in proportion to k to the power of −skew. Profiles with `kernels` refuse
+    it."""
 
 
 class Composition(Model):
-    """What distributed programs do with one or two collectives: see `workload.small`. `size` as nccl-tests counts it,
-    `local` what each rank computes between them."""
+    """A small program: `local` work of each rank, and collectives. `mean` has an all-reduce, `softmax` two (maximum,
+    then sum), `argmax` an all-reduce and an all-gather; `scatter` hands out a dataset, `gather` collects predictions,
+    `broadcast` sends out parameters."""
 
     template: Literal["mean", "softmax", "argmax", "scatter", "gather", "broadcast"]
     size: Bytes
+    """Size of its collectives, as nccl-tests counts it."""
     local: Duration = 0
+    """Time that each rank computes."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
+    """Root of collectives that have one."""
     algorithm: str = "auto"
+    """Algorithm of its collectives."""
 
 
 class OperationSpec(Model):
-    """One operation of a plan: a computation of some `time`, or a `collective`; on all ranks, on some, or by each of
-    several groups at once; after what stands before it on its stream, and after those named. Without a `stream` all
-    computations share one, and all collectives."""
+    """One operation of a plan: a computation of some `time`, or a `collective`."""
 
     name: str
+    """Name, by which later operations refer to it."""
     stream: str | None = None
+    """Operations of a rank on one stream follow each other. Default: one stream for computations, one for
+    collectives."""
     time: Duration | None = None
+    """Duration of a computation."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES)] | None = None
+    """Name of a collective."""
     size: Bytes | None = None
+    """Size of the collective."""
     algorithm: str | None = None
+    """Algorithm of the collective. Default: that of the plan."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
+    """Root of the collective."""
     ranks: tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
+    """Ranks that take part. Default: all."""
     groups: tuple[tuple[Annotated[StrictInt, Field(ge=0)], ...], ...] | None = None
+    """Groups of ranks. Each does the operation by itself, at the same time."""
     after: tuple[str, ...] = ()
+    """Names of operations that must be done before."""
 
     @model_validator(mode="after")
     def _one_thing(self) -> OperationSpec:
@@ -232,11 +268,14 @@ class OperationSpec(Model):
 
 
 class Operations(Model):
-    """A plan of one's own, operation by operation."""
+    """Your own plan, operation by operation: `{name: a, time: 1 ms}`, `{name: b, collective: all_reduce, size: 64 MiB,
+    after: [a]}`."""
 
     template: Literal["operations"] = "operations"
     algorithm: str = "auto"
+    """Algorithm of its collectives."""
     operations: tuple[OperationSpec, ...]
+    """The operations, in order."""
 
     @model_validator(mode="after")
     def _names_before(self) -> Operations:

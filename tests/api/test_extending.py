@@ -11,7 +11,6 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from command import ROOT
 from command import simcoll as command
 from matplotlib.figure import Figure
 from networks import full_mesh
@@ -289,11 +288,9 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_parameter_of_the_model_stands_in_all_its_places():
-    """A feature of the engines has the same name in Params, the scenario's `model`, the profile and the README."""
+    """A feature of the engines has the same name in Params, the scenario's `model` and the profile `ideal`."""
     names = {field.name for field in dataclasses.fields(Params)}
     assert set(ModelSpec.model_fields) == names
     profile = yaml_tree.read(find_profile("ideal")).get("model")
     assert profile is not None
     assert set(profile.keys) == names
-    row = next(line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| `model` |"))
-    assert not [name for name in names if f"`{name}`" not in row]
