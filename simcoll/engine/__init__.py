@@ -1,5 +1,5 @@
-"""The clock: when every transfer of a schedule starts and ends on a topology.
+"""The clock: it finds when every transfer of a schedule starts and ends on a topology.
 
-Takes a program, that is a schedule bound to sizes, channels and routes. Gives a `Timeline` or `Totals`, in integer
-picoseconds, the same from each engine; `event` is the definition, the others are compared with it by `==`.
+It takes a program: a schedule bound to sizes, channels and routes. `run.run(program, policy)` gives totals and, if
+asked for, a timeline, in integer picoseconds: the same from each engine, as tests compare them with `event` by `==`.
 """

@@ -62,14 +62,7 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     outcome, shortcut = _play(program, Loops(fast_kernel, choose(len(program), compiled)), shortcuts, "nothing")
     if outcome and program.changes:
         program = program.as_it_went(np.asarray(outcome.columns[-1]))
-    return outcome and Totals(
-        makespan_ps=outcome.latest,
-        carried=program.carried,
-        bytes_per_rank=program.bytes_per_rank,
-        messages=program.schedule.messages * program.loops,
-        wire_bytes=program.wire_bytes,
-        shortcut=shortcut,
-    )
+    return outcome and program.totals(outcome.latest, shortcut)
 
 
 def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[_KernelResult | None, str]:

@@ -14,6 +14,7 @@ from simcoll.config.numba_loader import choose
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
+from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, service_ps
 from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.collectives import collective
@@ -165,6 +166,17 @@ class Program:
         out = np.zeros(self.schedule.participants, np.int64)
         np.add.at(out, src[src != dst], self.traffic[src != dst])
         return int(out[: self.schedule.n].max())
+
+    def totals(self, makespan_ps: int, shortcut: str) -> Totals:
+        """The sums of a run, from the time that it took."""
+        return Totals(
+            makespan_ps=makespan_ps,
+            carried=self.carried,
+            bytes_per_rank=self.bytes_per_rank,
+            messages=self.schedule.messages * self.loops,
+            wire_bytes=self.wire_bytes,
+            shortcut=shortcut,
+        )
 
     def params_of(self, i: int) -> Params:
         """The parameters of the operation that transfer `i` is of."""

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from simcoll.engine import event, fast
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
@@ -226,7 +226,7 @@ def _check_replication(scenario: Scenario, replication: int) -> None:
 def _disturbed(step: WorkloadPrediction, drawn: Drawn) -> WorkloadPrediction:
     """The workload with what was drawn."""
     program = monte_carlo.disturbed(step, drawn)
-    makespan_ps = (fast.totals(program) or event.run(program)).makespan_ps
+    makespan_ps = run(program, Policy(keep="totals")).totals.makespan_ps
     return dataclasses.replace(step, program=program, totals=dataclasses.replace(step.totals, makespan_ps=makespan_ps))
 
 
@@ -254,5 +254,4 @@ def _timeline(ran: Prediction | WorkloadPrediction, hops: bool) -> Timeline:
         return held
     if isinstance(ran, Prediction) and ran.scenario.faults:
         return ran.timeline
-    found = fast.run(ran.program, hops=hops).timeline
-    return found or event.run(ran.program)
+    return run(ran.program, Policy(keep="hops" if hops else "times")).timeline

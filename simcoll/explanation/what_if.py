@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simcoll.engine import event, fast
 from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.explanation.explained_run import Subject
@@ -268,8 +268,7 @@ def _other_plans(subject: Subject, step: WorkloadPrediction) -> Iterator[tuple[s
 
 
 def _makespan_ps(program: Program) -> int:
-    totals = fast.totals(program)
-    return totals.makespan_ps if totals else event.run(program).makespan_ps
+    return run(program, Policy(keep="totals")).totals.makespan_ps
 
 
 # --- links ---

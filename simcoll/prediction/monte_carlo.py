@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.engine import event, fast
 from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, run
 from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction import workload_run
 from simcoll.prediction.predict import predict, row
@@ -140,8 +140,7 @@ def _slowed(program: Program, drawn: Drawn) -> Program:
 
 
 def _makespan_ps(program: Program) -> int:
-    totals = fast.totals(program)
-    return totals.makespan_ps if totals else event.run(program).makespan_ps
+    return run(program, Policy(keep="totals")).totals.makespan_ps
 
 
 def _check(scenario: Scenario, names: Sequence[str]) -> None:

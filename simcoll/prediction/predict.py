@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
-from simcoll.engine import bounds, event, fast, link_usage, streamed
-from simcoll.engine.folding import Folded, fold
+from simcoll.engine import bounds, link_usage
 from simcoll.engine.program import Program, bind
+from simcoll.engine.run import Keep, Policy, StreamedProgram, run
 from simcoll.engine.staging import staged
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.errors import BoundError, RefusedError, StuckError, wrong
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.prediction.confidence import PredictedCase, fingerprint, judge
 from simcoll.prediction.lowering import PLAIN, Lowered, lower, pairs
-from simcoll.prediction.schedule_source import STREAMED, agents_of, source_of
+from simcoll.prediction.schedule_source import agents_of, source_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.launch import processes
 from simcoll.scenario.placement import Placement
@@ -99,7 +99,7 @@ class Prediction:
             return self.channel.timeline
         faulty = bool(self.scenario.striking)
         bound = _bound(self.scenario, self.source, self.topology, self.devices) if faulty else self.program
-        return _simulated(bound, self.scenario)[0]
+        return run(bound, _policy(self.scenario, "hops")).timeline
 
 
 def predict(point: Scenario | Point, topology: Topology | None = None) -> Prediction:
@@ -131,20 +131,18 @@ def predict(point: Scenario | Point, topology: Topology | None = None) -> Predic
     devices = (*places, *agents_of(scenario, topology, places)[: source.agents])
     prediction = functools.partial(Prediction, scenario, topology, devices, source)
     bound = bounds.lower_bound_ps(source, topology, devices, scenario.nbytes, scenario.itemsize, scenario.weights)
-    totals = _streamed(scenario, source, topology, devices) if isinstance(source, StreamedSchedule) else None
-    engine, held = "fast", {}
-    if totals is None:
-        program = _bound(scenario, source, topology, devices)
-        if len(program) > STREAMED and scenario.engine != "event":
-            totals = fast.totals(program, shortcuts=scenario.shortcuts == "on")
-        if totals is None:
-            timeline, engine, shortcut = _simulated(program, scenario)
-            program = program.as_it_went(timeline.way)
-            totals = _summed(program, timeline, shortcut)
-            held = {"program": program, "timeline": timeline}  # what the cached properties would find
+    if isinstance(source, StreamedSchedule) and scenario.weights is None and not scenario.striking:
+        arrivals = _arrivals(scenario, source.n)
+        outcome = run(
+            StreamedProgram(source, topology, devices, scenario.params(), scenario.nbytes, scenario.itemsize, arrivals),
+            _policy(scenario),
+        )
+    else:
+        outcome = run(_bound(scenario, source, topology, devices), _policy(scenario))
     launch, host = profile.launch_ps(scenario.launch), paced(scenario, profile, topology, places)
-    found = prediction(totals, scenario.algorithm, proved, bound, engine, launch, host)
-    vars(found).update(held)
+    found = prediction(outcome.totals, scenario.algorithm, proved, bound, outcome.engine, launch, host)
+    if outcome.kept:  # what the cached properties would find
+        vars(found).update(program=outcome.program, timeline=outcome.timeline)
     if found.totals.makespan_ps < bound:
         took = f"{found.totals.makespan_ps} ps is below the lower bound of {bound} ps"
         raise BoundError(f"{source.name}: {took}: a bug of simcoll")
@@ -227,37 +225,6 @@ def paced(scenario: Scenario, profile: Profile, topology: Topology, places: Sequ
     return profile.pace_ps(processes(scenario.launch, scenario.collective, nodes, scenario.root))
 
 
-def _streamed(
-    scenario: Scenario, source: StreamedSchedule, topology: Topology, devices: Sequence[str]
-) -> Totals | None:
-    """What a run of a long schedule adds up to, if it can be folded, or replayed as a stream."""
-    if scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None or scenario.striking:
-        return None
-    params, arrivals = scenario.params(), _arrivals(scenario, source.n)
-    if not params.channels or params.channels_by == "loop":  # streams know them by chunk only
-        return None
-    sizes = streamed.loop_sizes(source, scenario.nbytes, scenario.itemsize, params.chunk)
-    if source.transfers * len(sizes) <= STREAMED:
-        return None
-    alike = params.channels == 1 and not any(arrivals.values()) and sizes[0].min() == sizes[0].max()
-    folded = fold(source, topology, devices) if alike and params.blocking == "no" else None
-    found = _folded(scenario, folded, len(topology.links)) if folded else None
-    return found or streamed.run(source, topology, devices, params, sizes, arrivals)
-
-
-def _folded(scenario: Scenario, folded: Folded, links_in_all: int) -> Totals | None:
-    """What a run of the few adds up to for all; None if flows meet: their rates might be rounded otherwise."""
-    params = scenario.params()
-    program = bind(folded.schedule, folded, folded.devices, params, scenario.nbytes, itemsize=scenario.itemsize)
-    few = fast.totals(program)
-    if few is None or (params.sharing == "fair" and few.shortcut != "replay"):
-        return None
-    carried = np.zeros(links_in_all, np.int64)
-    carried[folded.stands_for] = few.carried[:, None]
-    messages, wire_bytes = few.messages * folded.times, few.wire_bytes * folded.times
-    return dataclasses.replace(few, carried=carried, messages=messages, wire_bytes=wire_bytes, shortcut="fold")
-
-
 def _bound(scenario: Scenario, source: AnySchedule, topology: Topology, devices: Sequence[str]) -> Program:
     program = bind(
         source.schedule() if isinstance(source, StreamedSchedule) else source,
@@ -272,24 +239,9 @@ def _bound(scenario: Scenario, source: AnySchedule, topology: Topology, devices:
     return struck(program, topology, scenario.striking, load_profile(scenario.profile).launch_ps(scenario.launch))
 
 
-def _simulated(program: Program, scenario: Scenario) -> tuple[Timeline, str, str]:
-    """The timeline, the engine that made it, and the shortcut it took."""
-    if scenario.engine != "event":
-        done = fast.run(program, shortcuts=scenario.shortcuts == "on")
-        if done.timeline is not None:
-            return done.timeline, "fast", done.shortcut
-    return event.run(program), "event", "none"  # which also says why a run cannot finish
-
-
-def _summed(program: Program, timeline: Timeline, shortcut: str) -> Totals:
-    return Totals(
-        makespan_ps=timeline.makespan_ps,
-        carried=link_usage.bytes_carried(program),
-        bytes_per_rank=program.bytes_per_rank,
-        messages=program.schedule.messages * program.loops,
-        wire_bytes=program.wire_bytes,
-        shortcut=shortcut,
-    )
+def _policy(scenario: Scenario, keep: Keep = "auto") -> Policy:
+    """The engine and the shortcuts that a scenario allows."""
+    return Policy("event" if scenario.engine == "event" else "auto", scenario.shortcuts == "on", keep)
 
 
 def _fastest(scenario: Scenario, topology: Topology | None) -> Prediction:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from simcoll.config.lru import LruCache
+from simcoll.engine.run import MOST_HELD
 from simcoll.errors import RefusedError, wrong
 from simcoll.formats.schedules import schedule_json
 from simcoll.scenario.scenario import Scenario
@@ -17,7 +18,6 @@ from simcoll.schedule.registry import Groups
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 from simcoll.topology.graph import Topology
 
-STREAMED: Final = 100_000  # transfers: longer schedules are kept as streams
 FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
 
 _RECENT: Final[LruCache[tuple[AnySchedule, str]]] = LruCache(20_000_000, lambda found: found[0].rows)
@@ -72,7 +72,7 @@ def _proved(scenario: Scenario, asked: ScheduleKey, world: int) -> tuple[AnySche
     if scenario.subgroups:
         alone = source.schedule() if isinstance(source, StreamedSchedule) else source
         source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
-    elif isinstance(source, StreamedSchedule) and source.transfers <= STREAMED:
+    elif isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
         source = source.schedule()
     how = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
     if how != "off":

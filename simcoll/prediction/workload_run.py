@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.engine import event, fast, link_usage
+from simcoll.engine import link_usage
 from simcoll.engine.join import Operation, join
 from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.prediction.workload_calls import Binder, BoundCall
 from simcoll.scenario.faults import struck
@@ -57,8 +58,7 @@ class WorkloadPrediction:
 
     def timeline(self) -> Timeline:
         """When everything happens."""
-        found = fast.run(self.program).timeline
-        return found or event.run(self.program)
+        return run(self.program, Policy(keep="hops")).timeline
 
 
 def simulate(point: Scenario | Point) -> WorkloadPrediction:
@@ -74,20 +74,7 @@ def simulate(point: Scenario | Point) -> WorkloadPrediction:
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, kinds = _operations(plan, binder, apart)
     program = struck(join(operations, plan.n, binder.network), topology, scenario.striking)
-    totals, engine = None, "fast"
-    if scenario.engine != "event":
-        totals = fast.totals(program)
-    if totals is None:
-        timeline, engine = event.run(program), "event"  # which also says why a run cannot finish
-        went = program.as_it_went(timeline.way)
-        totals = Totals(
-            makespan_ps=timeline.makespan_ps,
-            carried=went.carried,
-            bytes_per_rank=went.bytes_per_rank,
-            messages=went.schedule.messages,
-            wire_bytes=went.wire_bytes,
-            shortcut="none",
-        )
+    outcome = run(program, Policy("event" if scenario.engine == "event" else "auto", keep="totals"))
     calls = list(binder.calls.values())
     algorithms, protocols, proved = (
         tuple(dict.fromkeys(getattr(call, what) for call in calls)) for what in ("algorithm", "protocol", "proved")
@@ -96,7 +83,19 @@ def simulate(point: Scenario | Point) -> WorkloadPrediction:
     kind = np.repeat(kinds, [len(operation.ranks) for operation in operations])
     told = {**told, "protocol": ", ".join(protocols)} if protocols else told
     return WorkloadPrediction(
-        scenario, topology, places, plan, told, binder.calls, program, totals, algorithms, proved, engine, rank, kind
+        scenario,
+        topology,
+        places,
+        plan,
+        told,
+        binder.calls,
+        program,
+        outcome.totals,
+        algorithms,
+        proved,
+        outcome.engine,
+        rank,
+        kind,
     )
 
 

@@ -11,12 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.engine import fast
+from simcoll.engine.run import MOST_HELD, Policy, run
 from simcoll.engine.timing_model import Index
-from simcoll.errors import RefusedError, StuckError
+from simcoll.errors import RefusedError
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.prediction.predict import Prediction, placed, predict
-from simcoll.prediction.schedule_source import STREAMED
 from simcoll.scenario.launch import Launch, Process, processes
 from simcoll.scenario.profile import ModelSpec, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -100,7 +99,7 @@ class _RetimedAlgorithm:
         self.used = list(dict.fromkeys(kinds[link] for link in carried))
         speeds = topology.bandwidths[carried]
         self.fastest, self.slowest = int(speeds.max(initial=1)), int(speeds.min(initial=2**62))
-        self.held = prediction.totals.messages <= STREAMED
+        self.held = prediction.totals.messages <= MOST_HELD
 
     def time_ps(self, setting: ParameterSetting) -> int:
         return (self._held(setting) if self.held else self._anew(setting)) + setting.of_launch(self.graph)
@@ -113,10 +112,7 @@ class _RetimedAlgorithm:
             bandwidths=self._scaled(program.bandwidths, setting, "efficiency"),
             latencies=np.maximum(self._scaled(program.latencies, setting, "latency"), 1),
         )
-        timeline = fast.run(program, hops=False).timeline
-        if timeline is None:
-            raise StuckError(f"{self.prediction.source.name}: the run cannot finish")
-        return timeline.makespan_ps
+        return run(program, Policy(keep="totals")).totals.makespan_ps
 
     def _scaled(self, column: Index, setting: ParameterSetting, what: str) -> Index:
         factors = np.ones(len(column))
@@ -154,7 +150,5 @@ class _RetimedCall(_RetimedAlgorithm):
             bandwidths=np.array(self.lowered.bandwidths(setting.links, costs), np.int64),
             latencies=np.array(self.lowered.latencies(costs), np.int64),
         )
-        timeline = fast.run(program, hops=False).timeline
-        if timeline is None:
-            raise StuckError(f"{self.channel.source.name}: the run cannot finish")
-        return timeline.makespan_ps + self.lowered.launch_ps(costs, setting.of_launch(self.graph), setting.links)
+        makespan_ps = run(program, Policy(keep="totals")).totals.makespan_ps
+        return makespan_ps + self.lowered.launch_ps(costs, setting.of_launch(self.graph), setting.links)

@@ -1,0 +1,147 @@
+"""The one door of the engine room: `run` chooses an engine for a program, and falls back to `event`.
+
+    outcome = run(program, Policy(keep="totals"))
+    outcome.totals.makespan_ps
+
+Three engines give the same integers. `fast` runs most programs; `streamed` runs schedules too long to be held, of which
+`folding` keeps a few ranks where these stand for all; `event` is the definition: slow, and it explains a deadlock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from simcoll.config.arrays import Array
+from simcoll.engine import event, fast, streamed
+from simcoll.engine.folding import fold
+from simcoll.engine.program import Program, bind
+from simcoll.engine.timeline import Timeline, Totals
+from simcoll.engine.timing_model import Params, RoutedNetwork
+from simcoll.schedule.streamed import StreamedSchedule
+
+MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
+
+Keep = Literal["auto", "totals", "times", "hops"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The choices that a run leaves open; none of them changes a number.
+
+    `engine`: `event` forces the definition. `shortcuts`: whether replay, streams and folding are allowed. `keep`:
+    `totals` only, the `times` of each transfer, or those of its `hops` as well; `auto` keeps all up to `MOST_HELD`
+    transfers, and beyond that totals.
+    """
+
+    engine: Literal["auto", "event"] = "auto"
+    shortcuts: bool = True
+    keep: Keep = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of a run: its sums, and its timeline if that was `kept` (`event` always makes one).
+
+    `program` is the one that was run, with the ways that transfers took in the end; None where the engine made none.
+    """
+
+    engine: Literal["fast", "event"]
+    totals: Totals
+    kept: Timeline | None = None
+    program: Program | None = None
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline; raises ValueError if the policy kept none."""
+        if self.kept is None:
+            raise ValueError("only totals were kept")
+        return self.kept
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedProgram:
+    """A schedule that may be too long to be bound at once, with all that `bind` needs; see there."""
+
+    stream: StreamedSchedule
+    network: RoutedNetwork
+    devices: Sequence[str]
+    params: Params
+    nbytes: int
+    itemsize: int = 1
+    arrivals: Mapping[int, int] = field(default_factory=dict)
+
+    def bind(self) -> Program:
+        """The program of all its transfers."""
+        return bind(
+            self.stream.schedule(),
+            self.network,
+            self.devices,
+            self.params,
+            self.nbytes,
+            itemsize=self.itemsize,
+            arrivals=self.arrivals,
+        )
+
+
+def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:  # frozen
+    """Run a program by the quickest engine that `policy` allows.
+
+    Raises StuckError if the run cannot finish, InputError if it takes longer than the clock runs or a size cannot be
+    cut, TopologyError if there is no route.
+    """
+    if isinstance(program, StreamedProgram):
+        totals = _streamed(program) if policy.engine != "event" and policy.shortcuts else None
+        return Outcome("fast", totals) if totals else run(program.bind(), policy)
+    keep = policy.keep
+    if keep == "auto":
+        keep = "hops" if len(program) <= MOST_HELD else "totals"
+    if policy.engine != "event":
+        if keep == "totals":
+            totals = fast.totals(program, policy.shortcuts)
+            if totals:
+                return Outcome("fast", totals)
+        else:
+            timeline, shortcut, _ = fast.run(program, policy.shortcuts, hops=keep == "hops")
+            if timeline:
+                return _outcome("fast", program, timeline, shortcut)
+    return _outcome("event", program, event.run(program), "none")  # which also says why a run cannot finish
+
+
+def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timeline, shortcut: str) -> Outcome:
+    program = program.as_it_went(timeline.way)
+    return Outcome(engine, program.totals(timeline.makespan_ps, shortcut), timeline, program)
+
+
+def _streamed(program: StreamedProgram) -> Totals | None:
+    """The totals of a long schedule, if it can be folded, or replayed as a stream."""
+    stream, params = program.stream, program.params
+    if not params.channels or params.channels_by == "loop":  # streams number channels by chunk only
+        return None
+    sizes = streamed.loop_sizes(stream, program.nbytes, program.itemsize, params.chunk)
+    if stream.transfers * len(sizes) <= MOST_HELD:
+        return None
+    return _folded(program, sizes[0]) or streamed.run(
+        stream, program.network, program.devices, params, sizes, program.arrivals
+    )
+
+
+def _folded(whole: StreamedProgram, sizes: Array) -> Totals | None:
+    """The totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows meet: their rates
+    might be rounded otherwise."""
+    params = whole.params
+    alike = params.channels == 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
+    folded = fold(whole.stream, whole.network, whole.devices) if alike and params.blocking == "no" else None
+    if folded is None:
+        return None
+    few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))
+    if few is None or (params.sharing == "fair" and few.shortcut != "replay"):
+        return None
+    carried = np.zeros(len(whole.network.bandwidths), np.int64)
+    carried[folded.stands_for] = few.carried[:, None]
+    messages, wire_bytes = few.messages * folded.times, few.wire_bytes * folded.times
+    return dataclasses.replace(few, carried=carried, messages=messages, wire_bytes=wire_bytes, shortcut="fold")
