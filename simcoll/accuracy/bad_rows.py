@@ -1,4 +1,7 @@
-"""Measured rows that cannot be right, told by a rule and not by how well they are predicted."""
+"""Find measured rows that cannot be right: a smaller message that took longer than one of twice its size.
+
+The rule looks at the measured table only, never at predictions, so a bad prediction cannot mark a row as bad.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,38 @@ from typing import Any, Final
 
 from simcoll.formats.measured import MeasuredRow
 
-TOO_LONG: Final = 1.1  # times as long as a larger size
+TOO_LONG: Final = 1.1  # a row that takes 10 % longer than twice its size is beyond what sound runs differ by
 
 
 def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Of each row whether it took more than TOO_LONG times what twice its size or more took, all else being equal: such
-    times are those of a disturbed machine."""
+    """Flag every row that took more than TOO_LONG times what a row of at least twice its size took, all else being
+    equal.
+
+    Such times are those of a disturbed machine. Returns one flag per row, in the order of the rows.
+    """
     series = [_series(row) for row in rows]
-    least: dict[tuple[Any, int], float] = {}  # of each series and size, of all sizes from twice that on
-    best: dict[Any, list[tuple[int, float]]] = {}
-    for its, row in zip(series, rows, strict=True):
-        best.setdefault(its, []).append((row.size_bytes, row.time_us))
-    for its, told in best.items():
-        for size in {size for size, _ in told}:
-            least[its, size] = min((time for larger, time in told if larger >= 2 * size), default=math.inf)
-    return [row.time_us > TOO_LONG * least[its, row.size_bytes] for its, row in zip(series, rows, strict=True)]
+    least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of sizes from twice that on
+    timings: dict[Any, list[tuple[int, float]]] = {}  # series -> (size, time)
+    for key, row in zip(series, rows, strict=True):
+        timings.setdefault(key, []).append((row.size_bytes, row.time_us))
+    for key, pairs in timings.items():
+        for size in {size for size, _ in pairs}:
+            least[key, size] = min((time for larger, time in pairs if larger >= 2 * size), default=math.inf)
+    return [row.time_us > TOO_LONG * least[key, row.size_bytes] for key, row in zip(series, rows, strict=True)]
 
 
 def _series(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows of one series have in common: everything except size and time."""
     keys = ("system", "collective", "algorithm", "protocol", "ranks", "nodes", "dtype", "harness")
-    told = {name: text for name, text in row.others.items() if "." in name or name == "root" or not _numbers(text)}
-    return (*(getattr(row, key) for key in keys), *sorted(told.items()))
+    labels = {name: text for name, text in row.others.items() if "." in name or name == "root" or not _is_numeric(text)}
+    return (*(getattr(row, key) for key in keys), *sorted(labels.items()))
 
 
-def _numbers(text: str) -> bool:
-    """Counts, times of launches: what is different for each size says nothing of a series; swept keys have a dot."""
+def _is_numeric(text: str) -> bool:
+    """Whether a column holds numbers, such as counts or launch times: they differ between sizes and name no series.
+
+    Swept keys (`measure.buckets`) hold numbers too, but do name a series; the caller knows them by their dot.
+    """
     try:
         return bool([float(word) for word in text.split()])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Predictions brought together with a measured table: what `simcoll compare` does."""
+"""Compare predictions with a measured table: the work behind `simcoll compare`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.measured_points import Asking, as_measured
+from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
@@ -38,14 +38,14 @@ def compared(predicted: str, text: str, source: str, where: Sequence[str], sets:
         points = table_join.join(measured, rows, kept)
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
-        what = f"{source}: none of {len(selected)} measured rows has a prediction"
+        problem = f"{source}: none of {len(selected)} measured rows has a prediction"
         cure = next(iter(reasons), "compare collective, ranks, nodes, size_bytes and dtype of both tables")
-        raise InputError([Diagnostic(what, cure)])
+        raise InputError([Diagnostic(problem, cure)])
     return document(points, unmatched=len(selected) - len(points))
 
 
 def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Document:
-    """What `compare --json` prints; `unmatched` measured rows had no prediction."""
+    """Build the document that `compare --json` prints; `unmatched` counts measured rows without a prediction."""
     region = scores.region_of(points)
     return {
         "schema": SCHEMA,
@@ -59,6 +59,7 @@ def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Do
 
 
 def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]) -> Iterable[dict[str, Any]]:
+    """Predict every point of a scenario, or read the rows of a results.csv."""
     if predicted.endswith(".csv"):
         if sets:
             raise InputError("--set changes a scenario, not a results.csv", "compare the scenario instead")
@@ -71,39 +72,41 @@ def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence
 def _computing_as_measured(
     rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[table_join.Record, table_join.Record]]
 ) -> list[dict[str, Any]]:
-    """Predictions of workloads made anew with the computations that their measured rows tell of."""
-    told = {
+    """Predict workloads again, with the computation times that their measured rows state."""
+    points = {
         id(partner["point"]): as_measured(partner["point"], record["row"])
         for record, partner in pairs
         if "point" in partner
     }
-    found = []
+    again = []
     for row in rows:
         point = row.get("point")
-        asked = told.get(id(point), point)
-        found.append({**sweep.run_point(asked), "point": asked} if asked and asked is not point else row)
-    return found
+        asked = points.get(id(point), point)
+        again.append({**sweep.run_point(asked), "point": asked} if asked and asked is not point else row)
+    return again
 
 
 def _on_system(
     predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]
 ) -> tuple[list[table_join.JoinedPoint], list[dict[str, Any]]]:
-    """Each row with what is predicted for it, and all predictions; each distinct question is asked once."""
-    asking = Asking(predicted.removeprefix("system="), sets)
-    asked = [asking.points(row) for row in measured]
-    points = {sweep.key(point): point for some in asked for point in some}
+    """Pair each row with the predictions for it, and list all predictions; each distinct point is predicted once."""
+    questions = RowQuestions(predicted.removeprefix("system="), sets)
+    asked = [questions.points(row) for row in measured]
+    points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)
     rows = {key: sweep.run_point(point) for key, point in points.items()}
-    return table_join.answered(measured, [[rows[sweep.key(p)] for p in some] for some in asked]), list(rows.values())
+    return table_join.answered(measured, [[rows[sweep.key(p)] for p in of_row] for of_row in asked]), list(
+        rows.values()
+    )
 
 
 def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> None:
-    """A profile that was fitted to one way of running collectives says nothing of another."""
-    found = {row.harness for row in measured}
+    """Raise InputError where a profile was fitted to one harness and the table has rows of another."""
+    harnesses = {row.harness for row in measured}
     for name in dict.fromkeys(point.scenario.profile for point in points):
         profile = load_profile(name)
-        others = sorted(way for way in found if not profile.serves(way))
+        others = sorted(harness for harness in harnesses if not profile.serves(harness))
         if others:
-            what = f"{name} serves the harness {profile.harness}, and the table has rows of {', '.join(others)}"
-            left = sorted(found - set(others))
-            raise InputError(what, f"choose with --where harness={left[0]}" if left else "take another profile")
+            problem = f"{name} serves the harness {profile.harness}, and the table has rows of {', '.join(others)}"
+            left = sorted(harnesses - set(others))
+            raise InputError(problem, f"choose with --where harness={left[0]}" if left else "take another profile")

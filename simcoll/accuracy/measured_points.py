@@ -1,4 +1,4 @@
-"""Measured rows as questions: the point of a scenario that a row measured, on a topology that the user names."""
+"""Turn measured rows into points to predict: the collective that a row measured, on a topology that the user names."""
 
 from __future__ import annotations
 
@@ -27,30 +27,31 @@ from simcoll.workload.spec import Composition, Ddp
 
 PS_PER_US = 10**6
 SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
-LAUNCHED = "launch."  # those that say how calls were launched
+LAUNCHED = "launch."  # columns that say how calls were launched
 
 
 def as_measured(point: Point, row: MeasuredRow) -> Point:
-    """The point of a workload with computations that take what they took in a measured row (column `computed_us`: see
-    `real.works`), so that only what is sent is left to predict; the same point where the row does not tell.
+    """Give the computations of a workload's point the times that a measured row states, so that only messages are left
+    to predict.
 
-    Raises InputError for a row that tells of other computations than the workload has.
+    Reads the column `computed_us`, which `measurement.real_run` writes. Returns the same point where the row has none.
+    Raises InputError for a row with another number of computations than the workload has.
     """
-    told, spec = row.others.get("computed_us"), point.scenario.workload
-    if not told or not isinstance(spec, Ddp | Composition):
+    computed, spec = row.others.get("computed_us"), point.scenario.workload
+    if not computed or not isinstance(spec, Ddp | Composition):
         return point
     try:
-        times = [round(float(text) * PS_PER_US) for text in told.split()]
+        times = [round(float(text) * PS_PER_US) for text in computed.split()]
         changes = _computing(spec, times)
     except ValueError:
-        what = f"computed_us tells of other computations than {spec.template} has"
-        raise InputError([Diagnostic(what, "compare with the scenario that was measured", "", row.place)]) from None
+        problem = f"computed_us tells of other computations than {spec.template} has"
+        raise InputError([Diagnostic(problem, "compare with the scenario that was measured", "", row.place)]) from None
     changed = {"workload": spec.model_copy(update=changes)}
     return dataclasses.replace(point, scenario=point.scenario.model_copy(update=changed))
 
 
 def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
-    """The keys of a workload that say what its computations take."""
+    """Return the changed keys of a workload whose computations take `times`, in ps and in the order of the plan."""
     if isinstance(spec, Composition):
         return {"local": round(statistics.mean(times))}
     forward, *backward, optimizer = times
@@ -62,9 +63,11 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
     return {"forward": forward, "layers": tuple(layers), "optimizer": optimizer}
 
 
-class Asking:
-    """Makes questions of rows: `name` is a system's, or the path of a topology file. What a row says of how it was
-    launched counts where the profile knows what that costs, or to find out (`fitting`)."""
+class RowQuestions:
+    """Make points of measured rows, on the system or topology file called `name`.
+
+    A row's way of launching is kept where the profile knows what it costs, or where a fit is to find out (`fitting`).
+    """
 
     def __init__(self, name: str, sets: Sequence[str] = (), fitting: bool = False):
         self.name, self.sets = name, sets
@@ -78,15 +81,16 @@ class Asking:
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
 
     def points(self, row: MeasuredRow) -> list[Point]:
-        """The point of a row, or several if `sets` sweep; none for an algorithm that is not known here, nor for a
-        workload, of which a row does not tell enough.
+        """Return the point of a row, or several if `sets` sweep.
+
+        Empty for an algorithm that is not known here, and for a workload: a row does not describe its plan.
 
         Raises InputError for rows and `sets` that make no point.
         """
         known = ("auto", *registry.names(row.collective))
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
         if algorithm not in known:
-            algorithm = ours(row).algorithm or "auto"
+            algorithm = with_simcoll_name(row).algorithm or "auto"
         if row.collective == WORKLOAD or algorithm.partition("(")[0] not in known:
             return []
         keys: dict[str, Any] = {
@@ -97,49 +101,47 @@ class Asking:
             "ranks": row.ranks,
             "dtype": row.dtype or "float32",
             "size": f"{row.size_bytes} B",
-            **_said(row),
+            **_operator_and_root(row),
             **self._library(row),
         }
         if not self.bare:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
-        found = scenario.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
-        return found if self.fitting else list(map(_as_known, found))
+        points = scenario.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        return points if self.fitting else list(map(_as_known, points))
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
-        """What rows of the library's own collectives are predicted with: what its calls cost here, and its release."""
+        """Return the keys for rows of the library's own collectives: the profile, the release and the protocol."""
         if row.harness == "p2p" or self.profile is None:
             return {}
         release = nearest(row.library_version, row.collective) if row.library_version else None
-        found = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
-        return {key: value for key, value in found.items() if value}
+        keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
+        return {key: value for key, value in keys.items() if value}
 
     def _protocol(self, row: MeasuredRow) -> str | None:
-        """What the row says was used, where calls are made as NCCL makes them."""
+        """Return the protocol of the row where the profile models NCCL's protocols, else None."""
         modelled = self.profile is not None and load_profile(self.profile).kernels is not None
         return row.protocol if modelled and row.protocol in get_args(Protocol) else None
 
 
 def _as_known(point: Point) -> Point:
-    """The point, without a way of launching of which its profile says nothing."""
+    """Return the point without a way of launching that its profile knows nothing of."""
     asked = point.scenario
     if load_profile(asked.profile).knows(asked.launch):
         return point
     return dataclasses.replace(point, scenario=asked.model_copy(update={"launch": Launch()}))
 
 
-def ours(row: MeasuredRow) -> MeasuredRow:
-    """With NCCL's algorithm by the name that ours has."""
+def with_simcoll_name(row: MeasuredRow) -> MeasuredRow:
+    """Return the row with NCCL's algorithm under the name that simcoll gives it."""
     if row.harness == "p2p" or row.algorithm is None:
         return row
-    named: dict[str, str] = {
-        theirs: ours for (theirs, collective), ours in OURS.items() if collective == row.collective
-    }
-    return dataclasses.replace(row, algorithm=named.get(row.algorithm, row.algorithm))
+    names: dict[str, str] = {nccl: name for (nccl, collective), name in OURS.items() if collective == row.collective}
+    return dataclasses.replace(row, algorithm=names.get(row.algorithm, row.algorithm))
 
 
 def _profile(spec: systems.TopologySpec) -> str | None:
-    """What calls of the library cost there, if the system or the file says it."""
+    """Return the profile that the system, or the topology file, names for calls of the library, if any."""
     if spec.file:
         tree = yaml_tree.read(Path(spec.file))
         if tree.get("devices") is None and tree.get("system") is None:
@@ -148,8 +150,8 @@ def _profile(spec: systems.TopologySpec) -> str | None:
     return systems.load_system(name).profile if name else None
 
 
-def _said(row: MeasuredRow) -> dict[str, Any]:
-    """Operator and root, where our own tables say them."""
+def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:
+    """Return the keys `op` and `root`, where the row has them (tables of `simcoll measure` do)."""
     contract, op, root = collective(row.collective), row.others.get("op", ""), row.others.get("root", "")
-    found: dict[str, Any] = {"op": op} if contract.reduces and op in OPERATORS else {}
-    return {**found, "root": int(root)} if contract.rooted and root.isdecimal() else found
+    keys: dict[str, Any] = {"op": op} if contract.reduces and op in OPERATORS else {}
+    return {**keys, "root": int(root)} if contract.rooted and root.isdecimal() else keys

@@ -1,7 +1,7 @@
-"""Measured against predicted: which rows belong together, and how far apart they are.
+"""Join measured rows with predicted rows: find each row's partner and the error of its prediction.
 
 Two rows belong together when they agree in every column of `KEYS` that both have; `none`, `auto` and absent match
-anything. Pure functions: reading tables and printing are done elsewhere.
+anything. Pure functions: other modules read the tables and print the result.
 """
 
 from __future__ import annotations
@@ -14,38 +14,16 @@ from typing import Any, Final
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, WORKLOAD, MeasuredRow, normal
 
-EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has them
+EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has these columns
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
 
-MOST_TOLD: Final = 12  # values of a column
-_OUTCOMES: Final = frozenset(
-    (
-        "steps",
-        "messages",
-        "status",
-        "confidence",
-        "proved",
-        "shortcut",
-        "runs",
-        "row",
-        "time_ps",
-        "engine",
-        "staged",
-        "point",
-    )
-)
-_OUTCOME_ENDINGS: Final = (
-    "binding_link",
-    "binding_busy",
-    "staged_bytes",
-    "_us",
-    "_us_min",
-    "_us_max",
-    "_GBps",
-    "wire_bytes",
-    "_per_rank",
-)
+MOST_LISTED: Final = 12  # values of a column that an error message lists: about two lines of a terminal
+# Columns of results, and endings of their names: rows of one question differ in them, so no complaint mentions them.
+_OUTCOMES: Final = ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps",
+                    "engine", "staged", "point")  # fmt: skip
+_OUTCOME_ENDINGS: Final = ("binding_link", "binding_busy", "staged_bytes", "_us", "_us_min", "_us_max", "_GBps",
+                           "wire_bytes", "_per_rank")  # fmt: skip
 
 Record = Mapping[str, Any]
 
@@ -72,18 +50,18 @@ class JoinedPoint:
 def join(
     measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
 ) -> list[JoinedPoint]:
-    """A point for every measured row that has a prediction, in the order of the measured table; see `pairs`."""
+    """Join measured rows with predicted ones: a point for every measured row that has a prediction; see `pairs`."""
     return [_point(row, partner) for row, partner in pairs(measured, predicted, where)]
 
 
 def pairs(
     measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
 ) -> list[tuple[Record, Record]]:
-    """Every measured row (`record["row"]`) that has a prediction, with it, in the order of the measured table.
+    """Pair every measured row that has a prediction with it, in the order of the measured table.
 
-    `where` keeps the rows with COL=VALUE of both tables, as `select` does. Predicted rows without a `time_us` (refused)
-    do not count; measured rows without a partner are left out: `len(select(measured, where))` says of how many.
-    Raises InputError when two rows claim one partner, or when a predicted row or `where` cannot be understood.
+    The first record of a pair holds the MeasuredRow as `record["row"]`. `where` keeps the rows with COL=VALUE of both
+    tables, as `select` does. Predicted rows without a `time_us` (refused) do not count; measured rows without a partner
+    are left out. Raises InputError when two rows claim one partner, or when a predicted row or `where` cannot be read.
     """
     rows = [_record(row) for row in measured]
     predictions = _timed(predicted)
@@ -94,23 +72,23 @@ def pairs(
         candidates[tuple(record[key] for key in EXACT)].append(record)
     partners = [[c for c in candidates[tuple(row[key] for key in EXACT)] if _match(row, c)] for row in chosen]
     _check_single(chosen, partners)
-    return [(row, found[0]) for row, found in zip(chosen, partners, strict=True) if found]
+    return [(row, matches[0]) for row, matches in zip(chosen, partners, strict=True) if matches]
 
 
 def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mapping[str, object]]]) -> list[JoinedPoint]:
-    """A point for every measured row that has a prediction of its own: `predicted` holds what was predicted for each.
+    """Join each measured row with the predictions made for that very row: `predicted[i]` belongs to `measured[i]`.
 
     Raises InputError when a row has several, and when rows that differ in nothing that is predicted share one.
     """
-    timed = {id(one): _timed([one]) if one.get("time_us") else [] for some in predicted for one in some}
+    timed = {id(row): _timed([row]) if row.get("time_us") else [] for answers in predicted for row in answers}
     rows = [_record(row) for row in measured]
-    partners = [[record for one in some for record in timed[id(one)]] for some in predicted]
+    partners = [[record for row in answers for record in timed[id(row)]] for answers in predicted]
     _check_single(rows, partners)
-    return [_point(row, found[0]) for row, found in zip(rows, partners, strict=True) if found]
+    return [_point(row, matches[0]) for row, matches in zip(rows, partners, strict=True) if matches]
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Column and value of `COL=VALUE`; raises InputError."""
+    """Split `COL=VALUE` into column and value. Raises InputError for text of another form."""
     column, equals, value = text.partition("=")
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
@@ -118,17 +96,19 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
 
 
 def defaults(where: Mapping[str, str]) -> dict[str, str]:
-    """What rows that do not say a column of `where` are taken to say there: its value, if it is one."""
+    """Return the value that rows without a column of `where` are taken to have, if the condition names just one."""
     return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}
 
 
 def select(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[MeasuredRow]:
-    """The rows that say exactly VALUE, or one of `a,b,…`, in column COL; where no row does, those that do not say."""
+    """Keep the rows that say exactly VALUE, or one of `a,b,…`, in column COL; where none does, those without it."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
 
 
 def kept(measured: Sequence[MeasuredRow], where: Mapping[str, str], source: str) -> list[MeasuredRow]:
-    """The same; raises InputError for a column that no row has, and for the first condition that keeps no row."""
+    """Keep rows as `select` does. Raises InputError for a column that no row has, and for the first condition that
+    keeps none.
+    """
     check_columns(where, measured)
     left = list(measured)
     for column, text in where.items():
@@ -136,13 +116,13 @@ def kept(measured: Sequence[MeasuredRow], where: Mapping[str, str], source: str)
         if not left:
             said = {_comparable(column, record.get(column)): record.get(column) for record in map(_record, before)}
             there = [str(said[value]) for value in sorted(said, key=lambda value: (isinstance(value, str), value))]
-            few = there if len(there) <= MOST_TOLD else [*there[: MOST_TOLD - 1], "…", there[-1]]
+            few = there if len(there) <= MOST_LISTED else [*there[: MOST_LISTED - 1], "…", there[-1]]
             raise InputError(f"--where {column}={text} keeps no row of {source}", f"{column} is {', '.join(few)} there")
     return left
 
 
 def among(measured: Sequence[MeasuredRow], where: Mapping[str, Collection[str]], option: str) -> list[bool]:
-    """Of each row whether it says one of the values in every column. Raises InputError for a column that no row has."""
+    """Flag each row with a wanted value in every column. Raises InputError for a column that no row has."""
     check_columns(where, measured, option)
     records = [_record(row) for row in measured]
     wanted = {column: {_comparable(column, text, option) for text in texts} for column, texts in where.items()}
@@ -165,24 +145,24 @@ def _record(row: MeasuredRow) -> Record:
 
 
 def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
-    """Predicted rows that have a time, their columns in the vocabulary of measured tables."""
+    """Return the predicted rows that have a time, their columns in the vocabulary of measured tables."""
     if predicted and not any("time_us" in row for row in predicted):
         raise InputError("the predictions have no column 'time_us'", "give the results.csv of simcoll run")
     mistakes: dict[tuple[str, str], Diagnostic] = {}
-    found: list[Record] = []
+    timed: list[Record] = []
     for row in predicted:
         record = dict(row)
         for column in (*KEYS, "time_us", "low_us", "high_us"):
             try:
                 record[column] = _read(column, row.get(column), row.get("collective"))
             except ValueError as error:
-                what, _, cure = str(error).partition("; ")
-                mistakes.setdefault((column, what), Diagnostic(f"predicted row: {what}", cure, column))
+                problem, _, cure = str(error).partition("; ")
+                mistakes.setdefault((column, problem), Diagnostic(f"predicted row: {problem}", cure, column))
         if record.get("status", "ok") == "ok" and record["time_us"] is not None:
-            found.append(record)
+            timed.append(record)
     if mistakes:
         raise InputError(list(mistakes.values())[:MAX_MISTAKES])
-    return found
+    return timed
 
 
 def _read(column: str, value: Any, collective: object) -> Any:
@@ -198,7 +178,7 @@ def _read(column: str, value: Any, collective: object) -> Any:
 
 def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Record]:
     for column, text in where.items():
-        wanted = {_comparable(column, one.strip()) for one in text.split(",")}
+        wanted = {_comparable(column, choice.strip()) for choice in text.split(",")}
         values = [_comparable(column, record.get(column)) for record in records]
         keep = wanted & set(values) or {None}
         records = [record for record, value in zip(records, values, strict=True) if value in keep]
@@ -206,12 +186,12 @@ def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Rec
 
 
 def _comparable(column: str, value: object, option: str = "--where") -> float | str | None:
-    """A number where the value is one, else text in small letters; None where it says nothing."""
+    """Return a number where the value is one, else text in small letters; None where it is empty."""
     try:
         meant = normal(column, value)
     except ValueError as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(f"{option} {column}: {what}", cure) from None
+        problem, _, cure = str(error).partition("; ")
+        raise InputError(f"{option} {column}: {problem}", cure) from None
     try:
         return None if meant is None else float(meant)
     except ValueError:
@@ -223,12 +203,12 @@ def _match(measured: Record, predicted: Record) -> bool:
     if not all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE):
         return False
     swept = (column for column in measured if ("." in column or column == WORKLOAD) and column in predicted)
-    pairs = ((_asked(measured[c]), _asked(predicted[c])) for c in swept)
+    pairs = ((_swept_value(measured[c]), _swept_value(predicted[c])) for c in swept)
     return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
-def _asked(value: object) -> float | str | None:
-    """The value of a swept key, of which `none` and `auto` are some like any other; None where nothing is said."""
+def _swept_value(value: object) -> float | str | None:
+    """Return the value of a swept key, for which `none` and `auto` are ordinary values; None where it is empty."""
     text = "" if value is None else str(value).strip().lower()
     try:
         return float(text) if text else None
@@ -240,10 +220,10 @@ def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) 
     """Raise unless no row has two partners and no two rows the same one; one complaint per set of columns."""
     complaints: dict[tuple[str, ...], Diagnostic] = {}
     rivals: dict[int, list[Record]] = defaultdict(list)
-    for row, found in zip(rows, partners, strict=True):
-        if len(found) > 1:
-            _complain(complaints, "predicted rows match this measured row", found, row["row"].place)
-        for record in found:
+    for row, matches in zip(rows, partners, strict=True):
+        if len(matches) > 1:
+            _complain(complaints, "predicted rows match this measured row", matches, row["row"].place)
+        for record in matches:
             rivals[id(record)].append(row)
     for several in rivals.values():
         if len(several) > 1:
@@ -253,18 +233,20 @@ def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) 
 
 
 def _complain(
-    complaints: dict[tuple[str, ...], Diagnostic], what: str, rivals: Sequence[Record], place: Place | None
+    complaints: dict[tuple[str, ...], Diagnostic], conflict: str, rivals: Sequence[Record], place: Place | None
 ) -> None:
+    """Add a complaint about several rows with one partner, and the condition that would choose one of them."""
     columns = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
     values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
     differing = [c for c in columns if len(values[c]) > 1]
-    how = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
+    where = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
     if differing:
         value = next(value for value in values[differing[0]] if value != "auto")
         cure = f"choose, e.g. with --where {differing[0]}={value}"
     else:
         cure = "remove the duplicates (--where cannot tell them apart)"
-    complaints.setdefault((what, *differing), Diagnostic(f"{len(rivals)} {what} and differ in {how}", cure, "", place))
+    problem = f"{len(rivals)} {conflict} and differ in {where}"
+    complaints.setdefault((conflict, *differing), Diagnostic(problem, cure, "", place))
 
 
 def _shown(value: object) -> str:

@@ -38,18 +38,18 @@ def validate(
     """
     from simcoll.accuracy.studies import report
     from simcoll.accuracy.studies import study_file as known
-    from simcoll.accuracy.studies.validate import Way, carry_out
+    from simcoll.accuracy.studies.validate import StudyOptions, carry_out
 
     check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
-    way = Way(folder, output or folder, reuse, timeout, tell)
+    options = StudyOptions(folder, output or folder, reuse, timeout, tell)
     asked = [*known.load(folder, studies), *(known.of_tables(tables, tell) if tables else ())]
-    found = [carry_out(study, way) for study in asked]
+    found = [carry_out(study, options) for study in asked]
     missed = report.check(found)
-    print(report.write(way.output, found))
+    print(report.write(options.output, found))
     for finding in found:
         if finding.why_not:
             print(f"{finding.study.name}: not carried out: {finding.why_not}", file=sys.stderr)
     for goal in missed:
-        print(f"{goal.study}: {goal.what}: {goal.reached}, goal {goal.asked}", file=sys.stderr)
+        print(f"{goal.study}: {goal.name}: {goal.reached}, goal {goal.asked}", file=sys.stderr)
     return 1 if missed else 0

@@ -1,1 +1,1 @@
-"""Whether measured times are what the hardware should give and, if not, what explains them best."""
+"""Judge whether measured times are what the hardware should give and, if not, find the explanation that fits best."""

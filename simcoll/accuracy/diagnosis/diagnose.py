@@ -1,7 +1,7 @@
-"""Is what was measured what this hardware should give, and if not, what explains it best?
+"""Diagnose a machine from a measured table: is it as fast as its hardware should be, and if not, why not?
 
-Points are held against the intervals of their predictions (`health`), regions against their points; the machine is
-healthy if no region is off. Else what may be wrong is simulated (`explanations`).
+Points are compared with the intervals of their predictions, and regions of a series with all their points (`regions`).
+The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked (`ranking`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simcoll.accuracy.diagnosis import ranking
 from simcoll.accuracy.diagnosis.ranking import Fit, MeasuredTable
 from simcoll.accuracy.diagnosis.regions import WILD, Bands, Region
 from simcoll.accuracy.fit.retiming import IDEAL
-from simcoll.accuracy.measured_points import Asking, ours
+from simcoll.accuracy.measured_points import RowQuestions, with_simcoll_name
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
 from simcoll.errors import InputError
@@ -35,23 +35,24 @@ SCHEMA: Final = "simcoll.diagnose/2"
 
 @dataclass(frozen=True)
 class _DiagnosedRows:
-    """Measured rows with their points, and of each what the healthy machine's prediction says."""
+    """Measured rows, the scenario of each, and the result row that the healthy machine's prediction gives for it."""
 
     rows: tuple[MeasuredRow, ...]
     scenarios: tuple[Scenario, ...]
-    told: tuple[dict[str, Any], ...]
+    results: tuple[dict[str, Any], ...]
 
     @property
     def predicted(self) -> Floats:
-        return np.array([told["time_us"] for told in self.told])
+        """Predicted times (n,), in us."""
+        return np.array([result["time_us"] for result in self.results])
 
     def bands(self, names: Sequence[str]) -> Bands:
-        """By the errors of the region of each row."""
-        return Bands(list(map(_interval, self.scenarios, self.told, names)))
+        """Return the bands of the rows, from the errors of the region that `names` gives for each."""
+        return Bands(list(map(_interval, self.scenarios, self.results, names)))
 
     @property
     def series(self) -> list[tuple[object, ...]]:
-        """What rows that differ in size only have in common."""
+        """Keys of the series of each row: rows that differ in size only share one."""
         return [
             (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, str(scenario.launch))
             for row, scenario in zip(self.rows, self.scenarios, strict=True)
@@ -61,46 +62,46 @@ class _DiagnosedRows:
 def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: Sequence[str] = ()) -> Document:
     """Judge what `text` measured on a `system`, or on the topology of a file, by the rows that `where` leaves.
 
-    Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
+    Returns the document that `diagnose --json` prints. Raises InputError for tables and topologies that cannot be read,
+    and where nothing can be predicted.
     """
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
-    asked, refused = _asked(table_join.kept(measured, kept, source), Asking(system, sets))
+    asked, refused = _predicted_rows(table_join.kept(measured, kept, source), RowQuestions(system, sets))
     if not asked.rows:
-        what = f"{source}: none of {refused.total()} measured rows can be predicted"
-        raise InputError(what, next(iter(refused), "give rows of collectives that are known here"))
+        problem = f"{source}: none of {refused.total()} measured rows can be predicted"
+        raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
     if all(scenario.profile == IDEAL for scenario in asked.scenarios):
-        what = f"{system} has no profile: what calls take there is not known"
-        raise InputError(what, "name one that fits, e.g. --set profile=nccl-hopper")
+        problem = f"{system} has no profile: what calls take there is not known"
+        raise InputError(problem, "name one that fits, e.g. --set profile=nccl-hopper")
     table, names = _table(asked)
     base = ranking.healthy(table, asked.predicted)
     ranked = ranking.ranked(table, base) if base.off else [base]
     return _document(system, asked, table, names, base, ranked, refused)
 
 
-# --- rows as questions ---
+# --- predictions of rows ---
 
 
-def _asked(selected: Sequence[MeasuredRow], asking: Asking) -> tuple[_DiagnosedRows, Counter[str]]:
-    """Rows that can be predicted, and why the others cannot."""
-    found: list[tuple[MeasuredRow, Scenario, dict[str, Any]]] = []
+def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[_DiagnosedRows, Counter[str]]:
+    """Predict the rows; return those that can be predicted, and a count for each reason why others cannot."""
+    predicted: list[tuple[MeasuredRow, Scenario, dict[str, Any]]] = []
     refused: Counter[str] = Counter()
     for row in selected:
-        points = asking.points(ours(row))
+        points = asking.points(with_simcoll_name(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
-        told = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else {}
-        if told.get("status") == "ok" and points:
-            found.append((row, _forced(points[0], row), told))
+        result = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else {}
+        if result.get("status") == "ok" and points:
+            predicted.append((row, _forced(points[0], row), result))
         else:
-            refused[str(told.get("status", f"{row.algorithm} is not known"))] += 1
-    return _DiagnosedRows(*(tuple(its) for its in zip(*found, strict=True))) if found else _DiagnosedRows(
-        (), (), ()
-    ), refused
+            refused[str(result.get("status", f"{row.algorithm} is not known"))] += 1
+    rows, scenarios, results = zip(*predicted, strict=True) if predicted else ((), (), ())
+    return _DiagnosedRows(rows, scenarios, results), refused
 
 
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
-    """With the protocol that the row was forced to."""
+    """Return the scenario of the point with the protocol that the row was forced to."""
     scenario = point.scenario
     if row.protocol is None or not load_profile(scenario.profile).kernels:
         return scenario
@@ -108,11 +109,14 @@ def _forced(point: Point, row: MeasuredRow) -> Scenario:
 
 
 def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
-    """The rows, and the region of each: by what is expected, so that a fault does not change where points lie."""
+    """Build the table to explain, and name the region of each row.
+
+    Regions follow the expected times, not the measured ones, so that a fault does not move a point to another region.
+    """
     measured = np.array([row.time_us for row in asked.rows])
     sizes = [row.size_bytes for row in asked.rows]
     series = _numbered(asked.series)
-    small = ranking.telling(sizes, suspicious(asked.rows), series)
+    small = ranking.launch_points(sizes, suspicious(asked.rows), series)
     expected = asked.predicted + ranking.shifts(measured, small, series, asked.predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = _numbered(list(zip(asked.series, names, strict=True)))
@@ -120,23 +124,23 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
 
 def _numbered(keys: Sequence[object]) -> tuple[tuple[int, ...], ...]:
-    """The numbers of those that are equal."""
-    found: dict[object, list[int]] = {}
+    """Return the positions of equal keys, as one tuple for each distinct key, in the order of first appearance."""
+    positions: dict[object, list[int]] = {}
     for number, key in enumerate(keys):
-        found.setdefault(key, []).append(number)
-    return tuple(map(tuple, found.values()))
+        positions.setdefault(key, []).append(number)
+    return tuple(map(tuple, positions.values()))
 
 
-def _interval(scenario: Scenario, told: Mapping[str, Any], region: str) -> tuple[float, float] | None:
-    """Factors from a prediction to the ends of its interval, None where it has none."""
-    if told["low_us"] is None:
+def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
+    """Return factors from a prediction to the ends of its interval; None where the profile gives none."""
+    if result["low_us"] is None:
         return None
-    low, high = told["low_us"] / told["time_us"], told["high_us"] / told["time_us"]
-    plain = scenario.launch == Launch()  # the errors of other ways of launching are told for all regions together
+    low, high = result["low_us"] / result["time_us"], result["high_us"] / result["time_us"]
+    plain = scenario.launch == Launch()  # profiles give the errors of other ways of launching for all regions together
     return in_region(load_profile(scenario.profile), region, low, high) if plain else (low, high)
 
 
-# --- what is told ---
+# --- the document ---
 
 
 def _document(
@@ -146,17 +150,17 @@ def _document(
     best = ranked[0]
     explained = not base.off or best.explains(base)
     regions, left = (
-        [_region(asked, table, names, its) for its in fit.regions] for fit in (base, best if explained else base)
+        [_region(asked, table, names, region) for region in fit.regions] for fit in (base, best if explained else base)
     )
     return {
         "schema": SCHEMA,
         "system": system,
         "profile": ", ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios)),
-        "confidence": ", ".join(dict.fromkeys(str(told["confidence"]) for told in asked.told)),
+        "confidence": ", ".join(dict.fromkeys(str(result["confidence"]) for result in asked.results)),
         "launch_us": base.launch,
         "points": _points(asked, table, names, base, best),
         "regions": regions,
-        "hypotheses": [_told(fit, base) for fit in ranked],
+        "hypotheses": [_hypothesis(fit, base) for fit in ranked],
         "verdict": best.hypothesis.family if explained else None,
         "also": [fit.hypothesis.family for fit in ranked[1:] if explained and ranking.same(fit, best)],
         "sure": ranking.sure(ranked),
@@ -174,11 +178,11 @@ def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], b
         {
             "collective": row.collective,
             "ranks": row.ranks,
-            "nodes": told["nodes"],
+            "nodes": result["nodes"],
             "size_bytes": row.size_bytes,
-            "dtype": told["dtype"],
-            "algorithm": told["algorithm"],
-            "protocol": told["protocol"],
+            "dtype": result["dtype"],
+            "algorithm": result["algorithm"],
+            "protocol": result["protocol"],
             "measured_us": row.time_us,
             "expected_us": float(expected[i]),
             "low_us": float(low[i]),
@@ -190,18 +194,18 @@ def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], b
             "bad_row": bad[i],
             "single": i in calm and abs(distances[i]) > WILD,
         }
-        for i, (row, told) in enumerate(zip(asked.rows, asked.told, strict=True))
+        for i, (row, result) in enumerate(zip(asked.rows, asked.results, strict=True))
     ]
 
 
 def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], region: Region) -> Document:
-    """What is told of a region of a series."""
+    """Describe one region of a series in the document."""
     first = asked.rows[region.points[0]]
     outside = [asked.rows[number].size_bytes for number in region.outside]
     return {
         "collective": first.collective,
         "ranks": first.ranks,
-        "nodes": asked.told[region.points[0]]["nodes"],
+        "nodes": asked.results[region.points[0]]["nodes"],
         "dtype": first.dtype,
         "region": names[region.points[0]],
         "points": len(region.points),
@@ -217,7 +221,8 @@ def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], r
     }
 
 
-def _told(fit: Fit, base: Fit) -> Document:
+def _hypothesis(fit: Fit, base: Fit) -> Document:
+    """Describe one hypothesis, as fitted, in the document."""
     hypothesis = fit.hypothesis
     return {
         "hypothesis": hypothesis.family,

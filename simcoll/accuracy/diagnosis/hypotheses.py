@@ -1,6 +1,6 @@
-"""What may be wrong with a machine, or with how it was measured, as what is simulated in place of the point.
+"""List the hypotheses about a slow machine, each as a changed scenario or changed parameters to simulate.
 
-A *family* is one explanation; its variants differ in one number.
+A *family* is one explanation; its variants differ in one number, such as the share of bandwidth that a link has left.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from simcoll.topology.graph import Link
 from simcoll.topology.machines import SystemFile
 from simcoll.topology.systems import Override, TopologySpec, build, load_system, shipped_systems
 
-HostPacing = Literal["as measured", "adds", "paces"]  # what launches do: see `Hypothesis`
+HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
 
-SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of links and of GPUs that are slow
-ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s, by sockets
-ETHERNET_LATENCY: Final = 20.0  # times that of InfiniBand: through the kernel of two hosts
-P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # protocols of point-to-point transfers, which are not tuned
+SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
+ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s
+ETHERNET_LATENCY: Final = 20.0  # times the latency of InfiniBand: sockets go through the kernels of two hosts
+P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 _NO_NVLS: Final = "^nvls,nvls_tree"
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One variant: how a point and what it costs change. `value` tells it from others of its `family`, if there are.
-    `assumes`: how many things it takes for granted: a fault or a setting, and each number that it is free to choose.
-    `share`: of what they should have is left to links or GPUs.
+    """One variant of an explanation: how it changes the scenario of a point and the parameters.
 
-    `host`: the launch differs by a constant within what ways of measuring differ in (*as measured*), by any (*adds*),
-    or the host gives out launches no faster than one in so long, whatever the GPUs do (*paces*).
+    `value` distinguishes variants of one `family`. `assumes` counts what the hypothesis takes for granted: a fault or a
+    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs.
+
+    `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
+    constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
     """
 
     family: str
@@ -57,7 +58,7 @@ class Hypothesis:
 
     @property
     def or_one(self) -> Hypothesis:
-        """The same where one link says the same as all."""
+        """The same hypothesis, worded for where one slow link explains the table as well as all of them."""
         return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
 
 
@@ -70,10 +71,10 @@ LAUNCHES: Final = (
 
 
 def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequence[Hypothesis]]:
-    """What may be wrong where these points run, over links of these kinds; the healthy machine comes first, and what is
-    told first where two explain the same.
+    """List the families of hypotheses for these points, whose routes use links of these kinds.
 
-    Variants of a family stand in order of how far they are from healthy.
+    The healthy machine comes first. The variants of a family stand in order of their distance from healthy. Of two
+    families that explain a table equally well, the earlier one is reported.
     """
     names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
     name = next(iter(names)) if len(names) == 1 and names != {""} else None
@@ -82,9 +83,9 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
     single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
     several: list[Sequence[Hypothesis]] = [
-        its
+        variants
         for kind in sorted(kinds, key=_between_nodes, reverse=True)
-        for its in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
+        for variants in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
     ]
     if all(load_profile(scenario.profile).kernels for scenario in scenarios):
         single += _switched_off(scenarios)
@@ -97,11 +98,11 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
     elsewhere = list(_elsewhere(system)) if system else []
-    return [*([one] for one in single), *several, *([one] for one in elsewhere)]
+    return [*([hypothesis] for hypothesis in single), *several, *([hypothesis] for hypothesis in elsewhere)]
 
 
 def _launched_otherwise(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
-    """Ways of launching that profiles know and that the table does not say."""
+    """Yield the other ways of launching whose costs the profiles know, if the table does not name one."""
     ways = (
         ("one process", "one process launches for all GPUs of a node, one after the other", ONE_PROCESS),
         ("graph", "calls are launched in a CUDA graph", Launch(graph=True)),
@@ -122,7 +123,10 @@ def _launched(scenario: Scenario, launch: Launch) -> Scenario:
 def _scaled(
     kind: str, share: float, served: LinkScale | None, latency: float = 1.0
 ) -> Callable[[ParameterSetting], ParameterSetting]:
-    """Links of a kind at a share of what they have, which NICs say (`served`) where the profile does not."""
+    """Return a change that leaves links of a kind a share of their bandwidth.
+
+    `served` is the scale that the profile of the NICs gives, for kinds that the point's own profile does not mention.
+    """
 
     def changed(setting: ParameterSetting) -> ParameterSetting:
         link = setting.links.get(kind, served or LinkScale())
@@ -142,14 +146,14 @@ def _slow_links(kind: str, served: LinkScale | None) -> Iterator[Hypothesis]:
 
 
 def _slow_link(kind: str) -> Iterator[Hypothesis]:
-    """One link, both ways."""
+    """Yield one slow link of a kind, in both directions."""
 
     def at(share: float) -> Callable[[Scenario], Scenario]:
         def changed(scenario: Scenario) -> Scenario:
-            found = _first(scenario.topology.model_dump_json(), kind)
-            if found is None:  # as between nodes, of one
+            edge = _first(scenario.topology.model_dump_json(), kind)
+            if edge is None:  # as between nodes, of one
                 return scenario
-            u, v, link = found
+            u, v, link = edge
             slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
             links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
             return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
@@ -162,18 +166,18 @@ def _slow_link(kind: str) -> Iterator[Hypothesis]:
 
 @functools.lru_cache(maxsize=64)
 def _first(spec: str, kind: str) -> tuple[str, str, Link] | None:
-    """The first link of a kind, with its ends; None where there is none."""
+    """Return the first link of a kind and the devices at its ends; None if there is none."""
     edges = build(TopologySpec.model_validate_json(spec)).graph.edges.data("link")
     return next(((u, v, link) for u, v, link in edges if link.kind == kind), None)
 
 
 def _between_nodes(kind: str) -> bool:
-    """Whether links of a kind are those of NICs to switches, and between these."""
+    """Whether links of a kind connect NICs to switches, or switches to each other."""
     return kind in ("cable", "trunk")
 
 
 def _slow_gpus() -> Iterator[Hypothesis]:
-    """Kernels that take longer, on links as they should be."""
+    """Yield slower kernels on links that are as fast as they should be."""
 
     def at(share: float) -> Callable[[ParameterSetting], ParameterSetting]:
         def changed(setting: ParameterSetting) -> ParameterSetting:
@@ -208,7 +212,7 @@ def _network(system: SystemFile, served: LinkScale | None) -> Iterator[Hypothesi
 
 
 def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
-    """The shipped system without NVLink whose PCIe is most like this one's."""
+    """Yield the shipped system without NVLink whose PCIe has the rate nearest to this system's."""
 
     def rate(file: SystemFile) -> int:
         return max((units.parse(link.bandwidth, "bandwidth") for link in file.links if link.kind == "pcie"), default=0)
@@ -221,37 +225,38 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
 
 
 def _elsewhere(system: SystemFile) -> Iterator[Hypothesis]:
-    """That the machine is another than was said, those first that differ least."""
+    """Yield every other shipped system as the one that was measured; the most similar come first."""
     for file in sorted(_others(system), key=functools.partial(_differences, system)):
         text = f"it was measured on another machine, one like the shipped {file.name}"
         yield Hypothesis(f"like {file.name}", text, assumes=3, scenario=functools.partial(_swapped, like=file))
 
 
 def _others(system: SystemFile) -> list[SystemFile]:
-    """The other shipped systems of which it is known what calls cost."""
+    """Return the other shipped systems that have a profile."""
     return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
 
 
-def _differences(one: SystemFile, other: SystemFile) -> int:
-    """In how many counts of devices, rates of NICs and makers machines differ."""
-    counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in (one, other)]
-    rates = [file.nic.rate if file.nic else "" for file in (one, other)]
-    makers = [file.gpu.vendor if file.gpu else "" for file in (one, other)]
+def _differences(system: SystemFile, candidate: SystemFile) -> int:
+    """Count how many numbers of devices, rates of NICs and makers of GPUs differ between two systems."""
+    pair = (system, candidate)
+    counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in pair]
+    rates = [file.nic.rate if file.nic else "" for file in pair]
+    makers = [file.gpu.vendor if file.gpu else "" for file in pair]
     return len(counts[0] ^ counts[1]) + (rates[0] != rates[1]) + (makers[0] != makers[1])
 
 
 def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
-    """The point on as many nodes of another system."""
+    """Return the scenario on as many nodes of another system."""
     spec = type(scenario.topology)(system=like.name, nodes=scenario.topology.nodes)
     return scenario.model_copy(update={"topology": spec, "profile": like.profile})
 
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
-    """Whether some GPUs talk directly: those behind one PCIe switch, or all of a small call."""
+    """Whether some GPUs reach each other without the host: those behind one PCIe switch, or all of a small call."""
     asked = {(scenario.topology.nodes or 1, scenario.ranks) for scenario in scenarios}
-    found = [communicator(system, *them) for them in asked]
+    communicators = [communicator(system, *nodes_and_ranks) for nodes_and_ranks in asked]
     by_switch = "pcie_switch" in system.devices
-    return any(not staged(comm) or (by_switch and comm.p2p_level not in ("LOC", "NVL")) for comm in found)
+    return any(not staged(comm) or (by_switch and comm.p2p_level not in ("LOC", "NVL")) for comm in communicators)
 
 
 def _without_p2p(scenario: Scenario) -> Scenario:
@@ -262,26 +267,29 @@ def _has(system: SystemFile, kind: str) -> bool:
     return any(link.kind == kind for link in system.links)
 
 
-# --- what NCCL is told ---
+# --- environment variables of NCCL ---
 
 
 def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
-    """What leaves NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO would."""
-    told = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
-    told += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
-    told += [
+    """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
+    settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
+    settings += [
         (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
     ]
-    told += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
+    settings += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
     points = list(scenarios)
-    for family, algo, proto, text in told:
+    for family, algo, proto, text in settings:
         changed = functools.partial(_left, algo=algo, proto=proto)
         if any(changed(point) is not point for point in points):
             yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
 
 
 def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
-    """The point with what NCCL chooses from what is left; itself where that changes nothing, or nothing is left."""
+    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`.
+
+    Returns the same scenario where the filters change nothing, leave nothing, or the scenario names an algorithm.
+    """
     if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
         return scenario
     collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
@@ -292,13 +300,15 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
     version = scenario.library_version or (kernels.version if kernels else None)
     spec = scenario.topology
     asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version)
-    own, other = (
-        tuner.choose(_table(*asked, *these), collective, scenario.nbytes) for these in (("", ""), (algo, proto))
+    usual, filtered = (
+        tuner.choose(_table(*asked, *filters), collective, scenario.nbytes) for filters in (("", ""), (algo, proto))
     )
-    if own is None or other is None or (other.algorithm, other.protocol) == (own.algorithm, own.protocol):
+    if usual is None or filtered is None:
         return scenario
-    ours = OURS.get((other.algorithm, collective))
-    return scenario.model_copy(update={"algorithm": ours, "protocol": other.protocol}) if ours else scenario
+    if (filtered.algorithm, filtered.protocol) == (usual.algorithm, usual.protocol):
+        return scenario
+    name = OURS.get((filtered.algorithm, collective))
+    return scenario.model_copy(update={"algorithm": name, "protocol": filtered.protocol}) if name else scenario
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,5 +1,6 @@
-"""What explains measured times best: hypotheses, simulated, held against all points and against the regions that are
-off."""
+"""Rank hypotheses by how well they explain measured times: simulate each, compare it with all points and with the
+regions that are off.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +24,25 @@ from simcoll.scenario.scenario import Scenario
 
 Flags = NDArray[np.bool_]
 
-ALLOWED: Final = 4.0  # us by which launches differ from one sound way of measuring to another
-PENALTY: Final = 0.015  # of mean error, for each thing that a hypothesis assumes
-FAR: Final = 1.5  # |log| of measured / predicted beyond which a point counts no more
-CLEARLY: Final = 0.5  # the share of the error in regions that are off which an explanation may leave
-PROBES: Final = 8  # points on which hypotheses are tried first that take binding points anew
-CLEAR: Final = 2.0  # standard errors by which the next best is worse, point by point
-LIKELY: Final = 1.0
+ALLOWED: Final = 4.0  # us by which launches differ between two sound ways of measuring
+# Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler one wins.
+PENALTY: Final = 0.015
+FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
+CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
+PROBES: Final = 8  # points on which a hypothesis is tried first if every point must be bound anew, which is slow
+CLEAR: Final = (
+    2.0  # standard errors by which the next best must be worse, point by point: about 95 % of a normal spread
+)
+LIKELY: Final = 1.0  # the same for a weaker verdict: about 68 %
 
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """Points (n,) that were measured, in us, which of them tell the launch, bands and what is asked of each; the
-    numbers of the points of each series, and as `groups` those of each region of each series."""
+    """A measured table in arrays: times `measured` (n,) in us, and which points show the launch (`small`, (n,)).
+
+    `series` holds the numbers of the points of each series, `groups` those of each region of each series. `bands` and
+    `scenarios` belong to the n points.
+    """
 
     measured: Floats
     small: Flags
@@ -45,14 +52,17 @@ class MeasuredTable:
     scenarios: tuple[Scenario, ...]
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
-        """The regions, held against what is predicted, (n,) in us."""
+        """Compare each region with predicted times (n,), in us."""
         return tuple(regions.region(group, self.measured / predicted, self.bands) for group in self.groups)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A hypothesis on a table: predicted us (n,), the launch that was added or the pace that was set, |log| of each
-    error, and what regions are then."""
+    """A hypothesis applied to a table.
+
+    `predicted` (n,) in us includes the launch that was added, or the pace that was set, which is `launch` in us.
+    `errors` (n,) are |log(measured / predicted)|; `regions` are judged against `predicted`.
+    """
 
     hypothesis: Hypothesis
     predicted: Floats
@@ -62,12 +72,12 @@ class Fit:
 
     @property
     def error(self) -> float:
-        """The mean."""
+        """The mean of the errors."""
         return float(self.errors.mean())
 
     @property
     def score(self) -> float:
-        """What hypotheses are ranked by, the least first."""
+        """The error with a penalty for each assumption; the hypothesis with the lowest score ranks first."""
         return self.error + PENALTY * self.hypothesis.assumes
 
     @property
@@ -76,81 +86,93 @@ class Fit:
         return [number for number, region in enumerate(self.regions) if region.off]
 
     def explains(self, healthy: Fit) -> bool:
-        """Whether it leaves at most CLEARLY of the error of the healthy machine in the regions that are off there, puts
-        at least one of these right and no other one off."""
-        its = [point for number in healthy.off for point in healthy.regions[number].points]
-        better = bool(its) and bool(self.errors[its].mean() <= CLEARLY * healthy.errors[its].mean())
+        """Whether the hypothesis explains what is off on the healthy machine.
+
+        It must leave at most CLEARLY of the error in the regions that are off there, bring at least one of them back to
+        normal, and push no other region off.
+        """
+        points = [point for number in healthy.off for point in healthy.regions[number].points]
+        better = bool(points) and bool(self.errors[points].mean() <= CLEARLY * healthy.errors[points].mean())
         return better and set(self.off) < set(healthy.off)
 
 
 def healthy(table: MeasuredTable, predicted: Floats) -> Fit:
-    """What the machine should give, predicted in us (n,), on the table."""
+    """Return the fit of the healthy machine, whose predicted times (n,) are in us."""
     added = shifts(table.measured, table.small, table.series, predicted)
     return _fit(HEALTHY, predicted + added, float(np.median(added)), table)
 
 
 def ranked(table: MeasuredTable, base: Fit) -> list[Fit]:
-    """The best variant of each family of hypotheses, `base` among them: those first that explain what is off there and
-    leave nothing off, then those that leave something off, then the others; the best first."""
+    """Fit every family of hypotheses, take the best variant of each, and rank them; `base` is among them.
+
+    First come those that explain what is off there and leave nothing off, then those that leave something off, then the
+    others; each group by score.
+    """
     times = _HypothesisTimes(table.scenarios)
     best: dict[str, Fit] = {}
     for variants in hypotheses.candidates(table.scenarios, times.kinds):
         worst = np.inf
-        if every := best.get(variants[0].family):  # a share of one link slows no more than the same of every one
+        if every := best.get(variants[0].family):  # one slow link costs no more time than all links with that share
             near = every.error < base.error
-            variants = [one for one in variants if near and one.share <= every.hypothesis.share]
+            variants = [variant for variant in variants if near and variant.share <= every.hypothesis.share]
         if variants and variants[0].scenario is not HEALTHY.scenario:  # each point is bound anew
             variants = _promising(variants, times, table, base)
-        for one in variants:
-            fit = base if one is HEALTHY else _under(one, times, table)
-            if fit is None or fit.score > worst:  # in order: behind one that is worse come worse ones
+        for variant in variants:
+            fit = base if variant is HEALTHY else _under(variant, times, table)
+            if fit is None or fit.score > worst:  # variants are ordered: after the first that is worse, all are worse
                 break
             worst = fit.score
-            rival = best.get(one.family)
+            rival = best.get(variant.family)
             if rival is None or fit.score < rival.score:
-                best[one.family] = fit
+                best[variant.family] = fit
             elif same(fit, rival):
-                best[one.family] = replace(rival, hypothesis=rival.hypothesis.or_one)
+                best[variant.family] = replace(rival, hypothesis=rival.hypothesis.or_one)
 
-    told = [fit for fit in best.values() if fit is base or not same(fit, base)]
+    distinct = [fit for fit in best.values() if fit is base or not same(fit, base)]
 
     def order(fit: Fit) -> tuple[bool, bool, float]:
         return not fit.explains(base), bool(fit.off), fit.score
 
-    return sorted(told, key=order)  # stable: what comes earlier wins
+    return sorted(distinct, key=order)  # stable: of equals the earlier one wins
 
 
 def _promising(
     variants: Sequence[Hypothesis], times: _HypothesisTimes, table: MeasuredTable, base: Fit
 ) -> list[Hypothesis]:
-    """The variant that is nearest on a few points of what is off, if it is nearer there than the healthy machine."""
+    """Return the variant nearest to a few points that are off, if it is nearer there than the healthy machine; else
+    none.
+    """
     off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
-    its = off[np.unique(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
-    some = its[[0, len(its) // 2, -1]]  # on which most fail
+    probes = off[np.unique(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
+    first_probes = probes[[0, len(probes) // 2, -1]]  # three points are enough to drop most variants
 
-    def error(one: Hypothesis, points: Numbers) -> float:
-        predicted, plain = times.under(one, points), times.under(HEALTHY, points)
+    def error(variant: Hypothesis, points: Numbers) -> float:
+        predicted, plain = times.under(variant, points), times.under(HEALTHY, points)
         if predicted is None or plain is None:
             return np.inf
         return float(_errors(table.measured[points], predicted + base.predicted[points] - plain).mean())
 
-    found, least = list[Hypothesis](), error(HEALTHY, its)
-    for one in variants:
-        reached = error(one, its) if error(one, some) <= error(HEALTHY, some) else np.inf
+    nearest, least = list[Hypothesis](), error(HEALTHY, probes)
+    for variant in variants:
+        tried = error(variant, first_probes) <= error(HEALTHY, first_probes)
+        reached = error(variant, probes) if tried else np.inf
         if reached > least:
             break
         if reached < least:
-            found, least = [one], reached
-    return found
+            nearest, least = [variant], reached
+    return nearest
 
 
-def same(one: Fit, other: Fit) -> bool:
-    """Whether two hypotheses say the same of every point: the table cannot tell them apart."""
-    return bool(np.allclose(one.predicted, other.predicted, rtol=1e-3))
+def same(first: Fit, second: Fit) -> bool:
+    """Whether two hypotheses predict the same time for every point, so that no measurement can decide between them."""
+    return bool(np.allclose(first.predicted, second.predicted, rtol=1e-3))  # 0.1 %: far below the noise of any run
 
 
 def sure(fits: Sequence[Fit]) -> str:
-    """How surely the first is better than the next that says anything else, by the points on which they differ."""
+    """Say how surely the first fit is better than the next that differs from it: clear, likely or open.
+
+    The verdict compares the sum over points of their difference in error with the standard error of that sum.
+    """
     others = [fit for fit in fits[1:] if not same(fit, fits[0])]
     if not others:
         return "clear"
@@ -161,7 +183,7 @@ def sure(fits: Sequence[Fit]) -> str:
 
 
 class _HypothesisTimes:
-    """Times of points under hypotheses, in us; each point is bound once."""
+    """Times of points under hypotheses, in us; each point is bound only once."""
 
     def __init__(self, scenarios: Sequence[Scenario]):
         self._scenarios = scenarios
@@ -170,14 +192,15 @@ class _HypothesisTimes:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of links that are used."""
-        return list(dict.fromkeys(kind for one in self._scenarios for kind in self._question(one, _key(one)).kinds))
+        """The kinds of links that the points use."""
+        questions = (self._question(scenario, _key(scenario)) for scenario in self._scenarios)
+        return list(dict.fromkeys(kind for question in questions for kind in question.kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
-        """Of all points, or of those with these numbers. None for what cannot be simulated."""
-        some = self._scenarios if points is None else [self._scenarios[point] for point in points]
+        """Return the times of all points, or of those with these numbers; None if one of them cannot be simulated."""
+        scenarios = self._scenarios if points is None else [self._scenarios[point] for point in points]
         try:
-            return np.array([self._time(hypothesis.scenario(one), hypothesis) for one in some])
+            return np.array([self._time(hypothesis.scenario(scenario), hypothesis) for scenario in scenarios])
         except (RefusedError, InputError):
             return None
 
@@ -202,52 +225,60 @@ def _key(scenario: Scenario) -> str:
     return scenario.model_dump_json(exclude={"name", "plots", "measured"})
 
 
-def _under(one: Hypothesis, times: _HypothesisTimes, table: MeasuredTable) -> Fit | None:
-    """With the launch that the smallest sizes tell; None for one of the launch where these are as they should be."""
-    predicted = times.under(one)
+def _under(hypothesis: Hypothesis, times: _HypothesisTimes, table: MeasuredTable) -> Fit | None:
+    """Fit a hypothesis with the launch that the smallest sizes show.
+
+    None if it cannot be simulated, and for a hypothesis about launches where these are as short as they should be.
+    """
+    predicted = times.under(hypothesis)
     if predicted is None:
         return None
-    if one.host == "as measured":
+    if hypothesis.host == "as measured":
         added = shifts(table.measured, table.small, table.series, predicted)
-        return _fit(one, predicted + added, float(np.median(added)), table)
+        return _fit(hypothesis, predicted + added, float(np.median(added)), table)
     longer = _longer(table.measured, table.small, predicted)
     if longer <= ALLOWED:
         return None
-    if one.host == "adds":
-        return _fit(one, predicted + longer, longer, table)
+    if hypothesis.host == "adds":
+        return _fit(hypothesis, predicted + longer, longer, table)
     pace = float(np.median(table.measured[table.small]))
-    return _fit(one, np.maximum(predicted, pace), pace, table)
+    return _fit(hypothesis, np.maximum(predicted, pace), pace, table)
 
 
-def telling(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
-    """Which points tell the launch (n,): the small ones of each series, without bad rows where these are most of them,
-    but not all: the median bears fewer."""
+def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
+    """Flag the points (n,) that show the launch: the small sizes of each series.
+
+    Where more than half of them, but not all, are bad rows, only the good ones count; fewer bad ones do not move the
+    median far.
+    """
     small = np.array(sizes) <= SMALL
     good = small & ~np.array(bad)
-    for its in map(list, series):
-        if good[its].any() and 2 * good[its].sum() < small[its].sum():
-            small[its] = good[its]
+    for members in map(list, series):
+        if good[members].any() and 2 * good[members].sum() < small[members].sum():
+            small[members] = good[members]
     return small
 
 
 def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], predicted: Floats) -> Floats:
-    """What belongs to the way of measuring (n,), in us, as the small ones of each series tell: more than ALLOWED,
-    or than half of the shortest time, does not."""
+    """Return the time (n,) in us that the way of measuring adds to the points of each series, from its small sizes.
+
+    A difference of more than ALLOWED, or of more than half of the shortest time, is taken for a fault, and adds 0.
+    """
     added = np.zeros_like(predicted)
-    for its in map(list, series):
-        longer = _longer(measured[its], small[its], predicted[its])
-        if abs(longer) <= min(ALLOWED, float(predicted[its].min()) / 2):
-            added[its] = longer
+    for members in map(list, series):
+        longer = _longer(measured[members], small[members], predicted[members])
+        if abs(longer) <= min(ALLOWED, float(predicted[members].min()) / 2):
+            added[members] = longer
     return added
 
 
 def _longer(measured: Floats, small: Flags, predicted: Floats) -> float:
-    """How much longer the small ones took, in us; 0 where there are none."""
+    """Return how much longer than predicted the small sizes took, in us; 0 if there are none."""
     return float(np.median((measured - predicted)[small])) if small.any() else 0.0
 
 
-def _fit(one: Hypothesis, predicted: Floats, launch: float, table: MeasuredTable) -> Fit:
-    return Fit(one, predicted, launch, _errors(table.measured, predicted), table.regions(predicted))
+def _fit(hypothesis: Hypothesis, predicted: Floats, launch: float, table: MeasuredTable) -> Fit:
+    return Fit(hypothesis, predicted, launch, _errors(table.measured, predicted), table.regions(predicted))
 
 
 def _errors(measured: Floats, predicted: Floats) -> Floats:

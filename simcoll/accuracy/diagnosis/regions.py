@@ -1,6 +1,6 @@
-"""Whether measured times are as they should be: how far points lie from what is expected, and which regions are off.
+"""Judge measured times: how far points lie from what is expected, and which regions of a series are off.
 
-How far is told in *bands*: 1 is the end of where times of a sound machine lie.
+Distances are in *bands*: at 1 a point lies at the end of the range in which a sound machine's times lie.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from simcoll.config.arrays import Floats
 
 NOISE: Final = 0.05  # |log| by which a sound machine's runs differ from each other, in nine of ten cases: a convention
 UNTRIED: Final = (0.75, 1.33)  # the interval where a profile has none: a convention
-WIDER: Final = 1.5  # times, in logarithms, is a band as wide: errors of predictions go together from size to size
-TOGETHER: Final = 1.25  # the same of what MANY points have in common: what each errs by itself is averaged out
-MANY: Final = 5  # points of a region of which that holds
-WIDEST: Final = 1.8  # factor to an end of a band at most: what takes twice as long is off, however little is known
-FEW: Final = 3  # points of a region from which on the worst is left out: one may be anything
-WILD: Final = 2.0  # bands beyond which a single point is told
+# A band is WIDER times the interval, in logarithms: prediction errors of neighbouring sizes are alike, so that a whole
+# series may lie at the end of its interval. A median of MANY points needs less, as errors of single points cancel out.
+WIDER: Final = 1.5
+TOGETHER: Final = 1.25  # the same factor for the median of a region with at least MANY points
+MANY: Final = 5  # points of a region
+WIDEST: Final = 1.8  # most a band reaches, as a factor: twice the expected time is off, however little is known
+FEW: Final = 3  # points of a region from which on the worst is left out, as a single one may be an accident
+WILD: Final = 2.0  # bands beyond which a single point is reported
 
 
 class Bands:
-    """Where times of a sound machine lie around what is expected: the errors of predictions, and what runs differ by,
-    WIDER, but at most WIDEST. `low` and `high` are factors (n,) to the ends."""
+    """The ranges around expected times in which a sound machine's times lie.
+
+    A band combines the error of the prediction and the noise of runs, is WIDER than both, and ends at WIDEST. `low` and
+    `high` are the factors (n,) from the expected times to its ends.
+    """
 
     def __init__(self, intervals: Sequence[tuple[float, float] | None]):
-        """`intervals`: factors from each prediction to the ends of its 90 % interval, None where it has none."""
-        ends = np.array([UNTRIED if its is None else its for its in intervals], np.float64)
+        """Take factors from each prediction to the ends of its 90 % interval; None where it has none."""
+        ends = np.array([UNTRIED if interval is None else interval for interval in intervals], np.float64)
         self._ends: Floats = np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
         self.low, self.high = self._wide(self._ends, WIDER)
 
@@ -39,25 +44,29 @@ class Bands:
         return np.exp(-low), np.exp(high)
 
     def of_region(self, points: Sequence[int]) -> tuple[float, float]:
-        """Factors to the ends of where the median of some of the points lies on a sound machine."""
+        """Return factors to the ends of the band for the median of several points."""
         wider = TOGETHER if len(points) >= MANY else WIDER
         low, high = self._wide(np.median(self._ends[list(points)], axis=0), wider)
         return float(low), float(high)
 
     def distances(self, ratios: Floats) -> Floats:
-        """How far points lie whose times are these (n,) of what is expected, in bands; negative what is faster."""
+        """Return how far points lie from what is expected, in bands; negative if faster. `ratios` (n,):
+        measured/expected.
+        """
         logs = np.log(ratios)
-        found: Floats = logs / np.where(logs < 0, -np.log(self.low), np.log(self.high))
-        return found
+        distances: Floats = logs / np.where(logs < 0, -np.log(self.low), np.log(self.high))
+        return distances
 
 
 @dataclass(frozen=True)
 class Region:
-    """A region of a series: the numbers of its points, its distance, the median of its ratios and the ends of its band,
-    how many of its points are inside, and which of the others lie on the side to which most of it goes, with the median
-    ratio of these; where all of it is beyond its band, which of its points are.
+    """The verdict on a region of a series.
 
-    `distance`, in bands: the root of the mean square of those of its points, the worst left out where there are FEW.
+    `points` are their numbers; `ratio` is the median of measured/expected, `low` and `high` are the ends of its band,
+    and `inside` counts points within their bands. `outside` numbers those beyond, on the side where most of them lie,
+    or those beyond the band of the median if the median is; `factor` is the median ratio of these.
+
+    `distance`, in bands: the root mean square over the points, without the worst where there are at least FEW.
     """
 
     points: tuple[int, ...]
@@ -71,30 +80,35 @@ class Region:
 
     @property
     def off(self) -> bool:
-        """Whether its points are apart by more than 1, more than half of them, and FEW at least, are outside, or all
-        of it is beyond its band."""
+        """Whether the region is off: its distance is above 1, or more than half of its points, and at least FEW, are
+        outside, or its median is beyond its band.
+        """
         apart = len(self.points) - self.inside
         return self.distance > 1 or (apart >= FEW and 2 * apart > len(self.points)) or self.beyond
 
     @property
     def beyond(self) -> bool:
-        """Whether what its points have in common is beyond its band."""
+        """Whether the median of the region is beyond its band."""
         return not self.low <= self.ratio <= self.high
 
 
 def region(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
-    """What some of the points make of a region, of which the ratios to what is expected are these (n,)."""
-    its = np.array(points)
-    far, ratio, (low, high) = bands.distances(ratios)[its], float(np.median(ratios[its])), bands.of_region(points)
+    """Judge the region of these points; `ratios` (n,) of all points are measured/expected."""
+    members = np.array(points)
+    far, ratio, (low, high) = (
+        bands.distances(ratios)[members],
+        float(np.median(ratios[members])),
+        bands.of_region(points),
+    )
     apart = np.sort(np.abs(far))
-    worst = 1 if len(its) >= FEW else 0
+    worst = 1 if len(members) >= FEW else 0
     side = np.sign(far[np.abs(far) > 1].sum())
-    outside = its[far * side > 1] if side else its[:0]
+    outside = members[far * side > 1] if side else members[:0]
     if not low <= ratio <= high:
-        outside = its[ratios[its] < low] if ratio < low else its[ratios[its] > high]
+        outside = members[ratios[members] < low] if ratio < low else members[ratios[members] > high]
     return Region(
         points=tuple(points),
-        distance=float(np.sqrt((apart[: len(its) - worst] ** 2).mean())),
+        distance=float(np.sqrt((apart[: len(members) - worst] ** 2).mean())),
         ratio=ratio,
         low=low,
         high=high,

@@ -1,1 +1,1 @@
-"""Parameters of the model found from measured tables."""
+"""Fit the parameters of a profile to measured tables."""

@@ -1,4 +1,4 @@
-"""Which parameters some rows tell, what they are, and how sure that is."""
+"""Estimate parameters from measured rows: choose those that the rows determine, fit them, and give their intervals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from simcoll.scenario.profile import Profile
 from simcoll.schedule.collectives import collective
 
 INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
-LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are told to hang together
-AT_LIMIT: Final = 0.999
+LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are reported as linked
+AT_LIMIT: Final = 0.999  # share of a limit from which on a cost stands at it; the solver stays just inside
 
 NO_EFFECT: Final = "changes none of these rows"
 NO_SIGN: Final = "these rows show no sign of another value"
@@ -28,7 +28,7 @@ NO_SIGN: Final = "these rows show no sign of another value"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Costs of the fitted parameters with the ends of their 90 % intervals; why others were `left`, and remarks."""
+    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left`, and remarks."""
 
     costs: Mapping[str, float]
     low: Mapping[str, float]
@@ -37,33 +37,35 @@ class Estimate:
     notes: Sequence[str]
 
 
-def estimate(some: Samples, start: Profile, params: Params, free: Sequence[str], seed: int) -> Estimate:
-    """Fit the parameters named by `free`, or those that the rows tell, beginning at a profile and its parameters.
+def estimate(samples: Samples, start: Profile, params: Params, free: Sequence[str], seed: int) -> Estimate:
+    """Fit the parameters named by `free`, or all that the rows determine, beginning at a profile and its parameters.
 
-    Raises InputError if one that was asked for cannot be told from the rows, and if there are too few rows.
+    Raises InputError if the rows do not determine a parameter that was asked for, and if there are too few rows.
     """
-    return _Estimating(some, start, params, free, seed).run()
+    return _Estimating(samples, start, params, free, seed).run()
 
 
 class _Estimating:
-    """The names still to be fitted, why others are not, and what they are fitted to."""
+    """State of an estimate: the names still to be fitted, the reasons why others are not, and the rows."""
 
-    def __init__(self, some: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
-        self.some, self.seed, self.asked = some, seed, bool(free)
+    def __init__(self, samples: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
+        self.samples, self.seed, self.asked = samples, seed, bool(free)
         self.before = ParameterSetting.of(start)
         self.left: dict[str, str] = {}
-        reduces = any(collective(row.collective).reduces for row in some.rows)
+        reduces = any(collective(row.collective).reduces for row in samples.rows)
         self.names = (
-            parameters.named(free, some.kinds)
+            parameters.named(free, samples.kinds)
             if free
-            else [*parameters.candidates(some.kinds, reduces, start.kernels is not None), *some.launches]
+            else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *samples.launches]
         )
         self._check_given()
         self.null = {name: parameters.cost(name, start, params) for name in self.names}
 
     def _check_given(self) -> None:
-        """A parameter that rows of the table give themselves is not to be fitted."""
-        given = {key.removeprefix("model.") for row in self.some.rows for key in row.others if key.startswith("model.")}
+        """Drop parameters whose values the table's columns give; refuse those that were asked for."""
+        given = {
+            key.removeprefix("model.") for row in self.samples.rows for key in row.others if key.startswith("model.")
+        }
         if clash := [name for name in self.names if name in given and self.asked]:
             raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
         self.names = [name for name in self.names if name not in given]
@@ -73,76 +75,79 @@ class _Estimating:
         while True:
             line = self._fitted(line)
             left = len(self.left)
-            line = self._drop_unneeded(self._drop_untold(line))
+            line = self._drop_unneeded(self._drop_undetermined(line))
             if len(self.left) == left:
                 return self._estimate(line, self._draws(line))
 
     # --- fitting ---
 
     def _model(self, costs: Floats) -> Floats:
-        return self.some.times(self.before.at(dict(zip(self.names, costs.tolist(), strict=True))))
+        return self.samples.times(self.before.at(dict(zip(self.names, costs.tolist(), strict=True))))
 
     @property
     def _bounds(self) -> Bounds:
-        fastest = max(question.fastest for question in self.some.questions)
-        return parameters.bounds(self.names, self.some.measured, fastest)
+        fastest = max(question.fastest for question in self.samples.questions)
+        return parameters.bounds(self.names, self.samples.measured, fastest)
 
     @property
     def _start(self) -> Floats:
-        """Where the profile stands; a cap where it begins to bind, a gap of the order of the shortest time, the host
-        where it would take all of some row's time."""
-        slowest = min(question.slowest for question in self.some.questions)
-        begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.some.measured.min())}
-        begins |= {"host.launch": self.some.least_a_launch}
+        """Values to begin with, (parameters,): those of the profile, or a guess where the profile has none.
+
+        The guesses: a cap where it begins to bind, a gap of the order of the shortest time, and a launch of the host
+        that takes all of some row's time.
+        """
+        slowest = min(question.slowest for question in self.samples.questions)
+        begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.samples.measured.min())}
+        begins |= {"host.launch": self.samples.least_a_launch}
         return np.array([self.null[name] or begins.get(name, 0.0) for name in self.names])
 
     def _first(self) -> Line:
-        """Near where the fit begins: of what the rows tell there, by plain least squares."""
+        """Take a first step from the start by plain least squares, on the parameters that the rows determine there."""
         line = least_squares.line(self._model, self._start, self._bounds)
-        line = line if self.asked else self._drop_untold(line)
+        line = line if self.asked else self._drop_undetermined(line)
         self._check_enough()
-        values = least_squares.begin(line, self.some.measured, self._bounds)
+        values = least_squares.begin(line, self.samples.measured, self._bounds)
         return least_squares.in_effect(
             self._model, least_squares.line(self._model, values, self._bounds), line, self._bounds
         )
 
     def _fitted(self, start: Line) -> Line:
-        return least_squares.fit(self._model, self.some.measured, start.values, self._bounds)
+        return least_squares.fit(self._model, self.samples.measured, start.values, self._bounds)
 
     def _second_look(self, line: Line) -> Line:
-        """With the parameters that had no effect of their own where the fit began, but have one where it led."""
+        """Linearise again with all parameters: some had no effect where the fit began, but have one where it led."""
         if self.asked:
             return line
         values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
         self.names, self.left = list(self.null), {}
-        return self._drop_untold(least_squares.line(self._model, np.array(list(values.values())), self._bounds))
+        return self._drop_undetermined(least_squares.line(self._model, np.array(list(values.values())), self._bounds))
 
     def _check_enough(self) -> None:
-        if len(self.some) <= len(self.names):
-            what = f"{len(self.some)} rows are too few to fit {', '.join(self.names)}"
-            raise InputError(what, "give more rows, or name fewer parameters with --free")
+        if len(self.samples) <= len(self.names):
+            problem = f"{len(self.samples)} rows are too few to fit {', '.join(self.names)}"
+            raise InputError(problem, "give more rows, or name fewer parameters with --free")
 
     def _draws(self, line: Line) -> Floats:
-        width = least_squares.width(line, self.some.measured)
-        return least_squares.bootstrap(line, self._bounds, width, self.some.draw, seed=self.seed)
+        width = least_squares.width(line, self.samples.measured)
+        return least_squares.bootstrap(line, self._bounds, width, self.samples.draw, seed=self.seed)
 
     # --- leaving out ---
 
     def _leave(self, line: Line, name: str, why: str) -> Line:
-        """The line where a parameter has the value that it began with for good."""
+        """Fix a parameter at the value that it began with, and record why."""
         line = line.without(self.names.index(name), self.null[name])
         self.names.remove(name)
         self.left[name] = why
         return line
 
-    def _drop_untold(self, line: Line) -> Line:
-        """Leave out what the rows do not tell, or refuse it if it was asked for."""
+    def _drop_undetermined(self, line: Line) -> Line:
+        """Leave out parameters that the rows do not determine; refuse if they were asked for."""
         reasons = {}
-        for untold in least_squares.untold(line, self._bounds):
-            if not untold.alike and self._arrived(line, untold.number):
+        for parameter in least_squares.undetermined(line, self._bounds):
+            if not parameter.alike and self._arrived(line, parameter.number):
                 continue
-            alike = " and ".join(self.names[i] for i in untold.alike)
-            reasons[self.names[untold.number]] = f"these rows cannot tell it from {alike}" if alike else NO_EFFECT
+            alike = " and ".join(self.names[i] for i in parameter.alike)
+            reasons[self.names[parameter.number]] = f"these rows cannot tell it from {alike}" if alike else NO_EFFECT
         if reasons and self.asked:
             cure = "fit fewer, or add rows of other rank counts, algorithms or sizes"
             raise InputError(Diagnostic(why, cure, name) for name, why in reasons.items())
@@ -153,34 +158,38 @@ class _Estimating:
         return line
 
     def _arrived(self, line: Line, number: int) -> bool:
-        """Whether a parameter has no effect only where the fit has led it, as something else is slower there."""
+        """Whether a parameter has no effect only where the fit has led it, because something else is slower there."""
         back = line.values.copy()
         back[number] = self.null[self.names[number]]
         return bool((np.abs(self._model(back) / line.times - 1) > least_squares.EFFECT).any())
 
     def _drop_unneeded(self, line: Line) -> Line:
-        """Leave out, unless it was asked for, what fits as well where it began (by the Bayesian information criterion:
-        a parameter has to gain the logarithm of the number of rows). An efficiency stays."""
-        width = least_squares.width(line, self.some.measured)
+        """Leave out parameters that fit as well at the value they began with, unless they were asked for.
+
+        By the Bayesian information criterion a parameter has to gain the logarithm of the number of rows. An efficiency
+        always stays.
+        """
+        width = least_squares.width(line, self.samples.measured)
         while not self.asked and len(self.names) > 1:
             bounds = self._bounds
             loss = {
-                name: least_squares.loss_without(line, self.some.measured, bounds, width, j, self.null[name])
+                name: least_squares.loss_without(line, self.samples.measured, bounds, width, j, self.null[name])
                 for j, name in enumerate(self.names)
                 if not name.startswith("efficiency") and not self._stuck(line, j)
             }
             least = min(loss, key=loss.__getitem__, default=None)
-            if least is None or loss[least] > np.log(len(self.some)):
+            if least is None or loss[least] > np.log(len(self.samples)):
                 break
             line = self._leave(line, least, NO_SIGN)
         return line
 
     def _stuck(self, line: Line, number: int) -> bool:
+        """Whether the fit has led a parameter to where it has no effect."""
         return not np.abs(line.relative(self._bounds)[:, number]).max() >= least_squares.EFFECT and self._arrived(
             line, number
         )
 
-    # --- telling ---
+    # --- the outcome ---
 
     def _estimate(self, line: Line, draws: Floats) -> Estimate:
         low, high = np.percentile(draws, INTERVAL, axis=0)
@@ -190,7 +199,7 @@ class _Estimating:
         return Estimate(costs, lows, highs, dict(self.left), [*self._linked(draws), *self._limited(line, high)])
 
     def _linked(self, draws: Floats) -> list[str]:
-        """Parameters that the rows tell apart only just."""
+        """Report pairs of parameters that the rows barely distinguish."""
         with np.errstate(invalid="ignore"):  # of a parameter that does not move there is no correlation
             together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
         return [
@@ -201,7 +210,7 @@ class _Estimating:
         ]
 
     def _limited(self, line: Line, high: Floats) -> list[str]:
-        """Links that carry more than they are said to, and values that stand at what is allowed."""
+        """Report links that carry more than their rates, and values that stand at a limit."""
         notes = []
         for j, name in enumerate(self.names):
             if name.startswith("efficiency") and high[j] < 1:
@@ -214,5 +223,5 @@ class _Estimating:
 
     @staticmethod
     def _at_limit(cost: float, least: float, most: float) -> bool:
-        """Whether a cost can go no further. That it costs nothing is no limit but an answer."""
+        """Whether a cost stands at a limit. A cost of zero is an answer, not a limit."""
         return cost > AT_LIMIT * most or AT_LIMIT * cost < least

@@ -1,4 +1,6 @@
-"""What a calibration is fitted to and scored on: measured rows with the questions that they answer."""
+"""Prepare measured rows for a fit: read tables, pair each row with its question, and split rows to fit from rows held
+out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from simcoll.accuracy import table_join
 from simcoll.accuracy.fit.least_squares import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.accuracy.measured_points import Asking
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured
@@ -27,13 +29,13 @@ from simcoll.units import format_size
 
 EVERY_SECOND_SIZE: Final = "every second size"
 EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
-SMALL: Final = 16 << 10  # bytes up to which a launch is most of what is measured
-MANY_LAUNCHES: Final = 3  # from so many on, what differs between launches is drawn too
+SMALL: Final = 16 << 10  # bytes: up to this size most of the measured time is the launch
+MANY_LAUNCHES: Final = 3  # least number of launches whose medians show how launches differ; fewer are not drawn
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows (n,) with their measured times in ps and the number of the question that each answers."""
+    """Measured rows (n,) with their times `measured` in ps; `which` numbers the question that each row answers."""
 
     rows: tuple[MeasuredRow, ...]
     measured: Floats
@@ -45,21 +47,23 @@ class Samples:
         return len(self.rows)
 
     def of(self, chosen: NDArray[np.bool_]) -> Samples:
-        """Some of the rows, with their questions only."""
+        """Return the chosen rows, with the questions that they answer."""
         asked, which = np.unique(self.which[chosen], return_inverse=True)
         rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
-        scenarios, questions = (tuple(these[i] for i in asked) for these in (self.scenarios, self.questions))
+        scenarios, questions = (tuple(items[i] for i in asked) for items in (self.scenarios, self.questions))
         return Samples(rows, self.measured[chosen], which, scenarios, questions)
 
     def times(self, setting: ParameterSetting) -> Floats:
-        """What each row would have measured in a setting, in ps."""
+        """Predict the time of each row (n,) under a setting, in ps."""
         asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
-        found: Floats = asked[self.which]
-        return found
+        times: Floats = asked[self.which]
+        return times
 
     @property
     def launches(self) -> list[str]:
-        """What the rows may tell of launches: of the host, where processes drive GPUs, and of CUDA graphs."""
+        """Names of the launch parameters that these rows can show: the host's, where processes drive GPUs, and CUDA
+        graphs'.
+        """
         processes = {process for question in self.questions for process in question.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST if posting else OF_HOST[:1] if processes else ()
@@ -68,32 +72,35 @@ class Samples:
 
     @property
     def least_a_launch(self) -> float:
-        """The shortest time of a row over how many launches a process makes for it, in ps; 0 where none are known."""
-        most = [max((its.launches for its in q.processes), default=0) for q in self.questions]
+        """The shortest time of a row divided by the launches that a process makes for it, in ps; 0 if none is known."""
+        most = [max((process.launches for process in q.processes), default=0) for q in self.questions]
         pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
         return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
 
     @cached_property
     def kinds(self) -> list[str]:
-        """The kinds of links that they use."""
+        """The kinds of links that the questions use."""
         return list(dict.fromkeys(kind for question in self.questions for kind in question.kinds))
 
     @cached_property
     def draw(self) -> Draw:
-        """Rows drawn with replacement. Where they tell the median of each of several launches, launches are drawn as
-        well, the same ones for all rows of a start: what disturbs a launch disturbs all its rows."""
+        """A function that draws rows with replacement, for the bootstrap.
+
+        Where rows give the median of each of several launches, launches are drawn as well, the same ones for all rows
+        that were measured together: what disturbs a launch disturbs all its rows.
+        """
         starts: dict[tuple[int, int], list[int]] = {}
         launches = [_launches(row) for row in self.rows]
         for i, row in enumerate(self.rows):
             if len(launches[i]) >= MANY_LAUNCHES:
                 starts.setdefault((row.ranks, len(launches[i])), []).append(i)
-        tables = [(np.array(its), np.array([launches[i] for i in its])) for its in starts.values()]
+        tables = [(np.array(numbers), np.array([launches[i] for i in numbers])) for numbers in starts.values()]
 
         def drawn(generator: np.random.Generator) -> tuple[NDArray[np.int64], Floats]:
             measured = self.measured.copy()
-            for its, table in tables:
+            for numbers, table in tables:
                 again = table[:, generator.integers(0, table.shape[1], table.shape[1])]
-                measured[its] *= np.median(again, axis=1) / np.median(table, axis=1)
+                measured[numbers] *= np.median(again, axis=1) / np.median(table, axis=1)
             rows = generator.integers(0, len(measured), len(measured))
             return rows, measured[rows]
 
@@ -101,19 +108,21 @@ class Samples:
 
 
 def _launches(row: MeasuredRow) -> list[float]:
+    """Return the median time of each launch, in us, from the column `launch_us`; empty if the row has no valid one."""
     try:
-        found = [float(text) for text in row.others.get("launch_us", "").split()]
+        medians = [float(text) for text in row.others.get("launch_us", "").split()]
     except ValueError:
         return []
-    return found if all(time > 0 for time in found) else []
+    return medians if all(time > 0 for time in medians) else []
 
 
 def read(
     files: Sequence[Path | str], where: Mapping[str, str], most: int | None = None
 ) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
-    """The rows of some tables, of at most so many bytes, where they came from, and remarks. Raises InputError.
+    """Read measured tables; return the rows of at most `most` bytes, a record of each file, and remarks.
 
-    Only rows of one harness are kept: those of `p2p` where there are others besides.
+    Only rows of one harness are kept: those of `p2p` where there are others besides. Raises InputError for files that
+    cannot be read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
     """
     tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
     for name in files:
@@ -122,10 +131,10 @@ def read(
         text = data.decode("utf-8-sig", errors="replace")
         defaults = table_join.defaults(where)
         measured = parse_measured(text, str(path), defaults)
-        its = table_join.select(measured, where)
+        selected = table_join.select(measured, where)
         all_rows += measured
-        tables.append((str(name), data, [row for row in its if most is None or row.size_bytes <= most]))
-    rows = [row for *_, its in tables for row in its]
+        tables.append((str(name), data, [row for row in selected if most is None or row.size_bytes <= most]))
+    rows = [row for *_, of_table in tables for row in of_table]
     table_join.check_columns(where, rows)
     if not rows:
         table_join.kept(all_rows, where, ", ".join(map(str, files)))
@@ -133,13 +142,15 @@ def read(
         raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)
     if most:
-        notes.append(f"rows above {format_size(most)} tell little of launches, and are left out")
-    sources = [source(Path(name).name, data, sum(r.harness == kept for r in its)) for name, data, its in tables]
+        notes.append(f"rows above {format_size(most)} show little of launches, and are left out")
+    sources = [
+        source(Path(name).name, data, sum(row.harness == kept for row in of_table)) for name, data, of_table in tables
+    ]
     return [row for row in rows if row.harness == kept], sources, notes
 
 
 def source(name: str, data: bytes, rows: int) -> TableSource:
-    """What a profile says of a table of which it has so many rows."""
+    """Return a profile's record of a table file: its name, its hash, and how many rows were used."""
     return TableSource(file=name, sha256=hashlib.sha256(data).hexdigest(), rows=rows)
 
 
@@ -151,20 +162,23 @@ def _bytes(path: Path) -> bytes:
 
 
 def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
-    """The harness that is kept, and what is said of the others."""
+    """Return the harness to keep, and remarks on the rows of others."""
     counts = Counter(row.harness for row in rows)
     if len(counts) == 1:
         return next(iter(counts)), []
     if "p2p" not in counts:
-        some = ", ".join(sorted(counts))
-        raise InputError(f"the rows are of several harnesses ({some}), and a profile serves one",
+        names = ", ".join(sorted(counts))
+        raise InputError(f"the rows are of several harnesses ({names}), and a profile serves one",
                          f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
     others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
     return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
 
 
-def samples(rows: Sequence[MeasuredRow], asking: Asking) -> tuple[Samples, list[str]]:
-    """The rows that can be predicted, and a remark on each kind that cannot. Raises InputError if there is none."""
+def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
+    """Pair each row with its question; return the rows that can be predicted, and a remark on each kind that cannot.
+
+    Raises InputError if none can be predicted.
+    """
     pairs = list[tuple[MeasuredRow, Scenario]]()
     refused: Counter[str] = Counter()
     for row in rows:
@@ -184,7 +198,9 @@ def samples(rows: Sequence[MeasuredRow], asking: Asking) -> tuple[Samples, list[
 def of_pairs(
     pairs: Sequence[tuple[MeasuredRow, Scenario]], refused: Counter[str] | None = None
 ) -> tuple[Samples, list[str]]:
-    """Rows with what they measured; `refused` counts those that were left out before. Like `samples` else."""
+    """Make samples of rows and their scenarios; `refused` counts rows that were left out before. Else like
+    `samples`.
+    """
     refused = Counter() if refused is None else refused
     known: dict[str, int] = {}
     scenarios, questions, kept, which = list[Scenario](), list[Question](), list[MeasuredRow](), list[int]()
@@ -207,25 +223,25 @@ def of_pairs(
     return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
 
 
-def split(some: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
-    """Which rows are fitted, and how that is said: those that `fit` (column → values) names, or every second size.
+def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
+    """Choose the rows to fit: those that `fit` (column → values) names, or every second size.
 
-    Raises InputError if nothing is fitted.
+    Returns flags (n,) and a description of the choice. Raises InputError if no row is to be fitted.
     """
     if fit:
-        chosen = np.array(table_join.among(some.rows, fit, "--fit"))
+        chosen = np.array(table_join.among(samples.rows, fit, "--fit"))
         if not chosen.any():
             raise InputError("--fit names no row", "see the columns and values of the tables")
         return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
-    return np.array(every_second(some.rows)), EVERY_SECOND
+    return np.array(every_second(samples.rows)), EVERY_SECOND
 
 
 def every_second(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Whether the size of each row is the first, third, … of those of its series."""
+    """Flag rows whose size is the first, third, … of the sizes of their series."""
     sizes: dict[Any, set[int]] = {}
     for row in rows:
         sizes.setdefault(_series(row), set()).add(row.size_bytes)
-    odd = {key: set(sorted(its)[::2]) for key, its in sizes.items()}
+    odd = {key: set(sorted(of_series)[::2]) for key, of_series in sizes.items()}
     return [row.size_bytes in odd[_series(row)] for row in rows]
 
 

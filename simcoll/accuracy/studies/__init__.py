@@ -1,1 +1,1 @@
-"""Studies: what is run for real, which rows are fitted, how well the others are predicted, and the report of it."""
+"""Run validation studies: measure or read tables, fit some rows, score the predictions of the others, and report."""

@@ -1,6 +1,7 @@
-"""What others would have predicted: simple ways to tell the time of a row from rows that were fitted, or from none.
+"""Predict rows by simple baselines, to compare simcoll with: from the fitted rows, or from data sheets alone.
 
-Each is a function from the fitted rows and the row that is asked for to a time in us, None where it has nothing to say.
+Each baseline is a function from the fitted rows, the row to predict and its point to a time in us; None where it has no
+prediction.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
 
 
 def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """What NCCL's own tuner reckons with for its choice; it knows no launch."""
+    """Return the time with which NCCL's tuner compares algorithms; it includes no launch."""
     name = next((known for known in COLLECTIVES if known == asked.collective), None)
     system = point.scenario.topology.system
     if name is None or system is None:
         return None
     try:
-        told = communicator(load_system(system), asked.nodes or 1, asked.ranks)
-        choice = tuner.choose(tuner.table(told, nearest(asked.library_version or "")), name, asked.size_bytes)
+        comm = communicator(load_system(system), asked.nodes or 1, asked.ranks)
+        choice = tuner.choose(tuner.table(comm, nearest(asked.library_version or "")), name, asked.size_bytes)
     except (InputError, RefusedError):
         return None
     return choice.time_us if choice else None
 
 
 def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """A latency and a bandwidth, fitted to the rows of the same collective and ranks by their relative errors."""
+    """Fit a latency and a bandwidth to the rows of the same collective and ranks, by relative errors."""
     rows = _series(fitted, asked)
     if len(rows) < 2:
         return None
@@ -50,54 +51,59 @@ def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: 
     sizes = np.array([row.size_bytes for row in rows], float)
     columns = np.stack([1 / times, sizes / times], axis=1)
     (latency, slope), *_ = np.linalg.lstsq(columns, np.ones(len(rows)), rcond=None)
-    return float(max(latency + slope * asked.size_bytes, 1e-3))
+    return float(max(latency + slope * asked.size_bytes, 1e-3))  # a fitted latency may be below zero
 
 
 def spec_sheet(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """The bytes that have to cross a GPU's link, over its rated bandwidth."""
+    """Divide the bytes that have to cross a GPU's link by its rated bandwidth."""
     rated = topology_of(point.scenario.model_copy(update={"profile": "ideal"}))
     fastest = int(rated.bandwidths[list(rated.route(*rated.ranks[:2]))].min())
     return float(collective(asked.collective).busbw(asked.ranks)) * asked.size_bytes / fastest * 1e6
 
 
 def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Between the fitted sizes of the series, linearly in the logarithms of size and time; of a series of which nothing
-    was fitted, between rank counts of the same size. Beyond, as at the end."""
+    """Interpolate between the fitted sizes of the series, linearly in the logarithms of size and time.
+
+    For a series without fitted rows, interpolate between rank counts at the same size. Beyond the ends, extrapolate the
+    last section.
+    """
     rows, column = _series(fitted, asked), "size_bytes"
     if not rows:
         keys = ("system", "collective", "nodes", "dtype", "size_bytes")
         rows, column = [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)], "ranks"
-    told = sorted((float(getattr(row, column)), row.time_us) for row in rows)
-    if len(told) < 2:
+    known = sorted((float(getattr(row, column)), row.time_us) for row in rows)
+    if len(known) < 2:
         return None
-    x, y = np.log(told).T
+    x, y = np.log(known).T
     at = float(np.log(getattr(asked, column)))
     i = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
     return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1])))
 
 
 def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """What was measured of the nearest system whose table is shipped, by the compute capability of its GPUs, of two the
-    newer one: copied, and interpolated where that table has other sizes."""
+    """Copy the measured times of the most similar system with a shipped table, interpolated where sizes differ.
+
+    The most similar has the nearest compute capability of its GPUs; of two equally near the newer one.
+    """
     own = point.scenario.topology.system
     capability = _capability(own) if own else None
     others = [(known, rows) for system, known, rows in _known_tables() if system != own]
     if capability is None or not others:
         return None
-    rows = min(others, key=lambda one: (abs(one[0] - capability), -one[0]))[1]
+    rows = min(others, key=lambda table: (abs(table[0] - capability), -table[0]))[1]
     copied = [dataclasses.replace(row, system=asked.system, dtype=asked.dtype) for row in rows]
     return interpolation(copied, asked, point)
 
 
 @functools.cache
 def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
-    """System, compute capability and float16 rows of the shipped tables of GPUs on NVLink."""
-    found = []
+    """Return system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
+    tables = []
     for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_*.csv")):
         rows = [row for row in read_measured(path) if row.dtype == "float16"]
         system = system_of(rows[0].system or "", path)
-        found.append((system, _capability(system) or 0, rows))
-    return found
+        tables.append((system, _capability(system) or 0, rows))
+    return tables
 
 
 def _capability(system: str) -> int | None:
@@ -120,5 +126,5 @@ RIVALS: Final[Mapping[str, Rival]] = {
 
 
 def predicted(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> dict[str, float | None]:
-    """What each makes of a row, in us."""
+    """Return the prediction of each baseline for a row, in us."""
     return {name: rival(fitted, asked, point) for name, rival in RIVALS.items()}

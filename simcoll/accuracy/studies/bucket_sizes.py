@@ -1,4 +1,4 @@
-"""How well the model chooses the size of gradient buckets: steps that differ in nothing else."""
+"""Score how well the model chooses the size of gradient buckets, on measured steps that differ in nothing else."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from simcoll.accuracy.studies.validate import Scored
 from simcoll.formats.measured import WORKLOAD
 
 CAP: Final = "workload.bucket_cap"
-FEWEST: Final = 2  # sizes of which one can be chosen
+FEWEST: Final = 2  # sizes: with one there is no choice to score
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSteps:
-    """Measured steps that differ in the size of buckets only, in the order of the table; `name` tells them apart."""
+    """Measured steps that differ in the size of buckets only, in the order of the table; `name` distinguishes the
+    series.
+    """
 
     name: str
     caps: tuple[str, ...]
@@ -24,41 +26,41 @@ class MeasuredSteps:
 
     @property
     def measured(self) -> list[float]:
-        """Times in us."""
-        return [one.point.measured_us for one in self.scored]
+        """Measured times, in us."""
+        return [row.point.measured_us for row in self.scored]
 
     @property
     def predicted(self) -> list[float]:
-        """Times in us."""
-        return [one.point.predicted_us for one in self.scored]
+        """Predicted times, in us."""
+        return [row.point.predicted_us for row in self.scored]
 
     @property
     def ratio(self) -> float:
-        """How many times the best the worst takes, as measured: what there is to win."""
+        """The measured time of the worst size over that of the best: the most that a choice can win."""
         return max(self.measured) / min(self.measured)
 
     @property
     def best(self) -> str:
-        """The size that was the quickest."""
+        """The size with the shortest measured time."""
         return self.caps[self.measured.index(min(self.measured))]
 
     @property
     def advised(self) -> str:
-        """The size that is the quickest by the model."""
+        """The size with the shortest predicted time."""
         return self.caps[self.predicted.index(min(self.predicted))]
 
     @property
     def regret(self) -> float:
-        """What following the model costs over the best, as measured, in percent."""
+        """The measured cost of following the model instead of the best choice, in percent."""
         return 100 * (self.measured[self.caps.index(self.advised)] / min(self.measured) - 1)
 
     @property
     def error(self) -> float:
         """The median absolute error, in percent."""
-        return float(scores.errors(one.point.error for one in self.scored)["median"])
+        return float(scores.errors(row.point.error for row in self.scored)["median"])
 
     def rows(self) -> list[dict[str, object]]:
-        """For pictures."""
+        """Return one row for each size, for pictures."""
         return [
             {"name": self.name, "bucket_cap": cap, "measured_us": measured, "predicted_us": predicted}
             for cap, measured, predicted in zip(self.caps, self.measured, self.predicted, strict=True)
@@ -66,23 +68,26 @@ class MeasuredSteps:
 
 
 def steps(scored: Iterable[Scored]) -> list[MeasuredSteps]:
-    """The series of some rows; none where the size of buckets was not swept."""
-    found: dict[tuple[str, ...], list[Scored]] = {}
-    for one in scored:
-        if one.point.collective == WORKLOAD and CAP in one.swept:
-            others = [value for key, value in one.swept.items() if key != CAP]
-            found.setdefault((one.case, f"{one.point.ranks} ranks", *others), []).append(one)
-    several = {name: its for name, its in found.items() if len(its) >= FEWEST}
+    """Group rows into series of two or more bucket sizes; empty where the size of buckets was not swept."""
+    series: dict[tuple[str, ...], list[Scored]] = {}
+    for row in scored:
+        if row.point.collective == WORKLOAD and CAP in row.swept:
+            others = [value for key, value in row.swept.items() if key != CAP]
+            series.setdefault((row.case, f"{row.point.ranks} ranks", *others), []).append(row)
     return [
-        MeasuredSteps(_named(*name), tuple(one.swept[CAP] for one in its), tuple(its)) for name, its in several.items()
+        MeasuredSteps(_named(*name), tuple(row.swept[CAP] for row in rows), tuple(rows))
+        for name, rows in series.items()
+        if len(rows) >= FEWEST
     ]
 
 
 def _named(case: str, ranks: str, *others: str) -> str:
-    """What tells a series apart: its parts, without a number of hosts that is that of the ranks."""
+    """Name a series by its parts; a bare number is the number of hosts, which follows from the ranks, and
+    is left out.
+    """
     return ", ".join([case, ranks, *(text for text in others if not text.isdecimal())])
 
 
 def worst_regret(every: Sequence[MeasuredSteps]) -> float | None:
-    """Of all series, in percent; None without any."""
-    return max((one.regret for one in every), default=None)
+    """Return the worst regret of all series, in percent; None without any."""
+    return max((series.regret for series in every), default=None)

@@ -1,4 +1,4 @@
-"""What studies have found, as a report in Markdown with pictures: the text of `validation/REPORT.md`."""
+"""Write the report of validation studies in Markdown, with pictures: the text of `validation/REPORT.md`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ ERRORS: Final = ("points", "mape", "median", "p95", "bias")
 
 
 class Goal(NamedTuple):
-    """What was to be reached, in words, what was, and whether it is enough."""
+    """A goal of a study: its name, the limit that was set, what was reached, and whether that is enough."""
 
     study: str
-    what: str
+    name: str
     asked: str
     reached: str
     met: bool
 
 
 def write(folder: Path, findings: Sequence[Finding]) -> Path:
-    """Write the report and its pictures; its path."""
+    """Write the report and its pictures; return the report's path."""
     pictures = {finding.study.name: _pictures(finding, folder / PLOTS) for finding in findings if finding.scored}
     path = folder / REPORT
     write_atomically(path, "\n".join(_lines(findings, pictures)).rstrip() + "\n")
@@ -43,11 +43,11 @@ def write(folder: Path, findings: Sequence[Finding]) -> Path:
 
 
 def goals(finding: Finding) -> list[Goal]:
-    """The goals of a study, reached or not. On rows that were not fitted; order and regret on all."""
+    """Compare a study with its goals. Errors are those of rows held out; order and regret are those of all rows."""
     held = _held(finding)
-    errors = scores.errors(one.point.error for one in held) if held else {}
+    errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
-    intervals = scores.intervals([one.point for one in _unseen(finding, held)]) or {}
+    intervals = scores.intervals([row.point for row in _unseen(finding, held)]) or {}
     steps = bucket_sizes.steps(finding.scored)
     asked = finding.study.goals
     median = asked.median
@@ -68,16 +68,16 @@ def goals(finding: Finding) -> list[Goal]:
         ("mean width of intervals", asked.width, intervals.get("width"), _most),
     ]
     return [
-        Goal(finding.study.name, what, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
-        for what, limit, got, how in rows
+        Goal(finding.study.name, name, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
+        for name, limit, got, compare in rows
         if limit is not None
-        for sign, met in [how(limit, got)]
+        for sign, met in [compare(limit, got)]
     ]
 
 
 def _held(finding: Finding) -> list[Scored]:
-    """The rows that no fit has seen, without those that cannot be right."""
-    return [one for one in finding.scored if not one.fitted and not one.suspicious]
+    """Return the rows that no fit has seen, without bad ones."""
+    return [row for row in finding.scored if not row.fitted and not row.suspicious]
 
 
 def _most(limit: float, got: float | None) -> tuple[str, bool]:
@@ -89,27 +89,27 @@ def _least(limit: float, got: float | None) -> tuple[str, bool]:
 
 
 def _unseen(finding: Finding, held: Sequence[Scored]) -> Sequence[Scored]:
-    """Rows of cases that no fit has touched, where there are any: others tell how wide intervals are."""
-    touched = {one.case for one in finding.scored if one.fitted}
-    return [one for one in held if one.case not in touched] or held
+    """Return the rows of cases that no fit has touched, if any; the other held-out rows have set the width of
+    intervals.
+    """
+    touched = {row.case for row in finding.scored if row.fitted}
+    return [row for row in held if row.case not in touched] or held
 
 
-def _spread(some: Sequence[Scored]) -> float | None:
-    """What the measurement itself scatters by, in percent: the median spread of the rows."""
-    known = [one.spread for one in some if one.spread is not None]
+def _spread(rows: Sequence[Scored]) -> float | None:
+    """Return the scatter of the measurement itself, in percent: the median spread of the rows."""
+    known = [row.spread for row in rows if row.spread is not None]
     return 100 * statistics.median(known) if known else None
 
 
-def _tables(some: Sequence[Scored]) -> list[list[Any]]:
-    """Their points, each case's by itself."""
-    return [its for _, its in _by(some, lambda one: one.case)]
+def _tables(rows: Sequence[Scored]) -> list[list[Any]]:
+    """Return the points of the rows, a list for each case."""
+    return [points for _, points in _by(rows, lambda row: row.case)]
 
 
-def _by(some: Sequence[Scored], key: Callable[[Scored], Any]) -> list[tuple[Any, list[Any]]]:
-    found: dict[Any, list[Any]] = {}
-    for one in some:
-        found.setdefault(key(one), []).append(one.point)
-    return list(found.items())
+def _by(rows: Sequence[Scored], key: Callable[[Scored], Any]) -> list[tuple[Any, list[Any]]]:
+    """Group the points of rows by key."""
+    return [(value, [row.point for row in group]) for value, group in scores.grouped(rows, key).items()]
 
 
 # --- text ---
@@ -170,11 +170,11 @@ def _parameters(finding: Finding) -> Iterator[str]:
         used = dict.fromkeys(m.used.profile or finding.study.profile for m in finding.materials)
         yield f"Nothing was fitted here: profile {', '.join(f'`{name}`' for name in used)}.\n"
         return
-    names = list(dict.fromkeys(p["name"] for _, found in finding.fits for p in found.document["parameters"]))
+    names = list(dict.fromkeys(p["name"] for _, fit in finding.fits for p in fit.document["parameters"]))
     rows = []
-    for label, found in finding.fits:
-        told = {p["name"]: p for p in found.document["parameters"]}
-        rows.append((label, *(_parameter(told.get(name)) for name in names)))
+    for label, fit in finding.fits:
+        parameters = {p["name"]: p for p in fit.document["parameters"]}
+        rows.append((label, *(_parameter(parameters.get(name)) for name in names)))
     yield "Fitted parameters, with 90 % intervals:\n"
     yield from _table(("fit", *names), rows)
     if len(finding.fits) == 1:
@@ -186,44 +186,52 @@ def _parameters(finding: Finding) -> Iterator[str]:
 
 
 def _device(rows: Sequence[Document]) -> Iterator[str]:
-    """Times by what and size, and what a reduction costs."""
+    """Tabulate times of the device by operation and size, and the cost of a reduction."""
     gamma = gamma_ps_per_byte(rows)
     yield f"A reduction of large buffers takes {gamma:.3g} ps/B (`model.gamma`).\n"
     sizes = sorted({row["size_bytes"] for row in rows})
-    found: dict[str, dict[int, float]] = {}
+    times: dict[str, dict[int, float]] = {}
     for row in rows:
-        found.setdefault(row["what"], {})[row["size_bytes"]] = row["time_us"]
+        times.setdefault(row["what"], {})[row["size_bytes"]] = row["time_us"]
     yield "Times in µs, by bytes:\n"
-    lines = [(what, *(f"{its[s]:.4g}" if s in its else "–" for s in sizes)) for what, its in found.items()]
-    yield from _table(("what", *map(str, sizes)), lines)
+    yield from _by_size(("what",), sizes, {(operation,): of_size for operation, of_size in times.items()}, ".4g")
 
 
-def _parameter(told: Mapping[str, Any] | None) -> str:
-    if told is None:
+def _by_size(
+    columns: Sequence[str], sizes: Sequence[int], rows: Mapping[tuple[Any, ...], Mapping[int, float]], form: str
+) -> Iterator[str]:
+    """Tabulate numbers over sizes in bytes, a row for each key; `–` where a size is missing."""
+    lines = [(*key, *(f"{row[s]:{form}}" if s in row else "–" for s in sizes)) for key, row in rows.items()]
+    yield from _table((*columns, *map(str, sizes)), lines)
+
+
+def _parameter(described: Mapping[str, Any] | None) -> str:
+    if described is None:
         return "–"
-    if told["value"] is None:
+    if described["value"] is None:
         return "none"
-    ends = ["none" if end is None else f"{end:.4g}" for end in (told["low"], told["high"])]
-    return f"{told['value']:.4g} {told['unit']} ({ends[0]} … {ends[1]})"
+    ends = ["none" if end is None else f"{end:.4g}" for end in (described["low"], described["high"])]
+    return f"{described['value']:.4g} {described['unit']} ({ends[0]} … {ends[1]})"
 
 
 def _errors(finding: Finding) -> Iterator[str]:
-    """By case and whether fitted; by algorithm and by region what was held out."""
+    """Tabulate errors by case, fitted and held out; and those of rows held out by algorithm and by region."""
     rows: list[tuple[object, ...]] = [
-        (case, "fitted" if fitted else "held out", *_told(its))
-        for (case, fitted), its in _by([s for s in finding.scored if not s.suspicious], lambda s: (s.case, s.fitted))
+        (case, "fitted" if fitted else "held out", *_score(points))
+        for (case, fitted), points in _by([s for s in finding.scored if not s.suspicious], lambda s: (s.case, s.fitted))
     ]
     held = _held(finding)
     if held:
-        rows.append(("**all**", "held out", *_told([one.point for one in held])))
+        rows.append(("**all**", "held out", *_score([row.point for row in held])))
     rows += [
-        (case, "bad", *_told(its)) for case, its in _by([s for s in finding.scored if s.suspicious], lambda s: s.case)
+        (case, "bad", *_score(points))
+        for case, points in _by([s for s in finding.scored if s.suspicious], lambda s: s.case)
     ]
     yield "Errors in percent:\n"
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
         yield from (part for table in board.tables(finding.scored) for part in (table.title, *_table(*table.cells)))
-    rows = [(name, *_told(its)) for name, its in _by(held, lambda one: one.point.algorithm)]
+    rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)
     regions = scores.regions(*_tables(held))
@@ -232,9 +240,9 @@ def _errors(finding: Finding) -> Iterator[str]:
         yield from _table(("held out, by region", *ERRORS), rows)
 
 
-def _told(points: Sequence[Any]) -> list[str]:
-    found = scores.errors(point.error for point in points)
-    return [_number(found[name]) for name in ERRORS]
+def _score(points: Sequence[Any]) -> list[str]:
+    errors = scores.errors(point.error for point in points)
+    return [_number(errors[name]) for name in ERRORS]
 
 
 def _number(value: float) -> str:
@@ -244,7 +252,7 @@ def _number(value: float) -> str:
 def _verdicts(finding: Finding) -> Iterator[str]:
     held = _held(finding)
     unseen = _unseen(finding, held)
-    intervals = scores.intervals([one.point for one in unseen])
+    intervals = scores.intervals([row.point for row in unseen])
     if intervals:
         which = "held-out times" if len(unseen) == len(held) else "times of cases that no fit has touched"
         yield (
@@ -253,7 +261,7 @@ def _verdicts(finding: Finding) -> Iterator[str]:
         )
         if len(unseen) < len(held):
             yield "The other held-out rows tell how wide intervals are, so they cannot tell whether these hold.\n"
-        elif any(one.fitted for one in finding.scored):
+        elif any(row.fitted for row in finding.scored):
             yield "These same rows told how wide intervals are, so this is no test of them.\n"
     ranking = scores.ranking(*_tables(finding.scored))
     if ranking:
@@ -267,7 +275,7 @@ def _verdicts(finding: Finding) -> Iterator[str]:
 
 
 def _beside_library(finding: Finding) -> Iterator[str]:
-    """The time of our schedules over that of the library's own collective."""
+    """Tabulate the time of a schedule over that of the library's collective."""
     records: list[Document] = [
         {**row.others, "collective": row.collective, "ranks": row.ranks, "size_bytes": row.size_bytes,
          "dtype": row.dtype, "system": row.system, "harness": row.harness, "algorithm": row.algorithm,
@@ -278,19 +286,18 @@ def _beside_library(finding: Finding) -> Iterator[str]:
     ratios: list[Document] = [r for r in beside_library(records) if r["of_library"] and r["harness"] != "library"]
     if not ratios:
         return
-    sizes = sorted({one["size_bytes"] for one in ratios})
-    found: dict[tuple[Any, ...], dict[Any, float]] = {}
-    for one in ratios:
-        found.setdefault((one["algorithm"], one["ranks"]), {})[one["size_bytes"]] = one["of_library"]
+    sizes = sorted({ratio["size_bytes"] for ratio in ratios})
+    rows: dict[tuple[Any, ...], dict[Any, float]] = {}
+    for ratio in ratios:
+        rows.setdefault((ratio["algorithm"], ratio["ranks"]), {})[ratio["size_bytes"]] = ratio["of_library"]
     yield "Time of a schedule over that of the library's own collective, by bytes:\n"
-    rows = [(*key, *(f"{its[s]:.2f}" if s in its else "–" for s in sizes)) for key, its in found.items()]
-    yield from _table(("algorithm", "ranks", *map(str, sizes)), rows)
+    yield from _by_size(("algorithm", "ranks"), sizes, rows, ".2f")
 
 
 def _bucket_sizes(finding: Finding) -> Iterator[str]:
-    """Steps over the size of gradient buckets, and what the model advises."""
-    found = bucket_sizes.steps(finding.scored)
-    if not found:
+    """Tabulate steps over the size of gradient buckets, with the size that the model advises."""
+    series = bucket_sizes.steps(finding.scored)
+    if not series:
         return
     yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
     yield "size as measured, the size that the model advises, and what following it costs over the best.\n"
@@ -299,7 +306,7 @@ def _bucket_sizes(finding: Finding) -> Iterator[str]:
         columns,
         [
             (s.name, len(s.caps), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
-            for s in found
+            for s in series
         ],
     )
 
@@ -315,33 +322,36 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
 
 
 def _pictures(finding: Finding, folder: Path) -> list[Path]:
-    """Errors over the size, a panel for each case; rows without a size have none. Steps over the size of buckets."""
+    """Draw errors over size, a panel for each case, and steps over the size of buckets; return the paths.
+
+    Nothing is drawn for rows without a size.
+    """
     from simcoll.report.plot import save
     from simcoll.report.plot.buckets import bucket_figure
     from simcoll.report.plot.residuals import residual_figure
 
-    rows = [{**vars(one.point), "fitted": one.fitted, "case": one.case} for one in finding.scored]
-    steps = [row for one in bucket_sizes.steps(finding.scored) for row in one.rows()]
+    rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
+    steps = [row for series in bucket_sizes.steps(finding.scored) for row in series.rows()]
     wanted: dict[str, Callable[[], Any]] = {
         finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
         f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
     }
-    found = []
+    drawn = []
     for name, figure in wanted.items():
         with contextlib.suppress(ValueError):  # nothing to draw
             save(figure(), folder / f"{name}.png")
-            found.append(folder / f"{name}.png")
-    return found
+            drawn.append(folder / f"{name}.png")
+    return drawn
 
 
 def _panels(study: Study) -> Sequence[str]:
-    told = [column for column in study.by if column in table_join.KEYS]
-    return ("case", *(told or ("ranks",)))
+    columns = [column for column in study.by if column in table_join.KEYS]
+    return ("case", *(columns or ("ranks",)))
 
 
 def check(findings: Sequence[Finding]) -> list[Goal]:
-    """The goals that were missed. Raises InputError if no study could be carried out."""
+    """Return the goals that were missed. Raises InputError if no study could be carried out."""
     if all(finding.why_not for finding in findings):
-        what = "; ".join(f"{finding.study.name}: {finding.why_not}" for finding in findings)
-        raise InputError(f"no study can be carried out here: {what}", "name others, or take --reuse")
+        reasons = "; ".join(f"{finding.study.name}: {finding.why_not}" for finding in findings)
+        raise InputError(f"no study can be carried out here: {reasons}", "name others, or take --reuse")
     return [goal for finding in findings if not finding.why_not for goal in goals(finding) if not goal.met]

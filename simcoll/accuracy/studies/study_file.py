@@ -1,7 +1,7 @@
-"""Studies: what is run for real, which of its rows are fitted, and how well the others must be predicted.
+"""Read study files: which cases a study measures, which rows it fits, and how well it must predict the others.
 
-A study is a YAML file; `simcoll validate` runs those of a folder. Its cases are scenario files, or measured tables that
-others have made.
+A study is a YAML file; `simcoll validate` runs those of a folder. Its cases are scenario files to measure, or measured
+tables that others have made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PLACES: Final = {
 
 
 class Goals(Model):
-    """What a study is to reach, in percent; `at_least` and `at_most` bound the share of times within 90 % intervals.
+    """Goals of a study, in percent; `at_least` and `at_most` bound the share of times within 90 % intervals.
 
     `median`, `p95`, `mape`: of absolute errors on rows that were not fitted; the median may also be `spreads` times the
     spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`; `bucket_regret`:
@@ -61,12 +61,11 @@ class Goals(Model):
     width: Percent | None = None
 
 
-class Used(Model):
-    """A case, or a table of a system, and which of its rows are fitted.
+class StudyCase(Model):
+    """A case, or a table of a system, with the choice of rows to fit.
 
-    `fit`: `all`, `nothing`, every second size of each series, or those with certain values in certain columns. `where`
-    keeps rows, `score` says which of those that are not fitted count; default: all. `profile` takes the place of the
-    study's.
+    `fit`: `all`, `nothing`, every second size of each series, or rows with certain values in certain columns. `where`
+    keeps rows; `score` chooses among those that are not fitted, by default all. `profile` replaces the study's.
     """
 
     case: str | None = None
@@ -78,19 +77,19 @@ class Used(Model):
     score: dict[str, list[str]] | None = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Used:
+    def _one_of_two(self) -> StudyCase:
         if (self.case is None) == (self.table is None) or (self.table is None) != (self.system is None):
             raise ValueError("is neither a case nor a table; write case: NAME, or table: FILE and system: NAME")
         return self
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the case, or the file of the table."""
         return str(self.case or self.table)
 
 
 class Study(Model):
-    """A study; `by` names columns of whose values each has a fit of its own, `free` what is fitted."""
+    """A study. Each combination of values in the columns `by` is fitted separately; `free` names the parameters."""
 
     name: str
     title: str
@@ -99,7 +98,7 @@ class Study(Model):
     profile: Annotated[str, AfterValidator(_profile)] = "ideal"
     free: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
-    cases: tuple[Used, ...] = ()
+    cases: tuple[StudyCase, ...] = ()
     goals: Goals = Goals()
 
     @model_validator(mode="after")
@@ -110,7 +109,7 @@ class Study(Model):
 
 
 def load(folder: Path, names: Sequence[str] = ()) -> list[Study]:
-    """The studies of a folder, or those that are named, in the order of their names.
+    """Read the studies of a folder, or those named, in the order of their names.
 
     Raises InputError if there is none, for a name that is none of them, and with every mistake of their files.
     """
@@ -130,7 +129,7 @@ def _read(path: Path) -> Study:
 
 
 def case_file(folder: Path, name: str) -> Path:
-    """The scenario of a case. Raises InputError if there is none."""
+    """Return the path of a case's scenario. Raises InputError if there is none."""
     path = folder / CASES / f"{name}.yaml"
     if not path.exists():
         known = [file.stem for file in (folder / CASES).glob("*.yaml")]
@@ -139,7 +138,7 @@ def case_file(folder: Path, name: str) -> Path:
 
 
 THREE: Final = ["all_reduce", "all_gather", "reduce_scatter"]
-WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # of a table that someone brings: name, title, how
+WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # for a table that a user brings: name, title, keys
     ("zero-shot", "nothing fitted, the system's profile", {"fit": "nothing"}),
     ("half", "every second size", {"fit": "every second size"}),
     ("from-all-reduce", "from all-reduce to the others", {"fit": {"collective": ["all_reduce"]}}),
@@ -148,25 +147,25 @@ WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # of a table that 
 
 
 def of_tables(folder: Path, tell: Callable[[str], None]) -> list[Study]:
-    """Studies of the measured tables (`*.csv`) of a folder, each in the ways above.
+    """Make studies of the measured tables (`*.csv`) of a folder, one for each entry of WAYS that suits the table.
 
-    A table whose column `system` names no GPU that a shipped system has is told of and left out. Raises InputError if
-    no table is left.
+    A table whose column `system` names no GPU of a shipped system is reported through `tell` and left out. Raises
+    InputError if no table is left.
     """
     tables = sorted(folder.glob("*.csv"))
     if not tables:
         raise InputError(f"{folder}: has no *.csv", "give a folder of measured tables with --tables")
-    found, unknown = list[Study](), list[InputError]()
+    studies, unknown = list[Study](), list[InputError]()
     for table in tables:
         try:
-            found += _of_table(table)
+            studies += _of_table(table)
         except InputError as mistake:
             unknown.append(mistake)
-    if not found and unknown:
+    if not studies and unknown:
         raise unknown[0]
     for error in unknown:
         tell(f"left out: {error}")
-    return found
+    return studies
 
 
 def _of_table(table: Path) -> list[Study]:
@@ -180,15 +179,15 @@ def _of_table(table: Path) -> list[Study]:
             place="tables",
             profile=load_system(system).profile or "nccl",
             by=("system",),
-            cases=(Used(table=str(table), system=system, where={"collective": collectives}, **how),),
+            cases=(StudyCase(table=str(table), system=system, where={"collective": collectives}, **keys),),
         )
-        for way, title, how in WAYS
-        if collectives and _tells(way, rows)
+        for way, title, keys in WAYS
+        if collectives and _suits(way, rows)
     ]
 
 
-def _tells(way: str, rows: Sequence[MeasuredRow]) -> bool:
-    """Whether a table has rows to fit and others to score in that way."""
+def _suits(way: str, rows: Sequence[MeasuredRow]) -> bool:
+    """Whether a table has both rows to fit and rows to score for an entry of WAYS."""
     if way == "from-all-reduce":
         return {"all_reduce"} < {row.collective for row in rows} & set(THREE)
     if way == "from-two-nodes":
@@ -198,7 +197,10 @@ def _tells(way: str, rows: Sequence[MeasuredRow]) -> bool:
 
 
 def system_of(text: str, table: Path) -> str:
-    """The shipped system whose GPU a text names: `h100_sxm`, `GB200`; of several the one with the longest name."""
+    """Return the shipped system whose GPU a text names (`h100_sxm`, `GB200`); of several the one with the longest name.
+
+    Raises InputError if it names none.
+    """
     plain = _letters(text)
     gpus = {name: load_system(name).gpu for name in shipped_systems()}
     words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}

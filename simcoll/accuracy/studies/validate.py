@@ -1,7 +1,6 @@
-"""Studies carried out: measured where this machine can, fitted, and the rest predicted. What `simcoll validate` does.
+"""Carry out studies: measure where this machine can, fit, and score the predictions. The work of `simcoll validate`.
 
-Each study leaves its measured tables (`measured/`), the profile that was fitted (`profiles/`) and a `Finding`, of which
-`findings` makes the report.
+Each study leaves its measured tables (`measured/`), the fitted profile (`profiles/`) and a `Finding` for the report.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import numpy as np
 from simcoll.accuracy import bad_rows, table_join
 from simcoll.accuracy.fit import calibrate, least_squares, samples
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_points import Asking, as_measured
+from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
 from simcoll.accuracy.studies import study_file
-from simcoll.accuracy.studies.study_file import Study, Used
+from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured
 from simcoll.measurement import device_probes, network_lab, network_namespaces, real_run
@@ -38,26 +37,26 @@ from simcoll.scenario.profile import TableSource, load_profile
 from simcoll.scenario.scenario import Point
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
-OURS: Final = "p2p"  # the harness whose rows are fitted and scored where there are several
+OWN_HARNESS: Final = "p2p"  # simcoll's; where a table has several harnesses, its rows are fitted and scored
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The rows of a case (n,) that its points (n,) predict; `table` are all that were measured."""
+    """The rows (n,) of a case that its points (n,) predict; `table` holds all rows that were measured."""
 
-    used: Used
+    used: StudyCase
     table: tuple[MeasuredRow, ...]
     rows: tuple[MeasuredRow, ...]
     points: tuple[Point, ...]
     source: TableSource
 
     def of(self, keep: Sequence[bool]) -> Material:
-        """Some of the rows."""
+        """Return the material with some of the rows."""
         rows, points = tuple(itertools.compress(self.rows, keep)), tuple(itertools.compress(self.points, keep))
         return dataclasses.replace(self, rows=rows, points=points)
 
     def chosen(self) -> list[bool]:
-        """Which rows are fitted."""
+        """Flag the rows to fit."""
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
@@ -68,8 +67,10 @@ class Material:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A row with its prediction by the fitted profile; `swept` are the keys that its scenario swept, `rivals` what
-    simple ways make of it, in us."""
+    """A row with its prediction by the fitted profile.
+
+    `swept` are the keys that the scenario swept, `rivals` the predictions of baselines in us.
+    """
 
     case: str
     point: table_join.JoinedPoint
@@ -83,7 +84,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """What came of a study. `why_not`: why it could not be carried out; then there is nothing else."""
+    """The outcome of a study. `why_not`: the reason why it could not be carried out; then there is nothing else."""
 
     study: Study
     why_not: str | None = None
@@ -94,11 +95,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Way:
-    """How studies are carried out: their folder, where results go, and how long a transfer may take.
+class StudyOptions:
+    """Options for carrying out studies: their folder, where results go, and how long a transfer may take.
 
-    With `reuse` tables that were measured before, and lie where results go or else in the studies' folder, are taken as
-    they are.
+    With `reuse`, tables of earlier measurements are taken from `output`, or else from `folder`, as they are.
     """
 
     folder: Path
@@ -108,34 +108,36 @@ class Way:
     tell: Tell = lambda line: None
 
 
-def carry_out(study: Study, way: Way) -> Finding:
-    """Run, fit and score a study. Raises what `measure.run` and `calibrate` raise, and InputError for its files."""
+def carry_out(study: Study, options: StudyOptions) -> Finding:
+    """Measure, fit and score a study. Raises what `real_run.run` and `calibrate` raise, and InputError for
+    its files.
+    """
     least_squares.need_scipy()
-    for used in study.cases:  # mistakes are told before long runs
-        _ = study_file.case_file(way.folder, used.case) if used.case else find_measured(str(used.table))
-    if why_not := _why_not(study, way):
+    for used in study.cases:  # find mistakes before long runs
+        _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
+    if why_not := _why_not(study, options):
         return Finding(study, why_not)
     if study.place == "device":
-        return Finding(study, device=_device(way))
-    materials = tuple(_kept(_material(study, used, way)) for used in study.cases)
+        return Finding(study, device=_device(options))
+    materials = tuple(_kept(_material(study, used, options)) for used in study.cases)
     fits: list[tuple[str, Calibrated]] = []
     scored: list[Scored] = []
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
-        for label, its in _groups(study, materials):
-            profile, found = _begins(study, its), _fitted(study, its)
-            if found:
-                fits.append((label, found))
+        for label, group in _groups(study, materials):
+            profile, fit = _first_profile(study, group), _fitted(study, group)
+            if fit:
+                fits.append((label, fit))
                 profile = str(Path(folder) / f"{study.name}-{len(fits)}.yaml")
-                write_atomically(Path(profile), found.text)
-            scored += _scored(its, profile, label, study.place == "tables")
+                write_atomically(Path(profile), fit.text)
+            scored += _scored(group, profile, label, study.place == "tables")
     if len(fits) == 1:
-        write_atomically(way.output / PROFILES / f"{study.name}.yaml", fits[0][1].text)
+        write_atomically(options.output / PROFILES / f"{study.name}.yaml", fits[0][1].text)
     return Finding(study, None, materials, tuple(fits), tuple(scored))
 
 
-def _why_not(study: Study, way: Way) -> str | None:
-    """Why a study cannot be carried out here."""
-    if study.cases and all(_measured_before(way, str(used.case)) for used in study.cases if used.case):
+def _why_not(study: Study, options: StudyOptions) -> str | None:
+    """Return the reason why a study cannot be carried out here, if any."""
+    if study.cases and all(_measured_before(options, str(used.case)) for used in study.cases if used.case):
         return None
     if study.place == "lab":
         return network_namespaces.why_not()
@@ -149,38 +151,38 @@ def _why_not(study: Study, way: Way) -> str | None:
 # --- rows ---
 
 
-def _measured_before(way: Way, name: str) -> Path | None:
-    """The table of that name which is taken as it is, if any."""
-    folders = (way.output, way.folder) if way.reuse else ()
+def _measured_before(options: StudyOptions, name: str) -> Path | None:
+    """Return the table of an earlier measurement that `reuse` takes, if any."""
+    folders = (options.output, options.folder) if options.reuse else ()
     there = (folder / MEASURED / f"{name}.csv" for folder in folders)
     return next((path for path in there if path.exists()), None)
 
 
-def _material(study: Study, used: Used, way: Way) -> Material:
+def _material(study: Study, used: StudyCase, options: StudyOptions) -> Material:
     if used.table:
         return _of_table(used)
-    points = scenario.load(str(study_file.case_file(way.folder, str(used.case))))
-    path = _measured_before(way, str(used.case))
+    points = scenario.load(str(study_file.case_file(options.folder, str(used.case))))
+    path = _measured_before(options, str(used.case))
     if path is None:
-        path = way.output / MEASURED / f"{used.case}.csv"
-        _measure(study, points, path, way)
+        path = options.output / MEASURED / f"{used.case}.csv"
+        _measure(study, points, path, options)
     data = path.read_bytes()
     table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
-    ours = [row for row in table if row.harness == OURS] or table
-    predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, ours)]
-    pairs = table_join.pairs(_selected(ours, used), predicted, {})
+    own = [row for row in table if row.harness == OWN_HARNESS] or table
+    predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, own)]
+    pairs = table_join.pairs(_selected(own, used), predicted, {})
     rows = tuple(record["row"] for record, _ in pairs)
     asked = tuple(as_measured(p["point"], record["row"]) for record, p in pairs)
     return Material(used, tuple(table), rows, asked, _source(path, data, rows))
 
 
-def _selected(rows: Sequence[MeasuredRow], used: Used) -> list[MeasuredRow]:
+def _selected(rows: Sequence[MeasuredRow], used: StudyCase) -> list[MeasuredRow]:
     keep = table_join.among(rows, used.where, f"{used.name}: where")
     return list(itertools.compress(rows, keep))
 
 
 def _kept(material: Material) -> Material:
-    """Without the rows that are neither fitted nor scored."""
+    """Return the material without rows that are neither fitted nor scored."""
     if material.used.score is None:
         return material
     scored = table_join.among(material.rows, material.used.score, f"{material.used.name}: score")
@@ -191,37 +193,36 @@ def _counts(point: Point, rows: Sequence[MeasuredRow]) -> bool:
     return bool(point.scenario.workload) or point.scenario.measure.harness == rows[0].harness
 
 
-def _measure(study: Study, points: Sequence[Point], path: Path, way: Way) -> None:
-    way.tell(f"{path.stem}: measuring")
+def _measure(study: Study, points: Sequence[Point], path: Path, options: StudyOptions) -> None:
+    options.tell(f"{path.stem}: measuring")
     backend: Backend = "nccl" if study.place in ("nccl", "one-gpu") else "gloo"
     if study.place == "lab":
-        rows = network_lab.run(points, timeout_s=way.timeout_s, tell=way.tell)
+        rows = network_lab.run(points, timeout_s=options.timeout_s, tell=options.tell)
     elif study.place == "one-gpu":
-        rows = device_probes.several_on_one_gpu(points, timeout_s=way.timeout_s, tell=way.tell)
+        rows = device_probes.several_on_one_gpu(points, timeout_s=options.timeout_s, tell=options.tell)
     else:
-        first = Launcher(
-            prefix=lambda rank: network_lab.priority()
-        )  # else it is the machine's other work that is measured
-        rows = real_run.run(points, first, backend=backend, timeout_s=way.timeout_s, tell=way.tell)
+        # Without priority, other work of the machine would be measured as well.
+        launcher = Launcher(prefix=lambda rank: network_lab.priority())
+        rows = real_run.run(points, launcher, backend=backend, timeout_s=options.timeout_s, tell=options.tell)
     real_run.write(path, rows, real_run.remarks(backend))
 
 
-def _device(way: Way) -> tuple[dict[str, Any], ...]:
-    """What the device here does: measured, and written beside the tables."""
+def _device(options: StudyOptions) -> tuple[dict[str, Any], ...]:
+    """Measure the device of this machine and write the rows beside the tables; return them."""
     from simcoll.measurement.torch_backend.session import gpus
 
     name: Literal["cuda", "cpu"] = "cuda" if gpus() else "cpu"
-    if path := _measured_before(way, f"device-{name}"):
+    if path := _measured_before(options, f"device-{name}"):
         return tuple(device_probes.read(path))
-    way.tell(f"{name}: measuring")
-    rows = device_probes.device(name, tell=way.tell)
-    rows += device_probes.one_rank("nccl" if name == "cuda" else "gloo", timeout_s=way.timeout_s, tell=way.tell)
-    device_probes.write(way.output / MEASURED / f"device-{name}.csv", rows, name)
+    options.tell(f"{name}: measuring")
+    rows = device_probes.device(name, tell=options.tell)
+    rows += device_probes.one_rank("nccl" if name == "cuda" else "gloo", timeout_s=options.timeout_s, tell=options.tell)
+    device_probes.write(options.output / MEASURED / f"device-{name}.csv", rows, name)
     return tuple(rows)
 
 
-def _of_table(used: Used) -> Material:
-    path, asking = find_measured(str(used.table)), Asking(str(used.system))
+def _of_table(used: StudyCase) -> Material:
+    path, asking = find_measured(str(used.table)), RowQuestions(str(used.system))
     data = path.read_bytes()
     table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
     asked = [(row, asking.points(row)) for row in _selected(table, used)]
@@ -240,7 +241,7 @@ def _source(path: Path, data: bytes, rows: Sequence[MeasuredRow]) -> TableSource
 
 
 def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, list[Material]]]:
-    """What has a fit of its own: all, or each table's rows with the same values in the columns `by`."""
+    """Yield what is fitted together: all rows, or each table's rows with the same values in the columns `by`."""
     if not study.by:
         yield "all", list(materials)
         return
@@ -248,54 +249,54 @@ def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, 
         keys = [tuple(str(getattr(row, column)) for column in study.by) for row in material.rows]
         for key in dict.fromkeys(keys):
             where = material.used.system or material.used.name
-            yield f"{where}, {', '.join(key)}", [material.of([its == key for its in keys])]
+            yield f"{where}, {', '.join(key)}", [material.of([value == key for value in keys])]
 
 
 def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
-    """The profile fitted to what is chosen of some materials; None if that is nothing.
+    """Fit a profile to the chosen rows of some materials; None if nothing is chosen.
 
-    Rows of a case of which others are fitted are held out, and tell how wide intervals are.
+    Rows of a case of which others are fitted are held out, and set the width of intervals.
     """
-    told = [(m, np.array(m.chosen())) for m in materials]
-    told = [(m, chosen) for m, chosen in told if chosen.any()]
-    if not told:
+    fitted = [(m, flags) for m in materials if (flags := np.array(m.chosen())).any()]
+    if not fitted:
         return None
-    begin_with = _begins(study, materials)
+    begin_with = _first_profile(study, materials)
     begins = {"profile": begin_with}
     pairs = [
         (row, point.scenario.model_copy(update=begins))
-        for m, _ in told
+        for m, _ in fitted
         for row, point in zip(m.rows, m.points, strict=True)
     ]
-    some, notes = samples.of_pairs(pairs)
-    if len(some) != len(pairs):
+    rows, notes = samples.of_pairs(pairs)
+    if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
     begin = Beginning(
         name=study.name,
         params=pairs[0][1].params(),
         profile=load_profile(begin_with),
-        topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in told)),
-        sources=[m.source for m, _ in told],
-        split="; ".join(f"{m.used.name}: {_said(m.used)}" for m, _ in told),
-        network=network_of(told[0][0].used.system),
+        topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in fitted)),
+        sources=[m.source for m, _ in fitted],
+        split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
+        network=network_of(fitted[0][0].used.system),
     )
-    chosen = np.concatenate([chosen for _, chosen in told])
-    return calibrate.fitted(some, chosen, begin, free=study.free, notes=notes)
+    chosen = np.concatenate([flags for _, flags in fitted])
+    return calibrate.fitted(rows, chosen, begin, free=study.free, notes=notes)
 
 
-def _begins(study: Study, materials: Sequence[Material]) -> str:
-    """The profile that a fit begins with, or that predicts where nothing is fitted."""
+def _first_profile(study: Study, materials: Sequence[Material]) -> str:
+    """Return the profile with which a fit begins, and which predicts where nothing is fitted."""
     return materials[0].used.profile or study.profile
 
 
-def _said(used: Used) -> str:
+def _split(used: StudyCase) -> str:
+    """Describe the choice of rows to fit."""
     if isinstance(used.fit, str):
         return used.fit
     return " and ".join(f"{column} {', '.join(values)}" for column, values in used.fit.items())
 
 
 def _scored(materials: Sequence[Material], profile: str, label: str, beside: bool) -> Iterator[Scored]:
-    """Every row; `beside` what rivals make of those that are not fitted, from those that are."""
+    """Score every row; `beside`: predict rows that are not fitted by the baselines, too."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
         bad = bad_rows.suspicious(material.table)
@@ -303,16 +304,16 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})
             predicted: dict[str, Any] = sweep.run_point(dataclasses.replace(point, scenario=asked))
-            found = table_join.join([row], [predicted], {})
-            if not found:
+            joined = table_join.join([row], [predicted], {})
+            if not joined:
                 raise InputError(f"{material.used.name}: {predicted['status']}", "leave such points out of the case")
             spread = row.others.get("spread")
-            told = float(spread) if spread else None
+            scatter = float(spread) if spread else None
             swept = {column: text for column, text in row.others.items() if "." in column}
             rivals = rivals_of.predicted(known, row, point) if beside and not fitted else {}
-            yield Scored(material.used.name, found[0], fitted, told, label, id(row) in odd, swept, rivals)
+            yield Scored(material.used.name, joined[0], fitted, scatter, label, id(row) in odd, swept, rivals)
 
 
 def machine() -> str:
-    """What this machine is, in a line."""
+    """Describe this machine in a line."""
     return f"{real_run.machine()}, {'root' if hasattr(os, 'geteuid') and not os.geteuid() else 'no root'}"
