@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from command import python, simcoll
+from extras import needs
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("scipy")
 
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
 from simcoll.accuracy.fit.parameters import ParameterSetting
@@ -26,6 +25,8 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.profile import ModelSpec, load_profile, parse_profile, spelt
 from simcoll.scenario.scenario import load
+
+pytestmark = needs("scipy")
 
 STAR = "fabric: single-switch\nhosts: 8\nlink: {bandwidth: 10 GB/s, latency: 2 us}\n"
 LAW = """

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from command import ROOT, simcoll
-
-pytest.importorskip("scipy")
+from extras import needs
 
 from simcoll.measurement import network_namespaces
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.scenario import load
 
+pytestmark = needs("scipy")
 needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 CASE = """

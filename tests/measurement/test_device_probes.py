@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from command import ROOT
+from extras import Late, needs
 
 from simcoll.errors import InputError
 from simcoll.measurement import device_probes
 from simcoll.measurement.launcher import on_one_gpu
 from simcoll.scenario import scenario
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from simcoll.measurement.torch_backend.clock import EventClock, HostClock, resolution  # noqa: E402  (imports torch)
-from simcoll.measurement.torch_backend.session import gpus  # noqa: E402
+pytestmark = needs("torch")
+torch = Late("torch")
+clocks = Late("simcoll.measurement.torch_backend.clock")
+session = Late("simcoll.measurement.torch_backend.session")
 
 SIZES = (4096, 1 << 20)
 
@@ -70,7 +71,6 @@ def test_the_table_says_where_it_comes_from(rows: list[dict[str, Any]], tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-@pytest.mark.skipif(gpus() > 0, reason="this machine has a GPU")
 @pytest.mark.parametrize(
     ("probe", "said"),
     [
@@ -83,13 +83,16 @@ def test_the_table_says_where_it_comes_from(rows: list[dict[str, Any]], tmp_path
 )
 def test_without_a_gpu_it_says_so(probe: Callable[[], object], said: str):
     """Before anything is started."""
+    if session.gpus():
+        pytest.skip("this machine has a GPU")
     with pytest.raises(InputError, match=said):
         probe()
 
 
-@pytest.mark.skipif(gpus() == 0, reason="needs a GPU")
 def test_on_a_gpu(tmp_path: Path):
     """The same rows on a GPU, and rings, trees and naive by several NCCL ranks on it, checked on every rank."""
+    if not session.gpus():
+        pytest.skip("needs a GPU")
     rows = [*device_probes.device("cuda", sizes=SIZES, runs=3), *device_probes.one_rank("nccl", sizes=SIZES, runs=3)]
     device_probes.write(tmp_path / "gpu.csv", rows, "cuda")
     asked = scenario.load(str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"])
@@ -133,11 +136,11 @@ def test_the_clock_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "Event", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    clock = EventClock(torch.device("cuda", 1))
+    clock = clocks.EventClock(torch.device("cuda", 1))
     first = clock.read()
     assert not clock.over(first)
     others = [clock.read() for _ in range(8)]
     assert clock.over(first)
     assert clock.between(first, others[-1]) == 2000
-    assert resolution(clock) == 500
-    assert 0 < resolution(HostClock()) < 1_000_000
+    assert clocks.resolution(clock) == 500
+    assert 0 < clocks.resolution(clocks.HostClock()) < 1_000_000

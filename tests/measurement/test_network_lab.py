@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command import SCRIPT, environment, simcoll
+from extras import needs
 
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_lab, network_namespaces, real_run
@@ -16,7 +17,7 @@ from simcoll.measurement.network_namespaces import BuiltNetwork
 from simcoll.scenario.scenario import load
 from simcoll.topology import systems
 
-pytest.importorskip("torch")
+pytestmark = needs("torch")
 needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 SCENARIO = """

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ROOT, SCRIPT, environment, simcoll
+from extras import needs
 
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, MeasureError, Place, RefusedError
@@ -35,7 +36,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.steps import send
 
-pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = needs("torch")
 
 MARK = "SIMCOLL_TEST_MARK"
 FEW = {"warmup": 0, "repeats": 2}

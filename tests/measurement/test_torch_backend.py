@@ -13,12 +13,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networks
 import numpy as np
 import pytest
 from command import ROOT
+from extras import Late, needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,11 +36,13 @@ from simcoll.schedule.group_contracts import OPERATORS, cut_slots, promised
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.distributed")
+if TYPE_CHECKING:
+    from simcoll.measurement.torch_backend.send_recv import Exchange
 
-from simcoll.measurement.torch_backend.library_calls import SHAPES, CallSetting, LibraryCall  # noqa: E402  (imports torch)
-from simcoll.measurement.torch_backend.send_recv import Exchange, TransferError  # noqa: E402  (imports torch)
+pytestmark = needs("torch")
+torch, dist = Late("torch"), Late("torch.distributed")
+library_calls = Late("simcoll.measurement.torch_backend.library_calls")
+send_recv = Late("simcoll.measurement.torch_backend.send_recv")
 
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
@@ -168,9 +171,9 @@ def over_wire(wire: Wire, exchanges: Sequence[Exchange], runs: int = 1) -> list[
 
     over = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "batch_isend_irecv", wire.batch)
-        patch.setattr(dist, "send", now(dist.isend))
-        patch.setattr(dist, "recv", now(dist.irecv))
+        patch.setattr("torch.distributed.batch_isend_irecv", wire.batch)
+        patch.setattr("torch.distributed.send", now(dist.isend))
+        patch.setattr("torch.distributed.recv", now(dist.irecv))
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(exchanges))]
         network = threading.Thread(target=wire.deliver, args=(over,))
         for thread in (network, *threads):
@@ -193,7 +196,7 @@ def exchanges_of(program: Program, elements: int, post: Any, op: str = "sum") ->
     """Every rank's part, filled with the sample."""
     schedule, found = program.schedule, []
     for rank in range(schedule.n):
-        exchange = Exchange(
+        exchange = send_recv.Exchange(
             part_of(program, rank, 8 * elements, 8),
             "int64",
             torch.device("cpu"),
@@ -267,7 +270,7 @@ def test_blocking_means_what_the_model_says(pair: tuple[str, str], n: int, block
         wire.patience_s = 0.3
         raised = over_wire(wire, exchanges)
         assert raised
-        assert all(isinstance(error, TransferError) and 0 <= error.index < len(program) for error in raised)
+        assert all(isinstance(error, send_recv.TransferError) and 0 <= error.index < len(program) for error in raised)
         return
     assert not over_wire(wire, exchanges)
     for rank, exchange in enumerate(exchanges):
@@ -359,11 +362,11 @@ def test_calls_over_the_fake_group(in_place: bool):
         dist.destroy_process_group()
     for rank in range(3):
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
-        for collective in SHAPES:
+        for collective in library_calls.SHAPES:
             row = [0] if collective == "barrier" else [4, 4, 4]
             for buckets, async_op in ((1, False), (3, True)):
-                setting = CallSetting(None, (0, 1, 2), rank, 1, "sum", row, row, buckets, in_place)
-                call = LibraryCall(collective, setting, "float32", torch.device("cpu"), async_op)
+                setting = library_calls.CallSetting(None, (0, 1, 2), rank, 1, "sum", row, row, buckets, in_place)
+                call = library_calls.LibraryCall(collective, setting, "float32", torch.device("cpu"), async_op)
                 call.fill(np.ones(sum(row), np.float32))
                 call.run()
                 assert call.result().dtype == np.float32

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from command import ROOT, simcoll
+from extras import needs
 
 from simcoll.accuracy.compare import compared
 from simcoll.config import yaml_tree
@@ -16,7 +17,7 @@ from simcoll.measurement import cases, network_namespaces, real_run
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.scenario import Point, load, points
 
-pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = needs("torch")
 needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 STEP = {

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import pytest
 from command import SCRIPT, environment, process, python
+from extras import needs
 
-pytest.importorskip("distributed", reason="the extra cluster is not installed")
+pytestmark = needs("distributed")
 
 SCENARIO = """\
 name: cluster

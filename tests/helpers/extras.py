@@ -1,0 +1,26 @@
+"""Packages that are not everywhere, and slow to import: tests skip without them, and import them when they run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skips tests where a package is not installed; it is not imported to find out."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+class Late:
+    """A module that is imported when something in it is first used: torch alone takes two seconds."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest asks whatever it collects for `_mock_name`
+            raise AttributeError(attribute)
+        return getattr(import_module(self._name), attribute)
