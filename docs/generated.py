@@ -27,7 +27,7 @@ from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.cli import main
 from simcoll.config.field_texts import field_texts, models
 from simcoll.formats.measured._rows import REQUIRED, MeasuredRow
-from simcoll.prediction import result_rows
+from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -35,7 +35,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.systems import load_system
 from simcoll.units import format_duration, format_size
 
-_HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+_HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", dict: "mapping"}
 
 
 def printed(command: str) -> str:
@@ -155,9 +155,9 @@ def hypotheses_tried() -> str:
 
 
 def columns() -> str:
-    """The columns of results.csv, in their order, and what each holds."""
-    rows = [(f"`{column}`", _HOLDS[kind]) for column, kind in result_rows.kinds([]).items()]
-    return _table(("column", "holds"), rows)
+    """The columns of results.csv, in their order: type, unit and meaning of each."""
+    rows = [(f"`{column}`", _HOLDS[kind], UNITS[column], TEXTS[column]) for column, kind in KINDS.items()]
+    return _table(("column", "holds", "unit", "meaning"), rows)
 
 
 def measured_columns() -> str:

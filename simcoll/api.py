@@ -15,8 +15,9 @@ from typing import Any
 
 from simcoll.config import yaml_tree
 from simcoll.errors import Place, SimcollError
-from simcoll.prediction import result_rows, sweep
+from simcoll.prediction import sweep
 from simcoll.prediction.predict import Prediction, predict
+from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
 from simcoll.report import torch_benchmark
 from simcoll.report.exports import arrow
 from simcoll.scenario import scenario
@@ -53,28 +54,31 @@ __all__ = [
 class Results(list[dict[str, Any]]):
     """Rows with the columns of results.csv, numbers as numbers."""
 
+    def _rows(self) -> list[ResultRow]:
+        return [ResultRow.of({name: value for name, value in row.items() if value is not None}) for row in self]
+
     def to_pandas(self) -> Any:
         """A pandas DataFrame; pandas is yours to install."""
         import pandas
 
-        return pandas.DataFrame(self, columns=[*result_rows.COLUMNS, *result_rows.swept(self)])
+        return pandas.DataFrame(self, columns=[*COLUMNS, *swept(self)])
 
     def to_parquet(self, path: str | Path) -> None:
         """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
-        result_rows.write_atomically(Path(path), arrow.parquet(self, result_rows.kinds(self)))
+        write_atomically(Path(path), arrow.parquet(self._rows()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
         `parquet`."""
-        return arrow.table(self, result_rows.kinds(self)).__arrow_c_stream__(requested_schema)
+        return arrow.table(self._rows()).__arrow_c_stream__(requested_schema)
 
     def to_torch(self) -> list[Any]:
         """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
-        return torch_benchmark.measurements(self)
+        return torch_benchmark.measurements(self._rows())
 
     def to_csv(self, path: str | Path) -> None:
         """Write a results.csv."""
-        result_rows.write_atomically(Path(path), result_rows.to_csv(self))
+        write_atomically(Path(path), to_csv(self._rows()))
 
 
 def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
@@ -93,4 +97,5 @@ def run(points: Sequence[Point], jobs: int = 1, cluster: str | None = None) -> R
     `jobs` processes share the work (-1: one a core), or the workers of the Dask scheduler at the address `cluster`.
     """
     found = {index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)}
-    return Results(result_rows.public(row) | {"time_ps": row.get("time_ps")} for row in sweep.ordered(found))
+    rows = sweep.ordered(found)
+    return Results({**row, "time_ps": row.time_ps if row.status == "ok" else None} for row in rows)

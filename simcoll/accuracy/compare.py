@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Do
     }
 
 
-def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]) -> Iterable[dict[str, Any]]:
+def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]) -> Iterable[Mapping[str, Any]]:
     """Predict every point of a scenario, or read the rows of a results.csv."""
     if predicted.endswith(".csv"):
         if sets:
@@ -70,15 +70,15 @@ def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence
 
 
 def _computing_as_measured(
-    rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[table_join.Record, table_join.Record]]
-) -> list[dict[str, Any]]:
+    rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[table_join.Record, table_join.Record]]
+) -> list[Mapping[str, Any]]:
     """Predict workloads again, with the computation times that their measured rows state."""
     points = {
         id(partner["point"]): as_measured(partner["point"], record["row"])
         for record, partner in pairs
         if "point" in partner
     }
-    again = []
+    again: list[Mapping[str, Any]] = []
     for row in rows:
         point = row.get("point")
         asked = points.get(id(point), point)
@@ -88,7 +88,7 @@ def _computing_as_measured(
 
 def _on_system(
     predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]
-) -> tuple[list[table_join.JoinedPoint], list[dict[str, Any]]]:
+) -> tuple[list[table_join.JoinedPoint], list[Mapping[str, Any]]]:
     """Pair each row with the predictions for it, and list all predictions; each distinct point is predicted once."""
     questions = RowQuestions(predicted.removeprefix("system="), sets)
     asked = [questions.points(row) for row in measured]

@@ -19,6 +19,6 @@ def plot(results_csv: Path, output: Path | None) -> None:
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     rows = result_rows.read(source)
-    wanted = [figures.STEP] if any(row.get("workload") for row in rows) else figures.CURVES
+    wanted = [figures.STEP] if any(row.workload for row in rows) else figures.CURVES
     for path in figures.write(figures.curves(rows, wanted, ()), output or source.parent / "plots"):
         print(path)

@@ -16,9 +16,8 @@ from simcoll.errors import InputError
 
 if TYPE_CHECKING:
     from simcoll.prediction.journal import Journal
+    from simcoll.prediction.result_rows import ResultRow
     from simcoll.scenario.scenario import Point
-
-RowDicts = list[dict[str, Any]]
 
 
 @click.command()
@@ -65,7 +64,7 @@ def run(
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
     journal = Journal(output, shard) if output else None
     if shard and journal and sweep.is_written(journal.folder, points):
-        rows, reused = RowDicts(), 0
+        rows, reused = list["ResultRow"](), 0
     else:
         rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
     whole = _gathered(points, journal, quiet) if shard and journal else rows
@@ -126,7 +125,7 @@ def predict(
     return _status(rows)
 
 
-def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[RowDicts, int]:
+def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[list[ResultRow], int]:
     """The rows, and how many of them an earlier run left; `how` is what `sweep.sweep` takes."""
     from simcoll.prediction import sweep
 
@@ -137,7 +136,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[RowDic
             reused += again
             watch.finished(index)
     rows = sweep.ordered(found)
-    wrong = [row["status"] for row in rows if row.get("wrong_input")]
+    wrong = [row.status for row in rows if row.wrong_input]
     if wrong and len(wrong) == len(rows):
         once: dict[str, str] = {}  # what cures a mistake may differ from point to point
         for line in "\n".join(reason.removeprefix("failed: ") for reason in wrong).splitlines():
@@ -146,7 +145,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[RowDic
     return rows, reused
 
 
-def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> RowDicts | None:
+def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[ResultRow] | None:
     """The rows of all shards; none while some are missing, or if another shard has written them already."""
     from simcoll.prediction import sweep
 
@@ -167,19 +166,18 @@ def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> RowDict
     return None
 
 
-def _show(rows: RowDicts, points: Sequence[Point], as_json: bool, quiet: bool, reused: int) -> None:
+def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: bool, reused: int) -> None:
     from simcoll.prediction import result_rows
-    from simcoll.report import console
-    from simcoll.report.workload_console import step_table, varied_table
+    from simcoll.report.result_tables import run_table, step_table, varied_table
 
     if as_json:
         print(result_rows.document(rows, reused), flush=True)
     elif not quiet:
-        steps = rows and rows[0].get("workload")
-        print(step_table(rows) if steps else console.run_table(rows, [p.scenario for p in points]), flush=True)
+        steps = rows and rows[0].workload
+        print(step_table(rows) if steps else run_table(rows, [p.scenario for p in points]), flush=True)
         if varied := varied_table(rows):
             print(varied, flush=True)
-    for reason in dict.fromkeys(row["status"] for row in rows if str(row["status"]).startswith("failed")):
+    for reason in dict.fromkeys(row.status for row in rows if row.status.startswith("failed")):
         print(reason, file=sys.stderr)
 
 
@@ -219,7 +217,7 @@ def _write_trace(file: Path, point: Point) -> None:
         write_atomically(path, chrome_trace.packed(text) if file.suffix == ".gz" else text)
 
 
-def _write_report(file: Path, rows: RowDicts, points: Sequence[Point], scenario: str, command: str) -> None:
+def _write_report(file: Path, rows: list[ResultRow], points: Sequence[Point], scenario: str, command: str) -> None:
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report.html.page import report
     from simcoll.scenario.scenario import find_scenario
@@ -228,13 +226,13 @@ def _write_report(file: Path, rows: RowDicts, points: Sequence[Point], scenario:
     write_atomically(file, report(rows, points, text, command))
 
 
-def _status(rows: RowDicts) -> int:
+def _status(rows: list[ResultRow]) -> int:
     """0 if there is a result and nothing failed."""
-    kinds = {str(row["status"]).partition(":")[0] for row in rows}
+    kinds = {row.status.partition(":")[0] for row in rows}
     return 1 if "failed" in kinds or "ok" not in kinds else 0
 
 
-def _finish(journal: Journal, rows: RowDicts, points: Sequence[Point], quiet: bool) -> None:
+def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool) -> None:
     """Plot, and only then drop the logs: a run that is killed before has them all."""
     from simcoll.report import figures
 

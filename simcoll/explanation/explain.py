@@ -12,9 +12,9 @@ from simcoll.engine.link_usage import busy
 from simcoll.explanation._path_columns import LINKED
 from simcoll.explanation.explained_run import ALL_CAUSES, Subject, TimeShare
 from simcoll.explanation.what_if import answers
-from simcoll.prediction.result_rows import Row
 from simcoll.units import format_duration, format_size
 
+Explained = Mapping[str, Any]  # a point of the document, or a part of it
 SCHEMA: Final = "simcoll.explain/1"
 ENDS: Final = 100  # parts of the path that a document holds from its begin, and from its end
 SHOWN: Final = 10  # places and links that are told
@@ -89,13 +89,13 @@ def _links(
 # --- text ---
 
 
-def text(found: Sequence[Row]) -> str:
+def text(found: Sequence[Explained]) -> str:
     """The explanations of some points."""
     head = f"# simcoll {simcoll.__version__}: explain {found[0]['scenario']}"
     return "\n\n".join(["\n".join([head, *_point(found[0])]), *("\n".join(_point(one)) for one in found[1:])])
 
 
-def _point(one: Row) -> Iterator[str]:
+def _point(one: Explained) -> Iterator[str]:
     what = [one.get("workload") or one["collective"], one.get("algorithm"), one.get("protocol")]
     told = " ".join(str(word) for word in what if word and word != "none")
     size = f", {format_size(one['size_bytes'])}" if one.get("size_bytes") else ""
@@ -116,7 +116,7 @@ def _point(one: Row) -> Iterator[str]:
     yield from _gains(one["what_if"])
 
 
-def _gains(answers: Sequence[Row]) -> Iterator[str]:
+def _gains(answers: Sequence[Explained]) -> Iterator[str]:
     """The changes that help, and in a line those that do not."""
     helps = [{**row, "factor": f"{row['factor']:.2f} x"} for row in answers if row["factor"] >= GAIN]
     if helps:
@@ -131,9 +131,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _places(one: Row) -> Iterator[dict[str, object]]:
+def _places(one: Explained) -> Iterator[dict[str, object]]:
     """By cause and kind of link, with the place that most of it is spent at."""
-    grouped: dict[tuple[str, str | None], list[Row]] = {}
+    grouped: dict[tuple[str, str | None], list[Explained]] = {}
     for row in one["places"]:
         grouped.setdefault((row["cause"], row["kind"]), []).append(row)
     sums = {key: sum(row["time_ps"] for row in its) for key, its in grouped.items()}
@@ -144,7 +144,7 @@ def _places(one: Row) -> Iterator[dict[str, object]]:
         yield {"time_us": ps / 1e6, "share": _percent(ps / one["time_ps"]), **told}
 
 
-def _stretches(one: Row) -> Iterator[dict[str, object]]:
+def _stretches(one: Explained) -> Iterator[dict[str, object]]:
     """The path, a line for what it spends on a transfer or operation in a row; its middle is left out."""
     parts = [TimeShare(**part) for part in one["path"]]
     met = ENDS if one["path_omitted"] else len(parts)

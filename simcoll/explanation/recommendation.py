@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from simcoll.errors import InputError, RefusedError
 from simcoll.explanation.search_space import Candidate, candidates
 from simcoll.prediction import sweep, workers
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Point, Scenario
 
@@ -20,7 +22,7 @@ CLOSE: Final = 1.01  # a change of the best is known when the sizes on both side
 NEAR: Final = 2.0  # candidates within so many times the best at one end are simulated in between
 
 OnProgress = Callable[[], None]
-Timed = dict[int, dict[Candidate, dict[str, Any]]]
+Timed = dict[int, dict[Candidate, ResultRow]]
 
 
 class Best(NamedTuple):
@@ -28,22 +30,22 @@ class Best(NamedTuple):
 
     size: int
     winner: Candidate
-    row: Mapping[str, Any]
+    row: ResultRow
     second: Candidate | None
-    second_row: Mapping[str, Any] | None
+    second_row: ResultRow | None
 
     @property
     def margin(self) -> float | None:
         """How much longer the second takes, as a share."""
-        return self.second_row["time_ps"] / self.row["time_ps"] - 1 if self.second_row else None
+        return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
     @property
     def tie(self) -> bool:
         """Whether the second is as good as the best, as far as the profile can tell: within its 90 % interval."""
         if not self.second_row:
             return False
-        high, second = self.row.get("high_us"), self.second_row["time_ps"]
-        return bool(second == self.row["time_ps"] or (high is not None and second / 1e6 <= high))
+        high_us, second_ps = self.row.high_us, self.second_row.time_ps
+        return second_ps == self.row.time_ps or (high_us is not None and second_ps / 1e6 <= high_us)
 
 
 class Recommendation:
@@ -54,7 +56,7 @@ class Recommendation:
         self.scenario, self.sizes, self.of = scenario, sorted(set(sizes)), list(of)
         self.timed: Timed = {}
         self.left_out: dict[str, str] = {}
-        self.nccl: dict[int, dict[str, Any]] = {}
+        self.nccl: dict[int, ResultRow] = {}
 
     # --- simulating ---
 
@@ -63,7 +65,7 @@ class Recommendation:
         self._take([(size, one) for size in self.sizes for one in self.of], jobs, done)
         if not any(self.timed.values()):
             raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
-        if not any(row["time_ps"] for its in self.timed.values() for row in its.values()):
+        if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
             raise InputError("nothing takes any time", "ask for two ranks or more")
         if load_profile(self.scenario.profile).kernels and not self.scenario.workload:
             chosen = [self._point(size, Candidate("auto", "auto")) for size in self.sizes]
@@ -75,16 +77,16 @@ class Recommendation:
 
     def _take(self, asked: Sequence[tuple[int, Candidate]], jobs: int, done: OnProgress) -> None:
         points = {number: self._point(*pair) for number, pair in enumerate(asked)}
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, ResultRow] = {}
         for number, row in workers.compute(sweep.run_point, points, jobs):
             found[number] = row
             done()
         for number, (size, one) in enumerate(asked):
-            its = self.timed.setdefault(size, {})
-            if found[number]["status"] == "ok":
-                its[one] = found[number]
+            rows = self.timed.setdefault(size, {})
+            if found[number].status == "ok":
+                rows[one] = found[number]
             else:
-                self.left_out.setdefault(str(one), str(found[number]["status"]))
+                self.left_out.setdefault(str(one), found[number].status)
 
     def _point(self, size: int, one: Candidate) -> Point:
         scenario = one.of(self.scenario)
@@ -98,8 +100,8 @@ class Recommendation:
                 yield middle, [one for one in self.of if self._near(one, low) or self._near(one, high)]
 
     def _near(self, one: Candidate, best: Best) -> bool:
-        its = self.timed[best.size].get(one)
-        return its is not None and its["time_ps"] <= NEAR * best.row["time_ps"]
+        row = self.timed[best.size].get(one)
+        return row is not None and row.time_ps <= NEAR * best.row.time_ps
 
     def _between(self, low: int, high: int) -> int | None:
         """Half way, of whole elements for each rank; None if there is none or they are close."""
@@ -110,7 +112,7 @@ class Recommendation:
     @cached_property
     def ranks(self) -> int:
         """How many take part."""
-        return int(next(row["ranks"] for its in self.timed.values() for row in its.values()))
+        return next(row.ranks or 0 for rows in self.timed.values() for row in rows.values())
 
     # --- what came out ---
 
@@ -126,7 +128,7 @@ class Recommendation:
             order = {one: place for place, one in enumerate(self.of)}
 
             def rank(one: Candidate, its: Any = its, last: Any = last, order: Any = order) -> tuple[Any, ...]:
-                return its[one]["time_ps"], one != last, order[one]
+                return its[one].time_ps, one != last, order[one]
 
             winner = min(its, key=rank)
             others = [one for one in its if one.method != winner.method] or [one for one in its if one != winner]
@@ -139,9 +141,9 @@ class Recommendation:
         bests = self.bests
         first = bests[0].row
         names = ("scenario", "topology", "collective", "workload", "ranks", "nodes", "dtype", "profile", "sharing")
-        confidence = dict.fromkeys(best.row.get("confidence") or "uncalibrated" for best in bests)
+        confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
-            **{name: first[name] for name in names if first.get(name) is not None},
+            **{name: first[name] for name in names if first[name] is not None},
             "confidence": ", ".join(confidence),
             "ranges": list(self._ranges(bests)),
             "sizes": [self._told(best) for best in bests],
@@ -162,7 +164,7 @@ class Recommendation:
                     "to_bytes": runs[number + 1][0].size if number + 1 < len(runs) else None,
                 }),
                 **_named(its[0].winner),
-                "time_us": its[0].row["time_ps"] / 1e6,
+                "time_us": its[0].row.time_ps / 1e6,
                 "runner_up": seconds.most_common(1)[0][0] if seconds else None,
                 "margin_least": min(margins, default=None),
                 "margin_most": max(margins, default=None),
@@ -171,31 +173,31 @@ class Recommendation:
 
     def _told(self, best: Best) -> dict[str, Any]:
         row, second = best.row, best.second_row
-        own = self.nccl.get(best.size)
-        chosen = own if own and own["status"] == "ok" else None
+        row_of_nccl = self.nccl.get(best.size)
+        chosen = row_of_nccl if row_of_nccl and row_of_nccl.status == "ok" else None
         return {
             **({} if self.scenario.workload else {"size_bytes": best.size}),
             **_named(best.winner),
-            "time_us": row["time_ps"] / 1e6,
-            "low_us": row.get("low_us"),
-            "high_us": row.get("high_us"),
+            "time_us": row.time_ps / 1e6,
+            "low_us": row.low_us,
+            "high_us": row.high_us,
             "runner_up": str(best.second) if best.second else None,
-            "runner_up_us": second["time_ps"] / 1e6 if second else None,
+            "runner_up_us": second.time_ps / 1e6 if second else None,
             "margin": best.margin,
             "tie": best.tie,
             **({
-                "nccl_choice": f"{chosen['algorithm']}/{chosen['protocol']}",
-                "nccl_us": chosen["time_ps"] / 1e6,
-                "regret": chosen["time_ps"] / row["time_ps"] - 1,
+                "nccl_choice": f"{chosen.algorithm}/{chosen.protocol}",
+                "nccl_us": chosen.time_ps / 1e6,
+                "regret": chosen.time_ps / row.time_ps - 1,
             } if chosen else {}),
         }  # fmt: skip
 
     def _choices(self) -> list[dict[str, Any]]:
         """Everything that was tried at the one size of a workload, best first, and how much longer it takes."""
-        its = sorted(self.timed[0].items(), key=lambda item: item[1]["time_ps"])
-        best = its[0][1]["time_ps"]
+        ranked = sorted(self.timed[0].items(), key=lambda item: item[1].time_ps)
+        best_ps = ranked[0][1].time_ps
         return [
-            {**_named(one), "time_us": row["time_ps"] / 1e6, "longer": row["time_ps"] / best - 1} for one, row in its
+            {**_named(one), "time_us": row.time_ps / 1e6, "longer": row.time_ps / best_ps - 1} for one, row in ranked
         ]
 
     def _regret(self) -> dict[str, Any]:
@@ -206,13 +208,13 @@ class Recommendation:
         mean = sum(one["regret"] for one in told) / len(told)
         return {"regret": {"mean": mean, "worst": worst["regret"], "worst_size_bytes": worst["size_bytes"]}}
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[ResultRow]:
         """Runs of algorithms that NCCL has, by NCCL's names: what its tuner's CSV is made of. At sizes between those
         asked for not all of them ran, unless there are no others."""
         theirs = all(one.nccl for one in self.of)
         for size, its in sorted(self.timed.items()):
             if theirs or size in self.sizes:
-                yield from ({**row, "algorithm": one.nccl} for one, row in its.items() if one.nccl)
+                yield from (replace(row, algorithm=one.nccl) for one, row in its.items() if one.nccl)
 
 
 def _named(one: Candidate) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from simcoll.errors import InputError
-from simcoll.prediction.result_rows import Row
+from simcoll.prediction.result_rows import ResultRow
 
 LOG = "results.jsonl"
 
@@ -55,22 +55,21 @@ class Journal:
     def _all(self) -> list[Path]:
         return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
 
-    def rows(self) -> dict[str, dict[str, Any]]:
+    def rows(self) -> dict[str, ResultRow]:
         """Key and row of every line that is whole."""
         found = {}
         for log in self._all():
             for line in _text(log).splitlines():
                 try:
                     entry = json.loads(line)
-                    if "status" in entry["row"]:
-                        found[entry["key"]] = entry["row"]
-                except (ValueError, KeyError, TypeError):
+                    found[entry["key"]] = ResultRow.of(entry["row"])
+                except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # cut short by a kill, or not ours
         return found
 
-    def append(self, key: str, row: Row) -> None:
+    def append(self, key: str, row: ResultRow) -> None:
         """Write a row; raises InputError if that cannot be, e.g. on a full disk."""
-        line = json.dumps({"key": key, "row": row}) + "\n"
+        line = json.dumps({"key": key, "row": row.record()}) + "\n"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self.own.open("a+b") as file:

@@ -15,6 +15,7 @@ from simcoll.engine.run import Policy, run
 from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction import workload_run
 from simcoll.prediction.predict import predict, row
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Point, Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
@@ -45,7 +46,7 @@ def drawing(scenario: Scenario, replication: int) -> Drawn:
     return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
 
 
-def part(point: Point) -> dict[str, Any]:
+def part(point: Point) -> ResultRow:
     """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
@@ -54,12 +55,12 @@ def part(point: Point) -> dict[str, Any]:
     for one in spec.slow:
         if one.rank >= n:
             raise wrong("variability", f"there is no rank {one.rank}", f"write 0 … {n - 1}")
-    judged = JUDGED if int(undisturbed["messages"]) > SMALL else point.replicas[1]
+    judged = JUDGED if (undisturbed.messages or 0) > SMALL else point.replicas[1]
     times: dict[str, list[int]] = {}
     failed = 0
     for replication in range(*point.replicas):
         lost: set[tuple[str, ...]] = set()
-        known: dict[tuple[str, ...], int] = {(): int(undisturbed["time_ps"])}  # by the causes that make a difference
+        known: dict[tuple[str, ...], int] = {(): undisturbed.time_ps or 0}  # by the causes that make a difference
         for causes in _sets(every, whole=replication >= judged):
             drawn = Drawn(spec, scenario.seed, replication, causes, scenario.faults)
             felt = drawn.felt()
@@ -73,7 +74,7 @@ def part(point: Point) -> dict[str, Any]:
                     lost.add(felt)
             times.setdefault(" ".join(causes), []).append(known[felt])
             failed += causes == every and felt in lost
-    return {**undisturbed, "times_ps": times, **({"failed_runs": failed} if scenario.faults else {})}
+    return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None)
 
 
 def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
@@ -82,13 +83,13 @@ def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
     return [some for size in sizes for some in itertools.combinations(causes, size)]
 
 
-def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
+def _runs(scenario: Scenario) -> tuple[ResultRow, Once, int]:
     """The row without any disturbance, what runs the point with one, and how many ranks there are."""
     if scenario.workload:
         step = workload_run.simulate(scenario)
         _check(scenario, step.program.link_names)
         struck(step.program, step.topology, scenario.faults)  # raises for links that there are not
-        return workload_run.row(step), lambda drawn: _step_ps(step, drawn), step.plan.n
+        return ResultRow.of(workload_run.row(step)), lambda drawn: _step_ps(step, drawn), step.plan.n
     prediction = predict(scenario)
     n = len(prediction.devices) - prediction.source.agents
     known = scenario.model_copy(update={"algorithm": prediction.algorithm})
@@ -106,7 +107,7 @@ def _runs(scenario: Scenario) -> tuple[dict[str, Any], Once, int]:
             return max(last + prediction.launch_ps, prediction.host_ps)
         return predict(known.model_copy(update={"arrivals": dict(enumerate(late.tolist()))})).time_ps
 
-    return row(prediction), once, n
+    return ResultRow.of(row(prediction)), once, n
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
@@ -156,24 +157,28 @@ def _check(scenario: Scenario, names: Sequence[str]) -> None:
 # --- what they add up to ---
 
 
-def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merged(shares: Sequence[ResultRow]) -> ResultRow:
     """The row of a point of the rows of its parts, in order; the first that failed stands for all."""
-    failed = next((one for one in found if one["status"] != "ok"), None)
-    if failed or "times_ps" not in found[0]:
-        return dict(failed or found[0])
+    failed = next((share for share in shares if share.status != "ok"), None)
+    if failed or shares[0].times_ps is None:
+        return failed or shares[0]
     times: dict[str, list[int]] = {}
-    for one in found:
-        for causes, its in one["times_ps"].items():
-            times.setdefault(causes, []).extend(its)
+    for share in shares:
+        for causes, some_ps in (share.times_ps or {}).items():
+            times.setdefault(causes, []).extend(some_ps)
     every = max(times, key=lambda causes: len(causes.split()))
-    undisturbed = {name: value for name, value in found[0].items() if name != "times_ps"}
-    if "failed_runs" in undisturbed:
-        undisturbed["failed_runs"] = sum(one["failed_runs"] for one in found)
-    shares = _shares(times, every.split(), int(undisturbed["time_ps"]))
-    return {**undisturbed, "replications": len(times[every]), **_quantiles(times[every]), "slowdown_shares": shares}
+    counted = [share.failed_runs for share in shares if share.failed_runs is not None]
+    return replace(
+        shares[0],
+        times_ps=None,
+        failed_runs=sum(counted) if counted else None,
+        replications=len(times[every]),
+        slowdown_shares=_shares(times, every.split(), shares[0].time_ps or 0),
+        **_quantiles(times[every]),
+    )
 
 
-def _quantiles(times: Sequence[int]) -> dict[str, float]:
+def _quantiles(times: Sequence[int]) -> dict[str, Any]:
     """Each quantile and an interval for it, from order statistics, whatever the distribution is."""
     ordered, found = sorted(times), {}
     for name, share in QUANTILES.items():

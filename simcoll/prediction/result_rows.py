@@ -1,4 +1,8 @@
-"""Rows of results: their columns, the files they lie in, and how they are read back."""
+"""A row of results: its columns with their types, units and meaning, and every form that is made from them.
+
+The fields of `ResultRow` decide what stands in results.csv and in JSON documents, how both are read, the JSON Schema,
+the kinds of Arrow columns and the table in the documentation: a new column is a new field.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,41 +20,131 @@ from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
 
 SCHEMA: Final = "simcoll.results/1"
-COLUMNS: Final = (
-    *("scenario", "topology", "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "time_us"),
-    *("algbw_GBps", "busbw_GBps", "steps", "messages", "wire_bytes", "lower_bound_us", "engine", "seed", "status"),
-    *("dtype", "op", "root", "in_place", "profile", "sharing", "shortcut", "proved", "bytes_per_rank"),
-    *("confidence", "low_us", "high_us", "binding_link", "binding_busy", "staged", "staged_bytes"),
-    *("workload", "step_us", "exposed_us", "compute_us", "buckets"),
-    *("replications", "time_us_p50", "time_us_p95", "time_us_p99", "slowdown_shares"),
-    *("time_us_p50_low", "time_us_p50_high", "time_us_p95_low", "time_us_p95_high"),
-    *("time_us_p99_low", "time_us_p99_high", "failed_runs"),
-)
-_INTS: Final = frozenset(
-    {"ranks", "nodes", "size_bytes", "steps", "messages", "wire_bytes", "seed", "root", "bytes_per_rank"}
-    | {"staged", "staged_bytes", "buckets", "replications", "failed_runs"}
-)
-_FLOATS: Final = frozenset(
-    {"time_us", "algbw_GBps", "busbw_GBps", "lower_bound_us", "low_us", "high_us", "binding_busy"}
-    | {"step_us", "exposed_us", "compute_us"}
-    | {column for column in COLUMNS if column.startswith("time_us_")}
-)
-
-Row = Mapping[str, Any]
+NEEDED: Final = ("collective", "ranks", "size_bytes", "time_us", "status")  # without which a results.csv is none
 
 
-def swept(rows: Sequence[Row]) -> list[str]:
-    """The columns of swept keys that have no column of their own: those with a dot, e.g. `model.o_send`."""
+def _column(text: str, unit: str = "", **options: Any) -> Any:
+    return field(**{"default": None, **options}, metadata={"text": text, "unit": unit})
+
+
+def _quantile(text: str) -> Any:
+    return _column(f"{text} of the time of all replications", "us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow(Mapping[str, Any]):
+    """What came out at one point; None where a column says nothing of it.
+
+    As a mapping it has the public columns, and keys of the scenario that are swept (`settings`) as columns of their
+    own, e.g. `model.o_send`. The fields below `settings` are for simcoll itself and are in no file but the journal.
+    """
+
+    scenario: str | None = _column("name of the scenario")
+    topology: str | None = _column("name of the topology")
+    collective: str = _column("collective, or `workload`", default="")
+    algorithm: str | None = _column("algorithm that ran; of a workload all that its calls ran")
+    protocol: str | None = _column("protocol of NCCL, or `none`")
+    ranks: int | None = _column("ranks that take part, of one group where there are several")
+    nodes: int | None = _column("nodes that the ranks lie on")
+    size_bytes: int | None = _column("largest buffer of a rank, as nccl-tests counts it", "B")
+    time_us: float | None = _column(
+        "from the arrival of the first rank to the end of the last transfer, to the picosecond", "us"
+    )
+    algbw_GBps: float | None = _column("size over time", "GB/s")  # noqa: N815  the column
+    busbw_GBps: float | None = _column("`algbw_GBps` times nccl-tests' factor for the collective", "GB/s")  # noqa: N815
+    steps: int | None = _column("steps of the schedule")
+    messages: int | None = _column("transfers, in all loops")
+    wire_bytes: int | None = _column("payload, summed over every link that it crosses", "B")
+    lower_bound_us: float | None = _column("time that no schedule can beat on these links", "us")
+    engine: str | None = _column("engine that ran: `fast` or `event`")
+    seed: int | None = _column("seed of everything that is drawn")
+    status: str = _column(
+        "`ok`, or why there is no time: `refused: …` (the algorithm cannot serve), `failed: …`", default=MISSING
+    )
+    dtype: str | None = _column("type of the elements")
+    op: str | None = _column("reduction, `none` where nothing is reduced")
+    root: int | None = _column("root rank, where the collective has one")
+    in_place: bool | None = _column("whether input and output share a buffer")
+    profile: str | None = _column("profile that gives the costs")
+    sharing: str | None = _column("how transfers share a link: `fair` or `fifo`")
+    shortcut: str | None = _column("shortcut that the engine took")
+    proved: str | None = _column("how the schedule was proved: `full`, `fingerprint` or `off`")
+    bytes_per_rank: int | None = _column("the most that a rank sends", "B")
+    confidence: str | None = _column("`calibrated`, `interpolated`, `extrapolated` or `uncalibrated`")
+    low_us: float | None = _column("lower end of the 90 % interval of the time", "us")
+    high_us: float | None = _column("upper end of the 90 % interval of the time", "us")
+    binding_link: str | None = _column("busiest link; `host` where launches take longer")
+    binding_busy: float | None = _column("share of the run in which the busiest link carried bytes at full rate")
+    staged: int | None = _column("transfers that arrived while the old contents of their slot were still being sent")
+    staged_bytes: int | None = _column("the most bytes that waited so at one time", "B")
+    workload: str | None = _column("template of the workload")
+    step_us: float | None = _column("from the start to the end of the last operation of a workload", "us")
+    exposed_us: float | None = _column("what communication adds to `compute_us`", "us")
+    compute_us: float | None = _column("computation of the rank that computes most", "us")
+    buckets: int | None = _column("gradient buckets, or collective calls, of a rank")
+    replications: int | None = _column("runs of a point with variability")
+    time_us_p50: float | None = _quantile("median")
+    time_us_p95: float | None = _quantile("95th percentile")
+    time_us_p99: float | None = _quantile("99th percentile")
+    slowdown_shares: Mapping[str, float] | None = _column(
+        "what each cause adds to the mean time, as a share; the shares add to 1", hash=False
+    )
+    time_us_p50_low: float | None = _quantile("lower end of the 95 % interval of the median")
+    time_us_p50_high: float | None = _quantile("upper end of the 95 % interval of the median")
+    time_us_p95_low: float | None = _quantile("lower end of the 95 % interval of the 95th percentile")
+    time_us_p95_high: float | None = _quantile("upper end of the 95 % interval of the 95th percentile")
+    time_us_p99_low: float | None = _quantile("lower end of the 95 % interval of the 99th percentile")
+    time_us_p99_high: float | None = _quantile("upper end of the 95 % interval of the 99th percentile")
+    failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
+
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario
+    time_ps: int = 0  # 0 also where there is no time
+    chosen: bool = False  # by simcoll, for the algorithm `auto` or `best`
+    left_out: bool = False  # refused, and one of `algorithm: all`, which leaves out those that cannot serve
+    wrong_input: bool = False  # failed by a mistake in what the user wrote
+    passing: bool = False  # failed for a reason that can be mended: tried again by the next run
+    times_ps: Mapping[str, Sequence[int]] | None = field(default=None, hash=False)  # of replications, by causes
+
+    def __getitem__(self, column: str) -> Any:
+        return getattr(self, column) if column in KINDS else self.settings[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*KINDS, *self.settings))
+
+    def __len__(self) -> int:
+        return len(KINDS) + len(self.settings)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> ResultRow:
+        """A row from names and values; names with a dot are settings. Raises TypeError for a name that is unknown."""
+        settings = {name: value for name, value in record.items() if "." in name}
+        return cls(**{name: value for name, value in record.items() if "." not in name}, settings=settings)
+
+    def record(self) -> dict[str, Any]:
+        """Names and values of everything that is set, from which `of` makes the row again."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "settings"}
+        unset = {each.name: each.default for each in fields(self)}
+        return {name: value for name, value in values.items() if value != unset[name]} | dict(self.settings)
+
+
+_KINDS: Final = {"str": str, "int": int, "float": float, "bool": bool, "Mapping[str, float]": dict}
+KINDS: Final[Mapping[str, type]] = {  # of what each public column holds, in their order
+    each.name: _KINDS[str(each.type).removesuffix(" | None")] for each in fields(ResultRow) if each.metadata
+}
+COLUMNS: Final = tuple(KINDS)
+UNITS: Final[Mapping[str, str]] = {each.name: each.metadata["unit"] for each in fields(ResultRow) if each.metadata}
+TEXTS: Final[Mapping[str, str]] = {each.name: each.metadata["text"] for each in fields(ResultRow) if each.metadata}
+
+
+def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The columns of keys of the scenario that have no column of their own: those with a dot, e.g. `model.o_send`."""
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
 
 
-def kinds(rows: Sequence[Row]) -> dict[str, type]:
-    """The columns and what kind of value each holds."""
-    own = {"in_place": bool, **dict.fromkeys(_INTS, int), **dict.fromkeys(_FLOATS, float)}
-    return {column: own.get(column, str) for column in (*COLUMNS, *swept(rows))}
+# --- CSV ---
 
 
-def to_csv(rows: Sequence[Row]) -> str:
+def to_csv(rows: Sequence[ResultRow]) -> str:
     """CSV text; times with all six decimals, so that no picosecond is lost."""
     text, columns = io.StringIO(), [*COLUMNS, *swept(rows)]
     writer = csv.writer(text, lineterminator="\n")
@@ -59,60 +154,91 @@ def to_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _cell(row: Row, column: str) -> str:
+def _cell(row: ResultRow, column: str) -> str:
     value = row.get(column)
-    if column == "time_us" and row.get("time_ps") is not None:
-        return exact_us(row["time_ps"])
+    if column == "time_us" and row.time_ps:
+        return exact_us(row.time_ps)
     if value is None:
         return ""
     if isinstance(value, Mapping):
         return json.dumps(value)
-    if column.endswith("_us") or column.startswith("time_us_"):
+    if UNITS.get(column) == "us":
         return f"{value:.6f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def public(row: Row) -> dict[str, Any]:
-    """A row with the public columns only, numbers as numbers."""
-    return {column: row.get(column) for column in (*COLUMNS, *swept([row]))}
-
-
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[ResultRow]:
     """Rows of a results.csv; raises InputError with line and column of what is not a number."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}", "give the path of a results.csv") from None
     reader = csv.DictReader(io.StringIO(text))
-    missing = [
-        c for c in ("collective", "ranks", "size_bytes", "time_us", "status") if c not in (reader.fieldnames or ())
-    ]
+    missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:
-        what = f"no column {missing[0]!r}"
-        raise InputError([Diagnostic(what, "give a results.csv of `simcoll run`", "", Place(str(path), 1, 1))])
-    return [_parsed(row, Place(str(path), reader.line_num, 1)) for row in reader]
+        mistake = f"no column {missing[0]!r}"
+        raise InputError([Diagnostic(mistake, "give a results.csv of `simcoll run`", "", Place(str(path), 1, 1))])
+    return [_parsed(cells, Place(str(path), reader.line_num, 1)) for cells in reader]
 
 
-def _parsed(cells: Mapping[str, str | None], place: Place) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def _parsed(cells: Mapping[str, str | None], place: Place) -> ResultRow:
+    record: dict[str, Any] = {}
     for column, text in cells.items():
         try:
-            row[column] = _value(column, text)
+            if column in KINDS or "." in column:
+                record[column] = _value(KINDS.get(column, str), text)
         except ValueError:
             raise InputError([Diagnostic(f"{text!r} is no number", "mend the file", column, place)]) from None
-    return row
+    return ResultRow.of(record)
 
 
-def _value(column: str, text: str | None) -> Any:
+def _value(kind: type, text: str | None) -> Any:
     if text is None or text == "":
         return None
-    if column in _INTS:
-        return int(text)
-    if column in _FLOATS:
-        return float(text)
-    if column == "slowdown_shares":
+    if kind is dict:
         return json.loads(text)  # a ValueError if it is none
-    return {"true": True, "false": False}.get(text, text) if column == "in_place" else text
+    return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
+
+
+# --- JSON ---
+
+
+def document(rows: Sequence[ResultRow], reused: int = 0) -> str:
+    """One JSON document for scripts; `schema` says what stands in it."""
+    return json.dumps({"schema": SCHEMA, "points": [dict(row) for row in rows], "reused": reused}, indent=1)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the document that `run --json` and `predict --json` print."""
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
+    columns = {
+        column: {
+            "description": TEXTS[column] + (f" ({UNITS[column]})" if UNITS[column] else ""),
+            "type": [names[kind], "null"],
+        }
+        for column, kind in KINDS.items()
+    }
+    point = {
+        "type": "object",
+        "properties": columns,
+        "patternProperties": {"[.]": {"description": "key of the scenario without a column of its own"}},
+        "required": list(columns),
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "simcoll results",
+        "type": "object",
+        "properties": {
+            "schema": {"const": SCHEMA},
+            "points": {"type": "array", "items": point},
+            "reused": {"description": "points that an earlier run had simulated", "type": "integer"},
+        },
+        "required": ["schema", "points", "reused"],
+    }
+
+
+# --- files ---
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
@@ -130,8 +256,3 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}", "give another folder") from None
-
-
-def document(rows: Sequence[Row], reused: int = 0) -> str:
-    """One JSON document for scripts."""
-    return json.dumps({"schema": SCHEMA, "points": [public(row) for row in rows], "reused": reused}, indent=1)

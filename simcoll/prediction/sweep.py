@@ -20,7 +20,7 @@ from simcoll.prediction import monte_carlo, workers, workload_run
 from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.monte_carlo import merged, parts
 from simcoll.prediction.predict import describe, predict, row
-from simcoll.prediction.result_rows import Row, to_csv, write_atomically
+from simcoll.prediction.result_rows import ResultRow, to_csv, write_atomically
 from simcoll.scenario.scenario import Point
 from simcoll.units import format_size
 
@@ -34,28 +34,30 @@ def key(point: Point) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def run_point(point: Point) -> dict[str, Any]:
+def run_point(point: Point) -> ResultRow:
     """The row of one point; an impossible point is a row whose `status` says why."""
     return _swept(merged([_row(part) for part in parts(point)]), point)
 
 
-def _row(point: Point) -> dict[str, Any]:
-    told = workload_run.describe if point.scenario.workload else describe
+def _row(point: Point) -> ResultRow:
     try:
         if point.replicas:
             return monte_carlo.part(point)
         if point.scenario.workload:
-            return workload_run.row(workload_run.simulate(point))
-        return row(predict(point.scenario)) | ({"chosen": True} if point.scenario.algorithm in ("auto", "best") else {})
+            return ResultRow.of(workload_run.row(workload_run.simulate(point)))
+        chosen = point.scenario.algorithm in ("auto", "best")
+        return ResultRow.of({**row(predict(point.scenario)), "chosen": chosen})
     except RefusedError as error:
-        return {**told(point.scenario), "status": f"refused: {error}", "left_out": point.optional}
+        marks: dict[str, Any] = {"status": f"refused: {error}", "left_out": point.optional}
     except InputError as error:
         located = InputError(_placed(d, point) for d in error.diagnostics)
-        return {**told(point.scenario), "status": f"failed: {located}", "wrong_input": True, "passing": True}
+        marks = {"status": f"failed: {located}", "wrong_input": True, "passing": True}
     except SimcollError as error:
-        return {**told(point.scenario), "status": f"failed: {error}"}
+        marks = {"status": f"failed: {error}"}
     except MemoryError:
-        return {**told(point.scenario), "status": f"failed: {NO_MEMORY}", "passing": True}
+        marks = {"status": f"failed: {NO_MEMORY}", "passing": True}
+    asked = workload_run.describe if point.scenario.workload else describe
+    return ResultRow.of({**asked(point.scenario), **marks})
 
 
 def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
@@ -84,7 +86,7 @@ def sweep(
     shard: Shard | None = None,
     cluster: str | None = None,
     begun: workers.Begun = lambda _: None,
-) -> Iterator[tuple[int, dict[str, Any], bool]]:
+) -> Iterator[tuple[int, ResultRow, bool]]:
     """Yield (index, row, reused) of every point of the shard as they come.
 
     The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`.
@@ -98,19 +100,18 @@ def sweep(
         else:
             missing[index] = points[index]
     for index, fresh in _computed(missing, jobs, cluster, begun):
-        found = json.loads(json.dumps(fresh))  # as the log gives it back
-        if journal and not found.get("passing"):  # what can be mended is tried again
-            journal.append(keys[index], found)
-        yield index, _swept(found, points[index]), False
+        if journal and not fresh.passing:  # what can be mended is tried again
+            journal.append(keys[index], fresh)
+        yield index, _swept(fresh, points[index]), False
 
 
 def _computed(
     missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, ResultRow]]:
     """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
     of = [(index, part) for index, point in missing.items() for part in parts(point)]
     left = Counter(index for index, _ in of)
-    found: dict[int, dict[int, dict[str, Any]]] = {}
+    found: dict[int, dict[int, ResultRow]] = {}
     tasks = {number: part for number, (_, part) in enumerate(of)}
     for number, fresh in workers.compute(_row, tasks, jobs, cluster, lambda number: begun(of[number][0])):
         index = of[number][0]
@@ -120,41 +121,38 @@ def _computed(
             yield index, merged([row for _, row in sorted(found.pop(index).items())])
 
 
-def _swept(found: Row, point: Point) -> dict[str, Any]:
+def _swept(row: ResultRow, point: Point) -> ResultRow:
     """A row with the columns of what is swept, which are not the point's but the sweep's."""
-    return {**found, **point.swept}
+    keys = {path: value for path, value in point.swept.items() if "." in path}
+    return replace(row, settings={**row.settings, **keys})
 
 
-def logged(points: Sequence[Point], journal: Journal) -> dict[int, dict[str, Any]]:
+def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:
     """Index and row of the points that the journal holds, whoever computed them."""
     rows = journal.rows()
     named = {index: key(point) for index, point in enumerate(points)}
     return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
 
 
-def ordered(found: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+def ordered(found: Mapping[int, ResultRow]) -> list[ResultRow]:
     """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all).
 
     A row of `auto` goes if there is the same row of the algorithm that it chose.
     """
     rows = [row for _, row in sorted(found.items())]
-    asked = {json.dumps(row) for row in rows if "chosen" not in row}
-    rows = [row for row in rows if "chosen" not in row or json.dumps(_unmarked(row)) not in asked]
-    return [row for row in rows if not row.get("left_out")] or rows
+    asked = {row for row in rows if not row.chosen}
+    rows = [row for row in rows if not row.chosen or replace(row, chosen=False) not in asked]
+    return [row for row in rows if not row.left_out] or rows
 
 
-def _unmarked(row: Row) -> dict[str, Any]:
-    return {column: value for column, value in row.items() if column != "chosen"}
-
-
-def write(folder: Path, rows: Sequence[Row], points: Sequence[Point], command: str) -> None:
+def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> None:
     """Write `results.csv`, then `manifest.json`, which says of which points it is."""
     (folder / MANIFEST).unlink(missing_ok=True)  # so that it never tells of an older results.csv
     write_atomically(folder / "results.csv", to_csv(rows))
     write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")
 
 
-def manifest(rows: Sequence[Row], points: Sequence[Point], command: str) -> dict[str, Any]:
+def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> dict[str, Any]:
     """Of which points rows are, and what made them."""
     return {
         "schema": "simcoll.manifest/1",

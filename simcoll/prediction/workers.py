@@ -22,13 +22,14 @@ from uuid import uuid4
 import simcoll
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, SimcollError
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.scenario import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
 
 ANSWER_S: Final = 4  # seconds in which a scheduler must answer
 
-PointFunction = Callable[[Point], dict[str, Any]]
+PointFunction = Callable[[Point], ResultRow]
 Begun = Callable[[int], None]  # told of the index of each point when a worker takes it up
 
 
@@ -38,7 +39,7 @@ def compute(
     jobs: int = 1,
     cluster: str | None = None,
     begun: Begun = lambda _: None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, ResultRow]]:
     """Yield index and row of every point as they come: from `jobs` processes (−1: one a core), or from a Dask cluster.
 
     Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and what `what` raises.
@@ -60,7 +61,7 @@ class _WorkerTask:
     algorithms: Mapping[str, Mapping[str, Algorithm]]  # of each collective that it may run
     files: Mapping[str, bytes]
 
-    def answer(self, what: PointFunction) -> dict[str, Any]:
+    def answer(self, what: PointFunction) -> ResultRow:
         """In the worker."""
         registry.ALGORITHMS.update({collective: dict(its) for collective, its in self.algorithms.items()})
         with yaml_tree.carrying(self.files):
@@ -80,7 +81,7 @@ def _tasks(points: Mapping[int, Point]) -> Iterator[_WorkerTask]:
 
 def _in_processes(
     what: PointFunction, points: Mapping[int, Point], jobs: int, begun: Begun
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, ResultRow]]:
     from joblib import Parallel, delayed  # only a parallel run pays for the import
     from joblib.externals.loky import BrokenProcessPool
 
@@ -97,7 +98,7 @@ def _in_processes(
         raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
 
 
-def _in_process(task: _WorkerTask, what: PointFunction, parent: int) -> tuple[int, dict[str, Any]]:
+def _in_process(task: _WorkerTask, what: PointFunction, parent: int) -> tuple[int, ResultRow]:
     _end_with(parent)
     return task.index, task.answer(what)
 
@@ -119,7 +120,7 @@ def _end_with(parent: int) -> None:
 
 def _on_cluster(
     what: PointFunction, points: Mapping[int, Point], address: str, begun: Begun
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, ResultRow]]:
     try:
         from distributed import as_completed
     except ImportError:

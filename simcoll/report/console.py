@@ -1,4 +1,4 @@
-"""Results as text for the terminal."""
+"""Everything but result rows as text for the terminal: counts, proofs, lists, topologies, comparisons, fits."""
 
 from __future__ import annotations
 
@@ -10,83 +10,12 @@ import simcoll
 from simcoll.config import text_table
 from simcoll.config.field_texts import field_texts, models
 from simcoll.formats.schedules.schedule_json import counts, sent_fraction
-from simcoll.prediction.result_rows import Row, swept
+from simcoll.report.result_tables import few
 from simcoll.scenario.profile import load_network, shipped_profiles
 from simcoll.scenario.scenario import Scenario, shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.ir import Schedule
-from simcoll.units import format_size
-
-SIZE_CONVENTION: Final = (
-    "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
-    "ranks × per-rank bytes); GB = 10^9 B"
-)
-BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
-
-
-def run_table(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
-    """The head, the table, and the lines that name the busiest links."""
-    first = scenarios[0]
-    shown = [{**row, "time_us": row.get("time_us"), "bound_us": row.get("lower_bound_us")} for row in rows]
-    columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
-    judged = any(row.get("low_us") is not None for row in rows)
-    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
-    head = [
-        f"# simcoll {simcoll.__version__}: {first.name}",
-        f"# topology {_either(rows, 'topology')}   profile {_either(rows, 'profile')} ({_either(rows, 'confidence')})"
-        f"   sharing {_either(rows, 'sharing')}   chunk {_chunks(scenarios)}   type {_either(rows, 'dtype')}"
-        f"   engine {_either(rows, 'engine')}",
-        f"# {SIZE_CONVENTION}",
-    ]
-    good = [row for row in shown if row["status"] == "ok"]
-    body = [text_table.render(columns, good)] if good else []
-    refused = dict.fromkeys(f"# {row['algorithm']}: {row['status']}" for row in rows if row["status"] != "ok")
-    return "\n".join([*head, *body, *refused, *_busiest_lines(good)])
-
-
-def _chunks(scenarios: Sequence[Scenario]) -> str:
-    chunks = sorted({scenario.params().chunk for scenario in scenarios})
-    return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
-
-
-def _settings(rows: Sequence[Row]) -> list[str]:
-    """What else tells the rows apart, besides collective, algorithm, size and ranks."""
-    named = ("topology", "profile", "protocol", "in_place", "sharing")
-    return [*(name for name in named if _varies(rows, name)), *swept(rows)]
-
-
-def _varies(rows: Sequence[Row], column: str) -> bool:
-    return len({row.get(column) for row in rows}) > 1
-
-
-def _either(rows: Sequence[Row], column: str) -> str:
-    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None)) or ["-"]
-    return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
-
-
-def _busiest_lines(rows: Sequence[Row]) -> list[str]:
-    """The busiest link of each algorithm at the largest size, and which of them no link binds."""
-    used = [row for row in rows if row.get("binding_link")]
-    if not used:
-        return []
-    size, ranks = max((row["size_bytes"], row["ranks"]) for row in used)
-    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *_settings(used)]
-    busiest: dict[str, list[str]] = {}
-    waiting = []
-    for row in used:
-        if (row["size_bytes"], row["ranks"]) == (size, ranks):
-            name = " ".join(str(row[column]) for column in apart)
-            busiest.setdefault(row["binding_link"], []).append(f"{name} {row['binding_busy']:.0%}")
-            waiting += [name] if round(row["binding_busy"], 2) < BINDS else []
-    told = [f"{link} ({_some(names)} busy)" for link, names in busiest.items()]
-    line = f"# busiest link at {format_size(size)}, {ranks} ranks: {_some(told, '; ')}"
-    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {_some(waiting)}"
-    return [line, idle] if waiting else [line]
-
-
-def _some(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
-    return between.join(texts[:most]) + (f"{between}… ({len(texts)})" if len(texts) > most else "")
 
 
 def counts_line(schedule: Schedule) -> str:
@@ -170,7 +99,7 @@ def topology_text(told: Mapping[str, Any]) -> str:
     lines += ["links (each direction is one)"]
     for link in told["links"]:
         numbers = f"{link['bandwidth_GBps']:>9.4g} GB/s  {link['latency_us']:>6.4g} us"
-        lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {_some(link['names'], most=2)}"]
+        lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {few(link['names'], most=2)}"]
     return "\n".join([*lines, f"bisection bandwidth {told['bisection_GBps']:.4g} GB/s (one direction)"])
 
 

@@ -12,7 +12,7 @@ from simcoll.config.import_log import ImportLog
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import goal, msccl_writer, schedule_json
-from simcoll.prediction import result_rows
+from simcoll.prediction.result_rows import ResultRow, read
 from simcoll.report import schedule_view, torch_benchmark
 from simcoll.report.exports import arrow, graph_drawings, nccl_tables
 from simcoll.scenario import scenario
@@ -67,10 +67,10 @@ def _graphml(what: str, options: Options, notes: ImportLog) -> Written:
     return graph_drawings.graphml(systems.build(scenario.topology_spec(what, options.nodes)))
 
 
-def _rows(what: str) -> list[dict[str, Any]]:
+def _rows(what: str) -> list[ResultRow]:
     """The rows of a results.csv, or of the folder that it lies in."""
     path = Path(what)
-    return result_rows.read(path / "results.csv" if path.is_dir() else path)
+    return read(path / "results.csv" if path.is_dir() else path)
 
 
 def _tests(what: str, options: Options, notes: ImportLog) -> Written:
@@ -81,40 +81,41 @@ def _tuner(what: str, options: Options, notes: ImportLog) -> Written:
     if not what.endswith(".json"):
         return nccl_tables.tuner(_rows(what), notes)
     try:
-        found = json.loads(read_bounded(Path(what)))
-        if "recommendations" in found:
-            return nccl_tables.tuner([row for one in found["recommendations"] for row in _recommended(one)], notes)
-        shared = {"ranks": int(found["ranks"]), "nodes": int(found["nodes"])}
-        rows = [{**row, **shared, "time_us": float(row["time_us"])} for row in found["choice"]]
+        document = json.loads(read_bounded(Path(what)))
+        if "recommendations" in document:
+            ranges = ((each, choice) for each in document["recommendations"] for choice in each["ranges"])
+            rows = [_chosen(each, choice, each["collective"], "nccl", "from_bytes") for each, choice in ranges]
+        else:
+            choices = document["choice"]
+            rows = [_chosen(document, each, each["collective"], "algorithm", "size_bytes") for each in choices]
         return nccl_tables.tuner(rows, notes)
     except (ValueError, KeyError, TypeError, RecursionError):
         cure = "give that, what `simcoll recommend --json` prints, or a results.csv"
         raise InputError(f"{what}: not what `simcoll tune --json` prints", cure) from None
 
 
-def _recommended(one: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The ranges of a recommendation as rows."""
-    shared = {"collective": one["collective"], "ranks": int(one["ranks"]), "nodes": int(one["nodes"])}
-    return [
-        {
-            **row,
-            **shared,
-            "algorithm": row["nccl"],
-            "size_bytes": int(row["from_bytes"]),
-            "time_us": float(row["time_us"]),
-        }
-        for row in one["ranges"]
-    ]
+def _chosen(
+    document: Mapping[str, Any], choice: Mapping[str, Any], collective: str, algorithm: str, size: str
+) -> ResultRow:
+    """What is chosen from a size on, as a row; `algorithm` and `size` are the keys that hold them in the choice."""
+    return ResultRow(
+        collective=collective,
+        algorithm=choice[algorithm],
+        protocol=choice.get("protocol"),
+        ranks=int(document["ranks"]),
+        nodes=int(document["nodes"]),
+        size_bytes=int(choice[size]),
+        time_us=float(choice["time_us"]),
+        status="ok",
+    )
 
 
 def _parquet(what: str, options: Options, notes: ImportLog) -> Written:
-    rows = _rows(what)
-    return arrow.parquet(rows, result_rows.kinds(rows))
+    return arrow.parquet(_rows(what))
 
 
 def _arrow(what: str, options: Options, notes: ImportLog) -> Written:
-    rows = _rows(what)
-    return arrow.stream(rows, result_rows.kinds(rows))
+    return arrow.stream(_rows(what))
 
 
 def _torch(what: str, options: Options, notes: ImportLog) -> Written:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.prediction.result_rows import Row, write_atomically
+from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.scenario.scenario import Scenario
 
 Named = tuple[str, Any]  # a plot's name, and its figure
@@ -19,7 +19,7 @@ STEP: Final = "step"  # the one of workloads
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
 
 
-def draw(scenarios: Sequence[Scenario], rows: Sequence[Row], folder: Path) -> list[Path]:
+def draw(scenarios: Sequence[Scenario], rows: Sequence[ResultRow], folder: Path) -> list[Path]:
     """Write the plots that the scenario asks for."""
     return write([*asked(scenarios, rows), *_single(scenarios)], folder)
 
@@ -40,13 +40,13 @@ def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
     return [plot for plot in dict.fromkeys(p for scenario in scenarios for p in scenario.plots) if plot in which]
 
 
-def asked(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> Iterator[Named]:
+def asked(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[Named]:
     """Name and figure of the curves and maps that the scenarios ask for."""
     alone = [scenario for scenario in scenarios if not scenario.workload]
     yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
 
 
-def curves(rows: Sequence[Row], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
+def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
     """Curves and maps drawn from rows alone; why one cannot be is told on stderr."""
     from simcoll.report.plot.curves import scaling_figure, size_figure
     from simcoll.report.plot.maps import crossover_figure
@@ -84,7 +84,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     return [folder / "compare.csv", folder / "compare.png"]
 
 
-def unmatched(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[str]:
+def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
     """A line for each measured table that was asked for and of which the run covers nothing."""
     notes = []
     for name, its in _tables(scenarios).items():
@@ -94,7 +94,7 @@ def unmatched(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _kinds(rows: Sequence[Row]) -> list[Row]:
+def _kinds(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """A row of each kind that a measured row can belong to."""
     return list({(row["collective"], row["ranks"], row["dtype"]): row for row in rows}.values())
 
@@ -107,7 +107,7 @@ def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
     return found
 
 
-def _measured(scenarios: Sequence[Scenario], rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     """The points of the measured tables that the run covers, with their bus bandwidth."""
     from simcoll.formats.measured import find_measured, read_measured
     from simcoll.schedule.collectives import collective

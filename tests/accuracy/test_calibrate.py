@@ -22,6 +22,7 @@ from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.profile import ModelSpec, load_profile, parse_profile, spelt
 from simcoll.scenario.scenario import load
@@ -55,14 +56,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rows(*sets: str, profile: str = "law.yaml") -> list[dict[str, Any]]:
+def rows(*sets: str, profile: str = "law.yaml") -> list[ResultRow]:
     """What a profile predicts of the scenario `ask.yaml`."""
     found = [run_point(point) for point in load("ask.yaml", [*sets, f"profile={profile}"])]
     assert all(row["status"] == "ok" for row in found)
     return found
 
 
-def everything(ranks: str = "[2, 4]", profile: str = "law.yaml") -> list[dict[str, Any]]:
+def everything(ranks: str = "[2, 4]", profile: str = "law.yaml") -> list[ResultRow]:
     """Three collectives, where what senders and receivers pay can be told apart."""
     asked = ([f"collective={name}", f"algorithm={these}"] for name, these in EVERYWHERE)
     return [row for which in asked for row in rows(*which, f"ranks={ranks}", MANY_SIZES, profile=profile)]
@@ -380,7 +381,7 @@ def test_long_schedules_are_timed_like_short_ones(lab: Path):
     (point,) = load("ask.yaml", ["ranks=256"])
     law = load_profile("law.yaml")
     setting = ParameterSetting({"o_send": 8_000_000, "gamma": 10 * 10**9}, law.launch, law.links)
-    assert Question(point.scenario).time_ps(setting) == rows("ranks=256")[0]["time_ps"]
+    assert Question(point.scenario).time_ps(setting) == rows("ranks=256")[0].time_ps
 
 
 # --- harnesses and wrong input ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,6 @@ from simcoll.config import yaml_tree
 from simcoll.engine import event
 from simcoll.engine.program import bind
 from simcoll.engine.timing_model import Params
-from simcoll.prediction.result_rows import Row
 from simcoll.report.plot import save
 from simcoll.scenario.profile import ModelSpec, find_profile
 from simcoll.schedule.collectives import COLLECTIVES, NOTHING, Collective
@@ -242,7 +241,7 @@ def test_a_format():
         simcoll.prove(read_moves("broadcast 3 1\n0: 0>1 0"))
 
 
-def steps_figure(rows: Sequence[Row]) -> Figure:
+def steps_figure(rows: Sequence[Mapping[str, object]]) -> Figure:
     """A plot: steps over ranks."""
     figure = Figure()
     figure.subplots().plot([row["ranks"] for row in rows], [row["steps"] for row in rows], "o-")

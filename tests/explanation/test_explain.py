@@ -206,7 +206,7 @@ def test_parts_add_up_to_the_row(name: str) -> None:
     """Launch, segments and shares of a point add up to the time of its row, whatever its profile and kind."""
     point = points(POINTS[name])[0]
     found = subject(point)
-    assert found.time_ps == sweep.run_point(point)["time_ps"]
+    assert found.time_ps == sweep.run_point(point).time_ps
     parts = list(found.parts())
     assert (parts[0].begin_ps, parts[-1].end_ps) == (0, found.time_ps)
     assert all(a.end_ps == b.begin_ps for a, b in pairwise(parts))
@@ -247,7 +247,7 @@ BY_HAND = [
 def test_an_answer_is_the_ratio_of_two_runs(name: str, change: str, changed: dict[str, Any]) -> None:
     """How many times as fast a change makes a point is the ratio of two runs: of the point, and of one whose scenario
     says so."""
-    plain, other = (sweep.run_point(points(keys)[0])["time_ps"] for keys in (POINTS[name], {**POINTS[name], **changed}))
+    plain, other = (sweep.run_point(points(keys)[0]).time_ps for keys in (POINTS[name], {**POINTS[name], **changed}))
     answer = next(one for one in answers(subject(points(POINTS[name])[0])) if one.change == change)
     assert (answer.time_ps, answer.factor) == (other, plain / other)
 
@@ -346,9 +346,9 @@ def test_ranges_tile_the_sizes_and_hold_the_best(nodes: int) -> None:
     for told in found["sizes"]:
         swept = [row for row in rows if row["status"] == "ok" and row["size_bytes"] == told["size_bytes"]]
         if swept:
-            best = min(swept, key=lambda row: row["time_ps"])
-            assert told["time_us"] <= best["time_ps"] / 1e6
-            assert told["algorithm"] == best["algorithm"] or told["time_us"] < best["time_ps"] / 1e6 or told["tie"]
+            best = min(swept, key=lambda row: row.time_ps)
+            assert told["time_us"] <= best.time_ps / 1e6
+            assert told["algorithm"] == best["algorithm"] or told["time_us"] < best.time_ps / 1e6 or told["tie"]
 
 
 def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from workloads import CABLE, STAR, ddp
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.scenario import Point, load, points
 
@@ -30,7 +31,7 @@ def given(*faults: dict[str, Any], **keys: Any) -> list[Point]:
     )
 
 
-def row(*faults: dict[str, Any], **keys: Any) -> dict[str, Any]:
+def row(*faults: dict[str, Any], **keys: Any) -> ResultRow:
     """The row of one point."""
     (point,) = given(*faults, **keys)
     return run_point(point)
@@ -40,7 +41,7 @@ def took(*faults: dict[str, Any], **keys: Any) -> float:
     """How long a point takes, in us; both engines say the same."""
     found = [row(*faults, engine=engine, **keys) for engine in ("fast", "event")]
     assert [one["status"] for one in found] == ["ok", "ok"]
-    assert found[0]["time_ps"] == found[1]["time_ps"]
+    assert found[0].time_ps == found[1].time_ps
     assert [one["shortcut"] for one in found] == ["none", "none"]
     return float(found[0]["time_us"])
 

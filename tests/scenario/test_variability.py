@@ -30,7 +30,7 @@ def given(**keys: Any) -> list[Point]:
     )
 
 
-def row(**keys: Any) -> dict[str, Any]:
+def row(**keys: Any) -> result_rows.ResultRow:
     """The row of one point."""
     (point,) = given(**keys)
     found = run_point(point)

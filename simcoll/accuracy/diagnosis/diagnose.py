@@ -26,6 +26,7 @@ from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import in_region
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Point, Scenario
@@ -39,7 +40,7 @@ class _DiagnosedRows:
 
     rows: tuple[MeasuredRow, ...]
     scenarios: tuple[Scenario, ...]
-    results: tuple[dict[str, Any], ...]
+    results: tuple[ResultRow, ...]
 
     @property
     def predicted(self) -> Floats:
@@ -85,17 +86,17 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
 
 def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[_DiagnosedRows, Counter[str]]:
     """Predict the rows; return those that can be predicted, and a count for each reason why others cannot."""
-    predicted: list[tuple[MeasuredRow, Scenario, dict[str, Any]]] = []
+    predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
     refused: Counter[str] = Counter()
     for row in selected:
         points = asking.points(with_simcoll_name(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
-        result = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else {}
-        if result.get("status") == "ok" and points:
+        result = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else None
+        if result and result.status == "ok":
             predicted.append((row, _forced(points[0], row), result))
         else:
-            refused[str(result.get("status", f"{row.algorithm} is not known"))] += 1
+            refused[result.status if result else f"{row.algorithm} is not known"] += 1
     rows, scenarios, results = zip(*predicted, strict=True) if predicted else ((), (), ())
     return _DiagnosedRows(rows, scenarios, results), refused
 

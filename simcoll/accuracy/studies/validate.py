@@ -303,10 +303,10 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})
-            predicted: dict[str, Any] = sweep.run_point(dataclasses.replace(point, scenario=asked))
+            predicted = sweep.run_point(dataclasses.replace(point, scenario=asked))
             joined = table_join.join([row], [predicted], {})
             if not joined:
-                raise InputError(f"{material.used.name}: {predicted['status']}", "leave such points out of the case")
+                raise InputError(f"{material.used.name}: {predicted.status}", "leave such points out of the case")
             spread = row.others.get("spread")
             scatter = float(spread) if spread else None
             swept = {column: text for column, text in row.others.items() if "." in column}

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from simcoll.errors import SimcollError
+from simcoll.prediction.result_rows import KINDS, ResultRow, swept
 
 MISSING = 'Arrow and Parquet need pyarrow: pip install "simcoll[parquet]"'
 
 
-def table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, type]) -> Any:
-    """A pyarrow.Table with a column for each of `kinds`: int, float, bool or str. Raises SimcollError without it."""
+def table(rows: Sequence[ResultRow]) -> Any:
+    """A pyarrow.Table with the columns of results.csv; a mapping is text. Raises SimcollError without pyarrow."""
     try:
         import pyarrow
     except ImportError:
         raise SimcollError(MISSING) from None
-    types = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_(), str: pyarrow.string()}
-    columns = {
-        name: pyarrow.array([_as(row.get(name), kind) for row in rows], types[kind]) for name, kind in kinds.items()
-    }
+    numbers = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    columns = {}
+    for name in (*KINDS, *swept(rows)):
+        values, number = [row.get(name) for row in rows], numbers.get(KINDS.get(name, str))
+        texts = [value if value is None or number else str(value) for value in values]
+        columns[name] = pyarrow.array(texts, number or pyarrow.string())
     return pyarrow.table(columns)
 
 
-def _as(value: Any, kind: type) -> Any:
-    return value if value is None or kind is not str else str(value)
-
-
-def parquet(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, type]) -> bytes:
+def parquet(rows: Sequence[ResultRow]) -> bytes:
     """A Parquet file."""
-    made = table(rows, kinds)
+    made = table(rows)
     import pyarrow.parquet
 
     buffer = io.BytesIO()
@@ -38,9 +37,9 @@ def parquet(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, type]) -> byt
     return buffer.getvalue()
 
 
-def stream(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, type]) -> bytes:
+def stream(rows: Sequence[ResultRow]) -> bytes:
     """An Arrow IPC stream."""
-    made = table(rows, kinds)
+    made = table(rows)
     import pyarrow
 
     buffer = io.BytesIO()

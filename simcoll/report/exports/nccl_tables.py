@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import InputError
-from simcoll.prediction.result_rows import Row
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCOLS, spellings
 
@@ -18,38 +18,31 @@ _TUNER: Final = spellings(COLLECTIVES, lambda row: row.tuner)
 _PROTOCOLS: Final = spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
 
 
-def timed(rows: Iterable[Row]) -> list[Row]:
+def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:
     """The rows that have a time. Raises InputError if there is none."""
-    found = [row for row in rows if row.get("status", "ok") == "ok" and row.get("time_us")]
-    if not found:
+    having = [row for row in rows if row.status == "ok" and row.time_us]
+    if not having:
         raise InputError("no row has a time", "give results with status ok")
-    return found
+    return having
 
 
-def tests(rows: Sequence[Row]) -> str:
-    """What nccl-tests would print: a table a collective, algorithm and number of ranks. There are no in-place runs of
-    their own: where buffers are in place these columns hold the time, else `N/A`."""
-    tables: dict[tuple[Any, ...], list[Row]] = {}
+def tests(rows: Sequence[ResultRow]) -> str:
+    """The output of nccl-tests, had it run: a table for each collective, algorithm and number of ranks. There are no
+    separate in-place runs: where buffers are in place these columns hold the time, else `N/A`."""
+    tables: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in timed(rows):
-        if row["collective"] in _TESTS:
-            launched = row.get("launch.gpus_per_process"), row.get("launch.graph")
-            key = (
-                row["collective"],
-                row.get("algorithm"),
-                row["ranks"],
-                row.get("nodes"),
-                row.get("topology"),
-                *launched,
-            )
+        if row.collective in _TESTS:
+            launched = row.settings.get("launch.gpus_per_process"), row.settings.get("launch.graph")
+            key = (row.collective, row.algorithm, row.ranks, row.nodes, row.topology, *launched)
             tables.setdefault(key, []).append(row)
     if not tables:
         raise InputError("nccl-tests has no such collective", f"it has {', '.join(_TESTS)}")
-    return "\n".join(line for key, its in tables.items() for line in _table(key, its))
+    return "\n".join(line for key, table in tables.items() for line in _table(key, table))
 
 
-def _table(key: tuple[Any, ...], rows: Sequence[Row]) -> Iterable[str]:
+def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
     name, algorithm, ranks, nodes, topology, many, graph = key
-    sizes = sorted(int(row["size_bytes"]) for row in rows)
+    sizes = sorted(row.size_bytes or 0 for row in rows)
     each = max(1, int(ranks) // int(nodes or 1))
     gpus = each if many == "all" else int(many or 1)
     runs = f"warmup iters: 0 iters: 1 graph: {int(str(graph).lower() == 'true')}"
@@ -66,7 +59,7 @@ def _table(key: tuple[Any, ...], rows: Sequence[Row]) -> Iterable[str]:
         f"#{'(B)':>12}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6}"
         + f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}" * 2
     )
-    for row in sorted(rows, key=lambda row: int(row["size_bytes"])):
+    for row in sorted(rows, key=lambda row: row.size_bytes or 0):
         yield _line(row)
     total = sum(_bandwidths(row)[1] for row in rows)
     yield "# Out of bounds values : 0 OK"
@@ -74,41 +67,39 @@ def _table(key: tuple[Any, ...], rows: Sequence[Row]) -> Iterable[str]:
     yield "#"
 
 
-def _line(row: Row) -> str:
-    dtype = _TYPES.get(str(row.get("dtype")), _TYPES["float32"])
-    size, ranks = int(row["size_bytes"]), int(row["ranks"])
-    count = size // dtype.itemsize // (ranks if row["collective"] in _PER_RANK else 1)
-    root = row.get("root")
-    redop = row.get("op") if collective(row["collective"]).reduces else "none"
+def _line(row: ResultRow) -> str:
+    dtype = _TYPES.get(row.dtype or "float32", _TYPES["float32"])
+    size, ranks, time_us = row.size_bytes or 0, row.ranks or 1, row.time_us or 0.0
+    count = size // dtype.itemsize // (ranks if row.collective in _PER_RANK else 1)
+    redop = row.op if collective(row.collective).reduces else "none"
     algbw, busbw = _bandwidths(row)
-    time = f"{row['time_us']:.2f}" if row["time_us"] < 1e5 else f"{row['time_us']:.0f}"
+    time = f"{time_us:.2f}" if time_us < 1e5 else f"{time_us:.0f}"
     cells, none = (
         f"  {time:>7}  {algbw:6.2f}  {busbw:6.2f}  {0:6d}",
         f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}",
     )
-    lead = (
-        f"{size:13d}  {count:12d}  {dtype.nccl_tests:>8}  {redop or 'sum':>6}  {-1 if root is None else int(root):6d}"
-    )
-    return lead + cells + (cells if row.get("in_place") else none)
+    root = -1 if row.root is None else row.root
+    lead = f"{size:13d}  {count:12d}  {dtype.nccl_tests:>8}  {redop or 'sum':>6}  {root:6d}"
+    return lead + cells + (cells if row.in_place else none)
 
 
-def _bandwidths(row: Row) -> tuple[float, float]:
-    algbw = int(row["size_bytes"]) / row["time_us"] / 1e3
-    return algbw, algbw * float(collective(row["collective"]).busbw(int(row["ranks"])))
+def _bandwidths(row: ResultRow) -> tuple[float, float]:
+    algbw = (row.size_bytes or 0) / (row.time_us or 0.0) / 1e3
+    return algbw, algbw * float(collective(row.collective).busbw(row.ranks or 1))
 
 
-def tuner(rows: Sequence[Row], notes: ImportLog) -> str:
+def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
     """The CSV that the example tuner plugin of NCCL (ext-tuner/example) reads: for each collective, number of nodes and
     ranks the quickest algorithm from one size to the next. -1 leaves a matter to NCCL."""
-    best: dict[tuple[str, int, int], dict[int, Row]] = {}
+    best: dict[tuple[str, int, int], dict[int, ResultRow]] = {}
     unknown: set[str] = set()
     for row in timed(rows):
-        if row["collective"] not in _TUNER or row.get("algorithm") not in ALGORITHMS:
-            unknown.add(f"{row['collective']}/{row.get('algorithm')}")
+        if row.collective not in _TUNER or row.algorithm not in ALGORITHMS:
+            unknown.add(f"{row.collective}/{row.algorithm}")
             continue
-        sizes = best.setdefault((row["collective"], int(row.get("nodes") or -1), int(row["ranks"])), {})
-        size = int(row["size_bytes"])
-        if size not in sizes or row["time_us"] < sizes[size]["time_us"]:
+        sizes = best.setdefault((row.collective, row.nodes or -1, row.ranks or 1), {})
+        size = row.size_bytes or 0
+        if size not in sizes or (row.time_us or 0.0) < (sizes[size].time_us or 0.0):
             sizes[size] = row
     if unknown:
         notes.warn(f"left out, for NCCL's tuner knows no such thing: {', '.join(sorted(unknown))}")
@@ -120,17 +111,17 @@ def tuner(rows: Sequence[Row], notes: ImportLog) -> str:
     return "\n".join([*lines, ""])
 
 
-def _ranges(sizes: Mapping[int, Row], notes: ImportLog) -> Iterable[str]:
+def _ranges(sizes: Mapping[int, ResultRow], notes: ImportLog) -> Iterable[str]:
     """`min,max,algorithm,protocol`: from each size at which another pair is quickest to where the next one is."""
     changes: list[tuple[int, str, str]] = []
     for size in sorted(sizes):
-        said = _PROTOCOLS.get(str(sizes[size].get("protocol")))
-        if said is None:
+        protocol = _PROTOCOLS.get(sizes[size].protocol or "")
+        if protocol is None:
             notes.assume("rows name no protocol: simple is written")
-        pair = (str(sizes[size]["algorithm"]), said or "simple")
+        pair = (str(sizes[size].algorithm), protocol or "simple")
         if not changes or changes[-1][1:] != pair:
             changes.append((size, *pair))
-    for i, (size, algorithm, protocol) in enumerate(changes):
+    for i, (size, algorithm, name) in enumerate(changes):
         least = 0 if not i else size
         most = changes[i + 1][0] - 1 if i + 1 < len(changes) else 2**63 - 1
-        yield f"{least},{most},{algorithm},{protocol}"
+        yield f"{least},{most},{algorithm},{name}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import text_table
-from simcoll.prediction.result_rows import Row, swept
+from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.units import format_size
 
 _SHOWN: Final = (
@@ -23,6 +23,7 @@ _ALWAYS: Final = frozenset({"algorithm", "ranks", "size_bytes", "time_us", "conf
 _NAMES: Final = {"interval": ("90 %", "(us)"), "path_share": ("of the path", ""), "binding_link": ("busiest link", ""),
           "binding_busy": ("busy", ""), "time_us_p50": ("median", "(us)"), "time_us_p95": ("95 %", "(us)"),
           "time_us_p99": ("99 %", "(us)")}  # fmt: skip
+TableRow = Mapping[str, Any]  # values by the names of columns
 WORTH: Final = {
     "calibrated": "fitted to a measurement of this very point",
     "interpolated": "fitted to measurements on both sides of it, of the same algorithm and kinds of links",
@@ -37,38 +38,37 @@ def badge(confidence: object) -> str:
     return f'<span class="badge {escape(word)}" title="{escape(WORTH.get(word, ""))}">{escape(word)}</span>'
 
 
-def interval(row: Row) -> str:
+def interval(row: TableRow) -> str:
     """The 90 % interval of a time; empty if there is none."""
     if row.get("low_us") is None or row.get("high_us") is None:
         return ""
     return f"{text_table.cell('low_us', row['low_us'])} – {text_table.cell('high_us', row['high_us'])}"
 
 
-def results_table(rows: Sequence[Row]) -> str:
+def results_table(rows: Sequence[ResultRow]) -> str:
     """A line a row, with the columns that say something."""
-    told = [
-        {**row, "interval": interval(row), "confidence": row.get("confidence") or "uncalibrated", "due to": _due(row)}
-        if row["status"] == "ok"
+    shown = [
+        {**row, "interval": interval(row), "confidence": row.confidence or "uncalibrated", "due to": _due(row)}
+        if row.status == "ok"
         else row
         for row in rows
     ]
-    return table([*_columns(told), "status"], told)
+    return table([*_columns(shown), "status"], shown)
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
-    found = [name for name in _SHOWN if name in _ALWAYS or len({row.get(name) for row in rows}) > 1]
-    found += [*swept(rows), *_PREDICTED]
-    if any(row.get("workload") for row in rows):
-        found.remove("lower_bound_us")  # is what is computed, which has a column
-    return [name for name in found if any(row.get(name) not in (None, "") for row in rows)]
+def _columns(rows: Sequence[TableRow]) -> list[str]:
+    names = [name for name in _SHOWN if name in _ALWAYS or len({row[name] for row in rows}) > 1]
+    names += [*swept(rows), *_PREDICTED]
+    if any(row["workload"] for row in rows):
+        names.remove("lower_bound_us")  # of a workload it is the computation, which has a column
+    return [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
 
 
-def _due(row: Row) -> str:
-    shares: Mapping[str, float] = row.get("slowdown_shares") or {}
-    return ", ".join(f"{cause} {share:.0%}" for cause, share in shares.items())
+def _due(row: ResultRow) -> str:
+    return ", ".join(f"{cause} {share:.0%}" for cause, share in (row.slowdown_shares or {}).items())
 
 
-def table(columns: Sequence[str], rows: Iterable[Row]) -> str:
+def table(columns: Sequence[str], rows: Iterable[TableRow]) -> str:
     """A table that can be sorted by each column; numbers as one reads them, their values beside for sorting."""
     rows = list(rows)
     head = "".join(_head(name, not any(_number(row.get(name)) for row in rows)) for name in columns)

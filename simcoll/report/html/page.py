@@ -13,20 +13,20 @@ from string import Template
 
 import simcoll
 from simcoll.prediction import sweep
-from simcoll.prediction.result_rows import Row, to_csv
+from simcoll.prediction.result_rows import ResultRow, to_csv
 from simcoll.report import figures
-from simcoll.report.console import SIZE_CONVENTION
 from simcoll.report.html._images import image
 from simcoll.report.html._points import closely
 from simcoll.report.html._tables import WORTH, badge, facts, results_table
 from simcoll.report.plot.spread import spread_figure
+from simcoll.report.result_tables import SIZE_CONVENTION, values_of
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Point, Scenario
 
 Section = tuple[str, str, str]  # its name in addresses, its title, what is in it
 
 
-def report(rows: Sequence[Row], points: Sequence[Point], text: str, command: str) -> str:
+def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, command: str) -> str:
     """The page of a run: `text` is the scenario's file, `command` what made it. The same run gives the same page."""
     scenarios = [point.scenario for point in points]
     name = scenarios[0].name
@@ -55,37 +55,32 @@ def _asset(name: str) -> str:
     return (files("simcoll.report.html") / name).read_text(encoding="utf-8")
 
 
-def _what(rows: Sequence[Row]) -> str:
-    told = (f"{name} {_either(rows, name)}" for name in ("topology", "profile", "sharing"))
-    labels = " ".join(badge(one) for one in dict.fromkeys(_worth(row) for row in rows if row["status"] == "ok"))
+def _what(rows: Sequence[ResultRow]) -> str:
+    told = (f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing"))
+    labels = " ".join(badge(one) for one in dict.fromkeys(_worth(row) for row in rows if row.status == "ok"))
     return f"simcoll {escape(simcoll.__version__)} · {escape(' · '.join(told))} · predictions are {labels}"
 
 
-def _worth(row: Row) -> str:
-    return str(row.get("confidence") or "uncalibrated")
+def _worth(row: ResultRow) -> str:
+    return row.confidence or "uncalibrated"
 
 
-def _either(rows: Sequence[Row], column: str) -> str:
-    values = list(dict.fromkeys(str(row[column]) for row in rows if row.get(column) is not None)) or ["-"]
-    return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
-
-
-def _results(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
-    good = sum(row["status"] == "ok" for row in rows)
+def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
+    good = sum(row.status == "ok" for row in rows)
     many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
     count = many if good == len(rows) else f"{many}, {good} of them with a time"
     worth = "".join(
         f"<li>{badge(word)} {escape(WORTH[word])}</li>"
-        for word in dict.fromkeys(_worth(row) for row in rows if row["status"] == "ok")
+        for word in dict.fromkeys(_worth(row) for row in rows if row.status == "ok")
     )
     sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
     hint = '<span class="screen">A click on a name sorts.</span>'
     return f'<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
-def _plots(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
+def _plots(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     drawings = dict(figures.asked(scenarios, rows))
-    if any(row.get("replications") for row in rows):
+    if any(row.replications for row in rows):
         try:
             drawings["runs that differ"] = spread_figure(rows)
         except ValueError as reason:
@@ -94,17 +89,17 @@ def _plots(rows: Sequence[Row], scenarios: Sequence[Scenario]) -> str:
     return f'<div class="plots">\n{drawn}\n</div>' if drawings else ""
 
 
-def _provenance(rows: Sequence[Row], points: Sequence[Point], command: str) -> str:
+def _provenance(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> str:
     names = dict.fromkeys(point.scenario.profile for point in points)
     profiles = "; ".join(f"{name}: {load_profile(name).description}" for name in names)
     told = facts({
         "simcoll": simcoll.__version__,
         "command": command,
         "profile": profiles,
-        "seed": _either(rows, "seed"),
-        "engine": _either(rows, "engine"),
-        "schedules proved": _either(rows, "proved"),
-        "topology": _either(rows, "topology"),
+        "seed": values_of(rows, "seed"),
+        "engine": values_of(rows, "engine"),
+        "schedules proved": values_of(rows, "proved"),
+        "topology": values_of(rows, "topology"),
     })  # fmt: skip
     manifest = json.dumps(sweep.manifest(rows, points, command), indent=1)
     return (

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll import units
-from simcoll.prediction.result_rows import Row
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
-from simcoll.report.plot.style import INK, look
+from simcoll.report.plot.style import INK, PlotRow, look
 
 ROOM: Final = 1.08  # of the axis above the longest
 _PREDICTED: Final[dict[str, Any]] = {"color": look("ring").color, "linewidth": 1.2, "zorder": 2}
@@ -20,7 +19,7 @@ _MEASURED: Final[dict[str, Any]] = {"color": INK, "marker": "o", "linestyle": "n
 _BEST: Final[dict[str, Any]] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": "none"}
 
 
-def bucket_figure(rows: Iterable[Row]) -> Figure:
+def bucket_figure(rows: Iterable[PlotRow]) -> Figure:
     """A panel for each `name`: times of steps over `bucket_cap`, in the order of the rows, a line predicted, points
     measured; the shortest of each is ringed. Raises ValueError without rows.
     """

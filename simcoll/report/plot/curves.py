@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from simcoll.prediction.result_rows import Row
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.report.plot.style import (
     COMPETING,
@@ -22,6 +21,7 @@ from simcoll.report.plot.style import (
     INK,
     SETTINGS,
     Look,
+    PlotRow,
     drawable,
     label,
     look,
@@ -35,7 +35,7 @@ from simcoll.report.plot.style import (
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 Quantity = Literal["busbw", "latency"]
-Value = Callable[[Row], float | None]
+Value = Callable[[PlotRow], float | None]
 LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like it
 
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
@@ -63,7 +63,7 @@ class LineStyle(NamedTuple):
     setting: str
 
 
-def size_figure(rows: Iterable[Row], quantity: Quantity, measured: Iterable[Row] = ()) -> Figure:
+def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[PlotRow] = ()) -> Figure:
     """Bus bandwidth or time over the size, a panel for each collective and number of ranks, a line an algorithm.
 
     Dashed is what no schedule can beat; with reduction in the network it is another bound, dotted.
@@ -81,7 +81,7 @@ def size_figure(rows: Iterable[Row], quantity: Quantity, measured: Iterable[Row]
     return figure
 
 
-def scaling_figure(rows: Iterable[Row], measured: Iterable[Row] = ()) -> Figure:
+def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) -> Figure:
     """Time over the number of ranks, both logarithmic; panels for the smallest, a middle and the largest size.
 
     Raises ValueError if no row has a time, or all have the same number of ranks.
@@ -129,7 +129,7 @@ def compare_figure(points: Iterable[Any]) -> Figure:
 # --- what belongs together ---
 
 
-def _mapping(point: Any) -> Row:
+def _mapping(point: Any) -> PlotRow:
     names = (
         "collective",
         "algorithm",
@@ -144,44 +144,44 @@ def _mapping(point: Any) -> Row:
     return point if isinstance(point, Mapping) else {name: getattr(point, name) for name in names}
 
 
-def _ranked(row: Row) -> str:
+def _ranked(row: PlotRow) -> str:
     return f"{row['collective']}, {row['ranks']} ranks"
 
 
-def _sized(row: Row) -> str:
+def _sized(row: PlotRow) -> str:
     return f"{row['collective']}, {size_text(row['size_bytes'])}" if row["size_bytes"] else row["collective"]
 
 
-def _three_sizes(rows: Sequence[Row], collective: str) -> set[int]:
+def _three_sizes(rows: Sequence[PlotRow], collective: str) -> set[int]:
     sizes = sorted({row["size_bytes"] for row in rows if row["collective"] == collective})
     return {sizes[0], sizes[len(sizes) // 2], sizes[-1]}
 
 
-def _series(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, list[Row]]:
+def _series(rows: Iterable[PlotRow], columns: Sequence[str]) -> dict[str, list[PlotRow]]:
     """Rows by the label of their line."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[PlotRow]] = {}
     for row in rows:
         found.setdefault(label(row, columns), []).append(row)
     return found
 
 
-def _curve(rows: Iterable[Row], x: str, value: Value) -> tuple[list[int], list[float]]:
+def _curve(rows: Iterable[PlotRow], x: str, value: Value) -> tuple[list[int], list[float]]:
     """Points in order of x, one each: equal engines give equal rows."""
     points = {row[x]: found for row in rows if (found := value(row)) is not None}
     return sorted(points), [points[key] for key in sorted(points)]
 
 
-def _time(row: Row) -> float | None:
+def _time(row: PlotRow) -> float | None:
     found: float | None = row["time_us"]
     return found
 
 
-def _busbw(row: Row) -> float | None:
+def _busbw(row: PlotRow) -> float | None:
     found: float | None = row["busbw_GBps"]
     return found
 
 
-def _if_it_took(row: Row, time_us: float, value: Value) -> float:
+def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
     """A duration as what the panel shows: itself, or the bus bandwidth that it would mean."""
     return time_us if value is _time else (value(row) or 0.0) * row["time_us"] / time_us
 
@@ -189,7 +189,7 @@ def _if_it_took(row: Row, time_us: float, value: Value) -> float:
 # --- what is drawn ---
 
 
-def _strokes(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, LineStyle]:
+def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineStyle]:
     """By label: colour and marker are the algorithm's; the setting has a dash or, beyond four, a shade and a marker."""
     kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
     kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
@@ -219,7 +219,12 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
 
 
 def _lines(
-    axes: Axes, series: dict[str, list[Row]], x: str, value: Value, drawn: Mapping[str, LineStyle], entries: LegendLines
+    axes: Axes,
+    series: dict[str, list[PlotRow]],
+    x: str,
+    value: Value,
+    drawn: Mapping[str, LineStyle],
+    entries: LegendLines,
 ) -> None:
     for text, rows in series.items():
         (color, marker), dash, *_ = drawn[text]
@@ -250,7 +255,7 @@ def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLin
         entries["measured"] = Line2D([], [], marker="o", **_MEASURED)
 
 
-def _band(axes: Axes, rows: Sequence[Row], x: str, value: Value, color: str) -> None:
+def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str) -> None:
     """Between the least and the largest time that the profile allows, where it says."""
     sure = sorted((row for row in rows if row.get("low_us") and row.get("high_us")), key=lambda row: row[x])
     low, high = ([_if_it_took(row, row[name], value) for row in sure] for name in ("low_us", "high_us"))
@@ -271,12 +276,12 @@ def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries:
             (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **how)
 
 
-def _reduces_in_network(row: Row) -> bool:
+def _reduces_in_network(row: PlotRow) -> bool:
     """Only an all-reduce gains by it more than any schedule can have."""
     return row["collective"] == "all_reduce" and str(row.get("algorithm")).startswith("nvls")
 
 
-def _plain_bound(rows: Iterable[Row]) -> str:
+def _plain_bound(rows: Iterable[PlotRow]) -> str:
     """What the dashed line is: an all-reduce in the network may beat it."""
     collectives = {row["collective"] for row in rows}
     if "all_reduce" not in collectives:

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from simcoll.prediction.result_rows import Row
 from simcoll.report.plot.style import (
     CHARACTER,
     COMPETING,
@@ -19,6 +18,7 @@ from simcoll.report.plot.style import (
     MAX_PANELS,
     SETTINGS,
     TICK,
+    PlotRow,
     contrast,
     drawable,
     finish,
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
 MapCells = dict[tuple[int, int], Cell]  # (ranks, size) → its winner
 
 
-def crossover_figure(rows: Iterable[Row]) -> Figure:
+def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
     """A map for each collective (and setting): cells coloured by the fastest algorithm, with its margin over the next.
 
     Rows are mappings with the columns of results.csv. Raises ValueError if no row has a time.
@@ -72,10 +72,10 @@ def crossover_figure(rows: Iterable[Row]) -> Figure:
     return figure
 
 
-def _maps(rows: Sequence[Row]) -> dict[str, MapCells]:
+def _maps(rows: Sequence[PlotRow]) -> dict[str, MapCells]:
     """Algorithms (and protocols) compete; what else differs makes another map."""
     apart = telling(rows, SETTINGS, COMPETING)
-    points: dict[str, dict[tuple[int, int], list[Row]]] = {}
+    points: dict[str, dict[tuple[int, int], list[PlotRow]]] = {}
     for row in rows:
         title = label({**row, "algorithm": row["collective"]}, apart)
         points.setdefault(title, {}).setdefault((row["ranks"], row["size_bytes"]), []).append(row)
@@ -83,7 +83,7 @@ def _maps(rows: Sequence[Row]) -> dict[str, MapCells]:
     return {title: {key: _best(group, columns) for key, group in cells.items()} for title, cells in points.items()}
 
 
-def _best(rows: Sequence[Row], columns: Sequence[str]) -> Cell:
+def _best(rows: Sequence[PlotRow], columns: Sequence[str]) -> Cell:
     times: dict[str, float] = {}
     for row in rows:
         name = label(row, columns)
@@ -92,7 +92,7 @@ def _best(rows: Sequence[Row], columns: Sequence[str]) -> Cell:
     return Cell(first, times[others[0]] / times[first] if others else None)
 
 
-def _notes(rows: Sequence[Row], maps: dict[str, MapCells], room: bool) -> list[str]:
+def _notes(rows: Sequence[PlotRow], maps: dict[str, MapCells], room: bool) -> list[str]:
     notes = [settings(rows)]
     if room and any(cell.margin for cells in maps.values() for cell in cells.values()):
         notes.append("numbers: lead over the runner-up")

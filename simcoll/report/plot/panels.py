@@ -10,8 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simcoll.prediction.result_rows import Row
-from simcoll.report.plot.style import INK, MAX_PANELS, dress, finish, frame, grid_shape, settings
+from simcoll.report.plot.style import INK, MAX_PANELS, PlotRow, dress, finish, frame, grid_shape, settings
 
 
 @dataclass(frozen=True)
@@ -19,15 +18,15 @@ class Panel:
     """One set of axes: its key, its title, and what belongs in it."""
 
     title: str
-    rows: Sequence[Row]
-    measured: Sequence[Row]
+    rows: Sequence[PlotRow]
+    measured: Sequence[PlotRow]
 
 
 def by_columns(
-    rows: Sequence[Row], measured: Sequence[Row], key: Sequence[str], title: Callable[[Row], str]
+    rows: Sequence[PlotRow], measured: Sequence[PlotRow], key: Sequence[str], title: Callable[[PlotRow], str]
 ) -> list[Panel]:
     """Rows by the columns of `key`, in order of appearance; measured points go where they fit."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[tuple[Any, ...], list[PlotRow]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in key), []).append(row)
     return [

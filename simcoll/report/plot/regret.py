@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from simcoll.prediction.result_rows import Row
-from simcoll.report.plot.style import INK, dress, finish, frame, size_axis
+from simcoll.report.plot.style import INK, PlotRow, dress, finish, frame, size_axis
 
 _LINES = {"all_reduce": "#332288", "all_gather": "#117733", "reduce_scatter": "#CC6677", "broadcast": "#DDAA33"}
 _OTHER = "#777777"
 
 
-def regret_figure(rows: Sequence[Row], subtitle: str) -> Figure:
+def regret_figure(rows: Sequence[PlotRow], subtitle: str) -> Figure:
     """Regret in percent over the size, a line a collective. `rows` have `collective, size_bytes, regret`, a share.
 
     Raises ValueError if there is none.

@@ -10,16 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from simcoll.prediction.result_rows import Row
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
-from simcoll.report.plot.style import GREY, INK, look, size_axis
+from simcoll.report.plot.style import GREY, INK, PlotRow, look, size_axis
 
 ROOM: Final = 2.5  # times the ninetieth percentile of all errors: what lies beyond is counted and not drawn
 LEAST: Final = 5.0  # percent that the axis goes to either side at least
 AUTO: Final = "auto"  # rows that do not say which algorithm it was
 
 
-def residual_figure(points: Iterable[Row], by: Sequence[str] = ("collective", "ranks")) -> Figure:
+def residual_figure(points: Iterable[PlotRow], by: Sequence[str] = ("collective", "ranks")) -> Figure:
     """Errors in percent over the size, a panel for each value of the columns `by`, a colour an algorithm.
 
     `points` have `algorithm, size_bytes, error, fitted` and the columns `by`; error = predicted/measured − 1. Filled
@@ -60,7 +59,7 @@ def _draw(axes: Axes, panel: Panel, entries: dict[str, Line2D]) -> None:
         entries.setdefault(name, _marker(color, marker, fitted=False))
 
 
-def _places(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+def _places(rows: Sequence[PlotRow]) -> tuple[list[int], list[float]]:
     return [row["size_bytes"] for row in rows], [100 * row["error"] for row in rows]
 
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simcoll.prediction.result_rows import Row, swept
-from simcoll.report.plot.style import GREY, INK, SETTINGS, dress, finish, frame, label, separating
+from simcoll.prediction.result_rows import swept
+from simcoll.report.plot.style import GREY, INK, SETTINGS, PlotRow, dress, finish, frame, label, separating
 
 MOST: Final = 40  # points drawn
 _QUANTILES: Final = {
@@ -21,7 +21,7 @@ _QUANTILES: Final = {
 }
 
 
-def spread_figure(rows: Iterable[Row]) -> Figure:
+def spread_figure(rows: Iterable[PlotRow]) -> Figure:
     """A line for each point: a tick for its undisturbed time, then quantiles, shaded where they lie by 95 %.
 
     Rows are mappings with the columns of results.csv. Raises ValueError if none has replications, or too many do.

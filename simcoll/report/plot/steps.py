@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll import units
-from simcoll.prediction.result_rows import Row, swept
+from simcoll.prediction.result_rows import swept
 from simcoll.report.plot.style import (
     GREY,
     INK,
     SETTINGS,
+    PlotRow,
     dress,
     finish,
     frame,
@@ -29,7 +30,7 @@ from simcoll.report.plot.style import (
 _COMPUTE: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
 
 
-def step_figure(rows: Iterable[Row]) -> Figure:
+def step_figure(rows: Iterable[PlotRow]) -> Figure:
     """Step time over the swept size (of buckets, say), a line an algorithm, the shortest step of each ringed; dashed is
     computation alone. Without a swept size the steps stand side by side.
 
@@ -57,7 +58,7 @@ def step_figure(rows: Iterable[Row]) -> Figure:
     return figure
 
 
-def _step(row: Row) -> float:
+def _step(row: PlotRow) -> float:
     return float(row["step_us"])
 
 
@@ -69,16 +70,16 @@ def _size(text: object) -> int | None:
     return units.parse(text, "size") if isinstance(text, str) and units.kind_of(text) == "size" else None
 
 
-def _sizes(rows: Sequence[Row], column: str) -> bool:
+def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
     """Whether the column holds sizes, and several."""
     values = {_size(row.get(column)) for row in rows}
     return len(values - {None}) > 1
 
 
-def _lines(axes: Axes, rows: Sequence[Row], across: str) -> dict[str, Line2D]:
+def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D]:
     others = [column for column in swept(rows) if column != across]
     columns = separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across))
-    series: dict[str, dict[int, Row]] = {}
+    series: dict[str, dict[int, PlotRow]] = {}
     for row in rows:
         if (size := _size(row.get(across))) is not None:
             series.setdefault(label(row, columns), {})[size] = row
@@ -100,7 +101,7 @@ def _lines(axes: Axes, rows: Sequence[Row], across: str) -> dict[str, Line2D]:
     return {**entries, "computation alone": Line2D([], [], **_COMPUTE)}
 
 
-def _bars(axes: Axes, rows: Sequence[Row]) -> Mapping[str, Any]:
+def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
     columns = separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))
     names = [label(row, columns) for row in rows]
     computed = axes.barh(names, [row["compute_us"] / 1e3 for row in rows], color=GREY, height=0.6)

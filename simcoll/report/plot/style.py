@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from simcoll.prediction.result_rows import Row, swept
+from simcoll.prediction.result_rows import swept
 from simcoll.units import format_size
 
 INK: Final = "#222222"
@@ -33,6 +33,8 @@ TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and som
 # What changes the prediction of one and the same algorithm; of two such rows at one point, the label must tell.
 COMPETING: Final = ("protocol",)
 SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
+
+PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
 
 
 class Look(NamedTuple):
@@ -116,7 +118,7 @@ def contrast(color: str) -> str:
 # --- rows ---
 
 
-def drawable(rows: Iterable[Row]) -> list[Row]:
+def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
     """The rows that have a time; raises ValueError if there is none."""
     found = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
     if not found:
@@ -124,7 +126,7 @@ def drawable(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def separating(rows: Sequence[Row], columns: Iterable[str], point: Sequence[str]) -> list[str]:
+def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
     """The columns that tell rows apart which agree in all of `point`; one that tells no more than those before it does
     not count."""
     found: list[str] = []
@@ -136,7 +138,7 @@ def separating(rows: Sequence[Row], columns: Iterable[str], point: Sequence[str]
     return found
 
 
-def telling(rows: Sequence[Row], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
+def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
     """The columns, and swept keys without one, that tell apart the rows of an algorithm (and `competing`) at a point.
 
     Swept keys do so across algorithms: for each of their values `auto` may take another.
@@ -146,7 +148,7 @@ def telling(rows: Sequence[Row], columns: Iterable[str], competing: Sequence[str
     return found + separating(rows, swept(rows), (*point, *found))
 
 
-def label(row: Row, columns: Iterable[str]) -> str:
+def label(row: PlotRow, columns: Iterable[str]) -> str:
     """The algorithm and what sets its series apart."""
     parts, columns = [str(row.get("algorithm") or "")], list(columns)
     for name in columns:
@@ -166,7 +168,7 @@ def _short(name: str, columns: Iterable[str]) -> str:
     return name if any(other != name and other.rsplit(".", 1)[-1] == last for other in columns) else last
 
 
-def settings(rows: Sequence[Row]) -> str:
+def settings(rows: Sequence[PlotRow]) -> str:
     """Topology, profile and sharing of some rows, for the line below the title."""
     parts = []
     for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):

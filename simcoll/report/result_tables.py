@@ -1,0 +1,129 @@
+"""Result rows as text tables for the terminal: of collectives, of workloads, of points with replications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import simcoll
+from simcoll import units
+from simcoll.config import text_table
+from simcoll.prediction.result_rows import ResultRow, swept
+from simcoll.scenario.scenario import Scenario
+from simcoll.units import format_size
+
+SIZE_CONVENTION: Final = (
+    "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
+    "ranks × per-rank bytes); GB = 10^9 B"
+)
+BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
+
+
+def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
+    """The head, a line a collective, and the lines that name the busiest links."""
+    good = [row for row in rows if row.status == "ok"]
+    columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
+    judged = any(row.low_us is not None for row in rows)
+    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
+    head = [
+        _title(scenarios[0].name),
+        f"# topology {values_of(rows, 'topology')}   profile {values_of(rows, 'profile')}"
+        f" ({values_of(rows, 'confidence')})   sharing {values_of(rows, 'sharing')}   chunk {_chunks(scenarios)}"
+        f"   type {values_of(rows, 'dtype')}   engine {values_of(rows, 'engine')}",
+        f"# {SIZE_CONVENTION}",
+    ]
+    body = [text_table.render(columns, [{**row, "bound_us": row.lower_bound_us} for row in good])] if good else []
+    return "\n".join([*head, *body, *_refused(rows), *_busiest_lines(good)])
+
+
+def step_table(rows: Sequence[ResultRow]) -> str:
+    """The head, a line a workload, and the one that is done first."""
+    good = [row for row in rows if row.status == "ok"]
+    columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
+    shown = [{**row, **{name: _short(row.settings.get(name)) for name in swept(rows)}} for row in good]
+    columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
+    shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
+    lines = [_title(rows[0].scenario), f"# {shared}"]
+    lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
+    lines += [text_table.render([*columns_shown, *swept(rows)], shown)] if good else []
+    lines += _refused(rows)
+    if len(good) > 1:
+        times = [row.step_us or 0.0 for row in good]
+        best = shown[times.index(min(times))]
+        named = ", ".join([str(best["algorithm"]), *(f"{name} {best[name]}" for name in swept(rows) if best[name])])
+        lines.append(f"# shortest step: {named}; the longest takes {max(times) / min(times):.2f} times as long")
+    return "\n".join(lines)
+
+
+def varied_table(rows: Sequence[ResultRow]) -> str:
+    """Quantiles of each point that was run many times, and the share of each cause; empty if none was."""
+    good = [{**row, "due to": _shares(row.slowdown_shares or {})} for row in rows if row.replications]
+    columns = ["workload", "collective", "algorithm", "ranks", "size_bytes", "replications", "time_us"]
+    columns += ["time_us_p50", "time_us_p95", "time_us_p99", "due to"]
+    shown = [column for column in columns if any(row[column] for row in good)]
+    return text_table.render([*shown, *swept(good)], good) if good else ""
+
+
+def _title(scenario: str | None) -> str:
+    return f"# simcoll {simcoll.__version__}: {scenario}"
+
+
+def _refused(rows: Sequence[ResultRow]) -> list[str]:
+    """A line for each reason that a point has no time."""
+    return list(dict.fromkeys(f"# {row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    return "  ".join(f"{cause} {share:.0%}" for cause, share in shares.items())
+
+
+def _chunks(scenarios: Sequence[Scenario]) -> str:
+    chunks = sorted({scenario.params().chunk for scenario in scenarios})
+    return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
+
+
+def _settings(rows: Sequence[ResultRow]) -> list[str]:
+    """The columns in which rows differ, besides collective, algorithm, size and ranks."""
+    named = ("topology", "profile", "protocol", "in_place", "sharing")
+    return [*(name for name in named if _varies(rows, name)), *swept(rows)]
+
+
+def _varies(rows: Sequence[ResultRow], column: str) -> bool:
+    return len({row[column] for row in rows}) > 1
+
+
+def values_of(rows: Sequence[ResultRow], column: str) -> str:
+    """The first three values of a column, and how many there are."""
+    values = list(dict.fromkeys(str(row[column]) for row in rows if row[column] is not None)) or ["-"]
+    return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
+
+
+def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
+    """The busiest link of each algorithm at the largest size, and which of them no link binds."""
+    used = [row for row in rows if row.binding_link]
+    if not used:
+        return []
+    size, ranks = max((row.size_bytes or 0, row.ranks or 0) for row in used)
+    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *_settings(used)]
+    busiest: dict[str, list[str]] = {}
+    waiting = []
+    for row in used:
+        if ((row.size_bytes or 0), row.ranks) == (size, ranks):
+            name, share = " ".join(str(row.get(column)) for column in apart), row.binding_busy or 0.0
+            busiest.setdefault(str(row.binding_link), []).append(f"{name} {share:.0%}")
+            waiting += [name] if round(share, 2) < BINDS else []
+    links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
+    line = f"# busiest link at {format_size(size)}, {ranks} ranks: {few(links, '; ')}"
+    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {few(waiting)}"
+    return [line, idle] if waiting else [line]
+
+
+def few(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
+    """The first of some texts, and how many there are."""
+    return between.join(texts[:most]) + (f"{between}… ({len(texts)})" if len(texts) > most else "")
+
+
+def _short(value: Any) -> Any:
+    """A size as one writes it: a range has counted its bytes."""
+    is_size = isinstance(value, str) and units.kind_of(value) == "size"
+    return format_size(units.parse(value, "size")) if is_size else value
