@@ -30,8 +30,8 @@ def explain(
     For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
     bind; and how many times as fast it is with one thing changed, each simulated.
     """
-    from simcoll.explanation.explain import SCHEMA, explained, text
-    from simcoll.explanation.explained_run import subject
+    from simcoll.explanation.explain import SCHEMA, explanation, text
+    from simcoll.explanation.explained_run import explained_run
     from simcoll.prediction import sweep
     from simcoll.scenario.scenario import load
 
@@ -44,7 +44,7 @@ def explain(
         for index, point in enumerate(points):
             watch.begun(index)
             try:
-                found.append(explained(subject(point, replication), not no_what_if))
+                found.append(explanation(explained_run(point, replication), not no_what_if))
             except RefusedError as error:
                 if not point.optional:
                     print(f"{sweep.told(point)}: refused: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The critical path as columns: what a run spends its time on, stretch by stretch."""
+"""Hold the critical path of a run in columns: its segments, their causes, and the sums by cause."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "task", "barri
 class Segment(NamedTuple):
     """A stretch of the path: `begin_ps` to `end_ps`, spent on `cause`.
 
-    `link` (of what lies on one), `rank` (straggler), `transfer` (index in the program; not of computation and
-    stragglers), `task` (computation) or NONE. `then` tells how it leads on: the next segment is of the transfer or task
-    `itself`, or of one that waited for this one's `data`, `channel`, `credit`, at the `receiver`, or behind a `task`,
-    a `barrier` or a `blocking` rank; or there is none (`end`).
+    `link` (for causes on a link), `rank` (straggler), `transfer` (index in the program; not for computation and
+    stragglers) and `task` (computation) are NONE where they do not apply. `then` is the relation to the next segment:
+    it belongs to the transfer or task `itself`, or to one that waited for this one's `data`, `channel`, `credit`, at
+    the `receiver`, or behind a `task`, a `barrier` or a `blocking` rank; `end` for the last.
     """
 
     begin_ps: int
@@ -51,8 +51,11 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The segments in order of time, as columns (segments,): int64 `begin`, `end` in ps; `cause` (place in CAUSES),
-    `where` (link, rank or task), `transfer` or NONE, `via`: how it leads to the next (place in VIAS)."""
+    """The segments in order of time, as columns of shape (segments,).
+
+    int64 `begin` and `end` in ps; `cause` is a place in CAUSES, `where` a link, rank or task, `transfer` an index or
+    NONE, and `via`, a place in VIAS, the relation to the next segment.
+    """
 
     begin: Array
     end: Array
@@ -66,42 +69,45 @@ class CriticalPath:
 
     @property
     def total_ps(self) -> int:
-        """What the segments add up to: the time of the run."""
+        """The sum of all segments, in ps: the time of the run."""
         return int((self.end - self.begin).sum())
 
-    def __getitem__(self, some: slice) -> CriticalPath:
+    def __getitem__(self, selected: slice) -> CriticalPath:
         columns = (self.begin, self.end, self.cause, self.where, self.transfer, self.via)
-        return CriticalPath(*(column[some] for column in columns))
+        return CriticalPath(*(column[selected] for column in columns))
 
     def __iter__(self) -> Iterator[Segment]:
         names = list(CAUSES)
         columns = (self.begin, self.end, self.cause, self.where, self.transfer, self.via)
         for begin, end, code, where, transfer, via in zip(*(column.tolist() for column in columns), strict=True):
             cause = names[code]
-            link, rank, task = (where if cause in its else NONE for its in (LINKED, ("straggler",), ("computation",)))
+            kinds = (LINKED, ("straggler",), ("computation",))
+            link, rank, task = (where if cause in causes else NONE for causes in kinds)
             yield Segment(begin, end, cause, link, rank, transfer, task, VIAS[via])
 
     def shares(self) -> dict[tuple[str, int], int]:
-        """What each cause takes in all, in ps, by cause and where (link, rank, task or NONE); most first."""
-        found: dict[tuple[str, int], int] = {}
+        """Return the time in ps for each cause and place (link, rank, task or NONE); the longest first."""
+        sums: dict[tuple[str, int], int] = {}
         if len(self):
             keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
             took = np.zeros(keys.shape[1], np.int64)
             np.add.at(took, place.ravel(), self.end - self.begin)
             names = list(CAUSES)
             for (code, where), ps in zip(keys.T.tolist(), took.tolist(), strict=True):
-                found[names[code], where] = ps
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                sums[names[code], where] = ps
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def leads(self) -> dict[str, int]:
-        """How often each way to lead on takes the path to another transfer or task; most often first."""
+        """Count each relation by which the path goes on to another transfer or task; the most frequent first."""
         counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
-        found = {via: count for via, count in zip(VIAS, counts, strict=True) if count and via not in ("itself", "end")}
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        relations = {
+            via: count for via, count in zip(VIAS, counts, strict=True) if count and via not in ("itself", "end")
+        }
+        return dict(sorted(relations.items(), key=lambda item: -item[1]))
 
     def by_cause(self) -> dict[str, int]:
-        """What each cause takes in all, in ps; most first."""
-        found: dict[str, int] = {}
+        """Return the time in ps for each cause; the longest first."""
+        sums: dict[str, int] = {}
         for (cause, _), ps in self.shares().items():
-            found[cause] = found.get(cause, 0) + ps
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            sums[cause] = sums.get(cause, 0) + ps
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))

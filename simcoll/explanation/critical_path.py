@@ -1,8 +1,8 @@
-"""The critical path: the chain of waits that determines when a run ends.
+"""Find the critical path: the chain of waits that determines when a run ends.
 
 From the last end the path goes back to what that waited for, and so on to the start: each transfer and task on it could
-begin no earlier because of the one before it. So its segments meet without gap or overlap, and add up to the run. What
-a segment is spent on follows from the rules of ARCHITECTURE.md: see `chain.CAUSES`.
+begin no earlier because of the one before it. So its segments meet without gap or overlap, and add up to the run. The
+rules of time (ARCHITECTURE.md) decide the cause of a segment: see `CAUSES` in `_path_columns`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from simcoll.engine.timing_model import NONE, service_ps
 from simcoll.errors import SimcollError
 from simcoll.explanation._path_columns import CODES, VIAS, CriticalPath
 
-Spans = Mapping[int, Sequence[BandwidthSpan]]  # of each link that changes during the run
-PathNode = tuple[str, int]  # what happened to which transfer or task: ("sent", 3), ("done", 0)
+Spans = Mapping[int, Sequence[BandwidthSpan]]  # link -> its bandwidths over time, for links that change during the run
+PathNode = tuple[str, int]  # an event and its transfer or task: ("sent", 3), ("done", 0)
 
 
 def critical_path(program: Program, timeline: Timeline, spans: Spans | None = None) -> CriticalPath:
-    """The path that leads to the end of a run; without one, and of what ends at 0, it is empty.
+    """Return the path that leads to the end of a run; empty for a run that ends at 0 or has no event.
 
-    Of several that lead there it is the one over data, where there is a choice. In `fair` a flow's time beyond what its
-    bytes take alone is contention, on the link of its way that others kept busiest meanwhile, reckoning that each sent
-    evenly; in `fifo` it is the time in a link's queue. Where links change during the run, `spans` tells how, and the
-    program is as it went; what a message takes longer then, while a link that it waits for is not as it was bound, and
-    what it took until it set out again, is the fault's. O(path), but for sorting transfers by receive side, task or way
-    where the path asks for them. A `fair` timeline without spans needs no hops.
+    Of several paths it is the one over data, where there is a choice. In `fair` the time of a flow beyond what its
+    bytes take alone is contention, on the link of its route that others kept busiest meanwhile, as if each sent evenly;
+    in `fifo` contention is the time in a link's queue.
+
+    `spans` describes links that change during the run; the program is then as it went, with its rerouted transfers.
+    Time that a message loses while a link differs from its rate, and the time until a lost message sets out again, are
+    the fault's. O(path), except for sorting transfers by receive side, task or way where the path asks for it. A `fair`
+    timeline without spans needs no hops.
     """
     return _Walk(program, timeline, spans or {}).path()
 
 
 class _Walk:
-    """Backwards from the last end. `at` is the time down to which the path is known."""
+    """A walk backwards from the last end; the path is known from `at` (ps) on."""
 
     def __init__(self, program: Program, timeline: Timeline, spans: Spans):
         self.program, self.timeline, self.tasks, self.spans = program, timeline, program.tasks, spans
@@ -66,16 +68,16 @@ class _Walk:
             return "done", int(times.done.argmax())
         return ("end", int(times.end.argmax())) if len(times.end) else None
 
-    # --- what has been found ---
+    # --- the path so far ---
 
     def cover(self, begin: int, cause: str, where: int = NONE, transfer: int = NONE) -> None:
-        """A segment from `begin` to where the path is known."""
+        """Add a segment from `begin` to where the path is known."""
         if begin < self.at:
             self.rows.append((begin, self.at, CODES[cause], where, transfer, self.via))
             self.at, self.via = begin, 0
 
     def to(self, event: str, index: int, via: str) -> PathNode:
-        """Go on with what this waited for."""
+        """Continue at the event for which the current one waited."""
         if via != "itself" and VIAS[self.via] != "end":
             self.via = VIAS.index(via)
         return event, index
@@ -83,14 +85,14 @@ class _Walk:
     def when(self, event: str, index: int) -> int:
         return int(getattr(self.timeline, event).item(index))
 
-    def first(self, candidates: Iterator[tuple[str, int, str]], what: str, index: int) -> PathNode | None:
-        """The first of the candidates that happened just now; None at the start of the run."""
-        for event, other, via in candidates:
-            if other != NONE and self.when(event, other) == self.at:
-                return self.to(event, other, via)
+    def first(self, candidates: Iterator[tuple[str, int, str]], waiting: str, index: int) -> PathNode | None:
+        """Continue at the first candidate that happened just now; None at the start of the run."""
+        for event, cause, via in candidates:
+            if cause != NONE and self.when(event, cause) == self.at:
+                return self.to(event, cause, via)
         if self.at:
             raise SimcollError(
-                f"the {what} of {index} at {self.at} ps waited for nothing that is known: a bug of simcoll"
+                f"the {waiting} of {index} at {self.at} ps waited for nothing that is known: a bug of simcoll"
             )
         return None
 
@@ -114,24 +116,24 @@ class _Walk:
             self.cover(begin, "computation", task)
             return "opened", task
         for event, (first, transfers) in zip(("complete", "sent"), self.work[::-1], strict=True):
-            its = transfers[first[task] : first[task + 1]]
-            found = its[getattr(self.timeline, event)[its] == self.at]
-            if len(found):
-                return self.to(event, int(found[0]), "task")
+            of_task = transfers[first[task] : first[task + 1]]
+            last = of_task[getattr(self.timeline, event)[of_task] == self.at]
+            if len(last):
+                return self.to(event, int(last[0]), "task")
         return self.first(iter(()), "end of task", task)
 
     def opened(self, task: int) -> PathNode | None:
         assert self.tasks
         before = self.tasks.before[slice(*self.tasks.first[task : task + 2])].tolist()
-        return self.first((("done", other, "task") for other in before), "opening of task", task)
+        return self.first((("done", earlier, "task") for earlier in before), "opening of task", task)
 
     def ends(self, i: int) -> tuple[int, int]:
-        """The tasks that send and receive transfer `i`."""
+        """Return the tasks that send and receive transfer `i`."""
         program, tasks = self.program, self.tasks
         return (int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])) if tasks else (NONE, NONE)
 
     def came(self, rank: int) -> bool:
-        """Whether this is when a rank came, which is then the begin of the path."""
+        """Whether a rank joined the run just now; then this is the begin of the path."""
         late = self.at > 0 and self.program.arrivals.item(rank) == self.at
         if late:
             self.to("came", rank, "data")
@@ -163,17 +165,17 @@ class _Walk:
 
     @cached_property
     def by_side(self) -> tuple[Array, Array]:
-        """Transfers by receive side and end, and where those of each side begin."""
+        """Transfers by receive side and end, and the place where those of each side begin."""
         side = self.program.side
         order = np.lexsort((self.timeline.end, side))
         return order, np.searchsorted(side[order], np.arange(int(side.max(initial=-1)) + 2))
 
     def served_before(self, side: int) -> int:
-        """Who left the receive side just now."""
+        """Return the transfer that left the receive side just now, or NONE."""
         order, first = self.by_side
-        its = order[first[side] : first[side + 1]]
-        place = int(np.searchsorted(self.timeline.end[its], self.at))
-        return int(its[place]) if place < len(its) else NONE
+        of_side = order[first[side] : first[side + 1]]
+        place = int(np.searchsorted(self.timeline.end[of_side], self.at))
+        return int(of_side[place]) if place < len(of_side) else NONE
 
     def arrive(self, i: int) -> PathNode | None:
         route = self.program.route(i)
@@ -200,7 +202,7 @@ class _Walk:
         return self.first(self.awaited(i), "start of transfer", i)
 
     def awaited(self, i: int) -> Iterator[tuple[str, int, str]]:
-        """What transfer `i` waited for, first what counts first."""
+        """Yield the events for which transfer `i` may have waited, in order of precedence."""
         program = self.program
         yield "complete", int(program.reads[i]), "data"
         yield "opened", self.ends(i)[0], "task"
@@ -208,7 +210,7 @@ class _Walk:
         yield "sent", before, "channel"
         yield "end", int(program.credit[i]), "credit"
         if self.blocking:
-            yield from (("end", other, "blocking") for other in self.blocking[i])
+            yield from (("end", earlier, "blocking") for earlier in self.blocking[i])
         if program.params.barrier:
             yield "end", self.last_before(i), "barrier"
         if before != NONE and (gap := program.params_of(i).g) and self.when("start", before) + gap == self.at:
@@ -222,22 +224,22 @@ class _Walk:
 
     @cached_property
     def by_step(self) -> tuple[Array, Array]:
-        """Steps in order, and of each the transfer that ends last."""
+        """The steps in order, and the transfer of each that ends last."""
         order = np.lexsort((self.timeline.end, self.program.step))
         step = self.program.step[order]
         last = np.flatnonzero(np.append(np.diff(step) != 0, True))
         return step[last], order[last]
 
     def last_before(self, i: int) -> int:
-        """What ended last of all earlier steps."""
+        """Return the transfer that ended last in all earlier steps, or NONE."""
         steps, last = self.by_step
-        its = last[: int(np.searchsorted(steps, self.program.step[i]))]
-        return int(its[self.timeline.end[its].argmax()]) if len(its) else NONE
+        earlier = last[: int(np.searchsorted(steps, self.program.step[i]))]
+        return int(earlier[self.timeline.end[earlier].argmax()]) if len(earlier) else NONE
 
-    # --- on the way ---
+    # --- on the links ---
 
     def ready(self, i: int) -> int:
-        """When the head of transfer `i` is at its first link."""
+        """Return the time at which the head of transfer `i` is at its first link."""
         local = self.program.src[i] == self.program.dst[i]
         return self.when("start", i) + (0 if local else self.program.params_of(i).o_send)
 
@@ -245,7 +247,9 @@ class _Walk:
         self.cover(self.when("start", i), "o_send", NONE, i)
 
     def flow(self, i: int, route: list[int]) -> None:
-        """A message in `fair`: what it takes alone, before that what it takes longer, before that the sender."""
+        """Cover a message in `fair`, backwards: the time of its bytes alone, the time it lost, and the sender's
+        overhead.
+        """
         program, ready = self.program, self.ready(i)
         off = self.timeline.hop_begin.item(program.hops.first.item(i)) if self.spans else ready
         rates = program.bandwidths[route]
@@ -260,17 +264,18 @@ class _Walk:
                 self.cover(off, "fault", weak[0], i)
             else:
                 self.cover(off, "contention", self.crowd.blamed(i, route, slowest, off), i)
-        self.cover(ready, "fault", NONE, i)  # before it set out again
+        self.cover(ready, "fault", NONE, i)  # the time before it set out again
         self.lead(i)
 
     def changed(self, link: int, begin: int, end: int) -> bool:
-        """Whether a link is not as it was bound at some time in an interval."""
+        """Whether a link differs from its rate at some time in an interval."""
         bound = self.program.bandwidths.item(link)
         return any(s.start < end and s.until > begin and s.bandwidth != bound for s in self.spans.get(link, ()))
 
     def along(self, i: int, route: list[int]) -> PathNode | None:
-        """A message in `fifo`, from its arrival back to its start: with its tail as far as that came late, then with
-        its head."""
+        """Cover a message in `fifo` from its arrival back to its start: its tail where that came late, then
+        its head.
+        """
         program, hop = self.program, self.program.hops.first.item(i)
         begins, latencies = self.timeline.hop_begin, program.latencies
         self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
@@ -293,13 +298,13 @@ class _Walk:
         return self.queue(i, route[0], hop)
 
     def first_tail(self, i: int, hop: int) -> int:
-        """When the tail has left the first link, when it came through."""
+        """Return the time at which the tail left the first link, on the passage that arrived."""
         cap = self.program.params_of(i).channel_bandwidth
         capped = self.timeline.hop_begin.item(hop) + service_ps(self.program.nbytes.item(i), cap) if cap else 0
         return max(self.timeline.hop_end.item(hop), capped)
 
     def leave(self, i: int, route: list[int], hop: int) -> PathNode:
-        """From the time at which the tail has left the first link back to the start."""
+        """Cover the time from when the tail has left the first link back to the start."""
         begin, end = self.timeline.hop_begin.item(hop), self.timeline.hop_end.item(hop)
         if begin >= self.at:  # it was sent, was lost, and set out again
             self.cover(self.when("start", i), "fault", NONE, i)
@@ -311,7 +316,7 @@ class _Walk:
         return self.queue(i, route[0], hop)
 
     def served(self, i: int, link: int, begin: int) -> None:
-        """On a link, and before that what it took longer than that link as it was bound."""
+        """Cover the time on a link: what the bytes take at its rate, and before that what they took longer."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
         self.cover(max(begin, self.at - service), "serialisation", link, i)
         self.cover(begin, "fault", link, i)
@@ -320,7 +325,7 @@ class _Walk:
         self.cover(came, "fault" if self.changed(link, came, self.at) else "contention", link, i)
 
     def queue(self, i: int, link: int, hop: int) -> PathNode:
-        if self.spans and self.first_tail(i, hop) > self.when("sent", i):  # another time
+        if self.spans and self.first_tail(i, hop) > self.when("sent", i):  # the message was sent more than once
             self.cover(self.ready(i), "fault", NONE, i)
         self.queued(i, link, self.ready(i))
         self.lead(i)
@@ -328,14 +333,16 @@ class _Walk:
 
 
 class _Crowd:
-    """Who else was on a link of a `fair` run: made link by link, when it is asked for."""
+    """The traffic on each link of a `fair` run, computed for a link when it is asked for."""
 
     def __init__(self, program: Program, timeline: Timeline):
         self.program, self.timeline = program, timeline
         self.known: dict[int, tuple[Array, Array, Array, int]] = {}
 
     def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
-        """The link of the way of `i` that others kept busiest from `ready` until it was sent; the slowest if none."""
+        """Return the link of the route of `i` that others kept busiest from `ready` until it was sent; the slowest if
+        none.
+        """
         until = self.timeline.sent.item(i)
         own = self.program.nbytes.item(i)
         busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]
@@ -343,25 +350,27 @@ class _Crowd:
         return route[busy.index(most)] if most > 0 else slowest
 
     def carried(self, link: int, begin: int, end: int) -> float:
-        """Bytes over a link in an interval, if each message went evenly from ready to sent."""
+        """Return the bytes over a link in an interval, if each message went evenly from ready to sent."""
         came, left, rate, longest = self.known.get(link) or self.known.setdefault(link, self.on(link))
-        some = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
-        within = np.minimum(left[some], end) - np.maximum(came[some], begin)
-        return float((np.maximum(within, 0) * rate[some]).sum())
+        overlapping = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
+        within = np.minimum(left[overlapping], end) - np.maximum(came[overlapping], begin)
+        return float((np.maximum(within, 0) * rate[overlapping]).sum())
 
     def on(self, link: int) -> tuple[Array, Array, Array, int]:
-        """Of all messages over a link, by the time they came: that, when they were sent, their bytes a ps; and the
-        longest time that one took."""
+        """Return all messages over a link, sorted by the time at which they came, and the longest time that one took.
+
+        The columns: when they came and were sent, in ps, and their bytes per ps.
+        """
         program, (first, transfers) = self.program, self.by_way
         hop, links = program.routes[2:]
         ways = np.unique(np.searchsorted(hop, np.flatnonzero(links == link), side="right") - 1)
-        its = np.concatenate([transfers[first[way] : first[way + 1]] for way in ways])
-        way = program.way[its]
+        on_link = np.concatenate([transfers[first[way] : first[way + 1]] for way in ways])
+        way = program.way[on_link]
         lead = np.where(program.routes.src[way] == program.routes.dst[way], 0, program.by_way("o_send")[way])
-        came, left = self.timeline.start[its] + lead, self.timeline.sent[its]
+        came, left = self.timeline.start[on_link] + lead, self.timeline.sent[on_link]
         order = np.argsort(came, kind="stable")
         took = np.maximum(left - came, 1)
-        return came[order], left[order], (program.nbytes[its] / took)[order], int(took.max(initial=0))
+        return came[order], left[order], (program.nbytes[on_link] / took)[order], int(took.max(initial=0))
 
     @cached_property
     def by_way(self) -> tuple[Array, Array]:

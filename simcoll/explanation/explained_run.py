@@ -1,4 +1,4 @@
-"""A point as it ran, ready to be asked why it took so long: its program, its critical path, and what comes before."""
+"""Run a point so that it can be explained: its program, its critical path, and the time before its transfers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simcoll.scenario.scenario import Point, Scenario
 from simcoll.scenario.variability import Drawn
 from simcoll.topology.graph import Topology
 
-MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more take more memory than a machine for this has
+MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more need more memory than a usual machine has
 OF_CALLS: Final = {
     "host": "GPUs wait for the host, which launches no faster",
     "launch": "of a kernel, before all else",
@@ -40,8 +40,11 @@ ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 
 
 class TimeShare(NamedTuple):
-    """A stretch of the time of a point: `where` names the link, rank or kind of operation; `rank` is the one that
-    computes, launches or is late, `operation` that of a workload, `step`, `src` and `dst` (ranks) are of a transfer."""
+    """A stretch of the time of a point, from `begin_ps` to `end_ps`.
+
+    `where` names the link, rank or kind of operation. `rank` computes, launches or is late; `operation` is that of a
+    workload; `step`, `src` and `dst` (ranks) belong to a transfer. `then`: see `Segment`.
+    """
 
     begin_ps: int
     end_ps: int
@@ -56,9 +59,12 @@ class TimeShare(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A point that ran. `scenario` names the algorithm and protocol that were chosen, `lead` is what comes before its
-    transfers, in ps, by cause; `drawn`: a workload's run as one replication of it."""
+class ExplainedRun:
+    """A point that ran.
+
+    `scenario` names the algorithm and protocol that were chosen. `lead` is the time before its transfers, in ps, by
+    cause. `drawn`: the run is one replication of a workload.
+    """
 
     scenario: Scenario
     ran: Prediction | WorkloadPrediction
@@ -70,34 +76,34 @@ class Subject:
 
     @property
     def program(self) -> Program:
-        """What the engines ran."""
+        """The program that the engines ran."""
         return self.ran.program
 
     @property
     def topology(self) -> Topology:
-        """The links as they serve."""
+        """The topology, with links as they serve."""
         return self.ran.topology
 
     @property
     def capacities(self) -> NDArray[Any]:
-        """B/s that serve what is counted on each link; see `Prediction`."""
+        """B/s for the bytes that are counted on each link; see `Prediction`."""
         return self.ran.capacities if isinstance(self.ran, Prediction) else self.topology.bandwidths
 
     @property
     def totals(self) -> Totals:
-        """What the run adds up to."""
+        """Sums over the run."""
         return self.ran.totals
 
     @cached_property
     def path(self) -> CriticalPath:
-        """Of the program, without the lead."""
+        """The critical path of the program, without the lead."""
         spans = self.spans
         timeline = _timeline(self.ran, hops=bool(spans) or self.program.params.sharing == "fifo")
         return critical_path(self.program.as_it_went(timeline.way), timeline, spans)
 
     @property
     def spans(self) -> dict[int, list[BandwidthSpan]]:
-        """How the links change to which something happens during the run."""
+        """The bandwidths over time of the links that change during the run."""
         ran = self.ran
         launch = 0 if isinstance(ran, WorkloadPrediction) else ran.launch_ps
         changes = struck(
@@ -106,31 +112,34 @@ class Subject:
         return changes.spans(self.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
-        """What each cause takes in all, in ps, by cause and where; most first. They add up to `time_ps`."""
-        found: dict[tuple[str, str | None], int] = {}
+        """Return the time in ps for each cause and place, the longest first; the sum is `time_ps`."""
+        sums: dict[tuple[str, str | None], int] = {}
         whole: list[tuple[tuple[str, str | None], int]] = [((cause, None), ps) for cause, ps in self.lead.items()]
         whole += [(self._named(cause, where), ps) for (cause, where), ps in self.path.shares().items()]
         whole += [(self._late(), self._waited)]
         for key, ps in whole:
             if ps:
-                found[key] = found.get(key, 0) + ps
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                sums[key] = sums.get(key, 0) + ps
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
-    def parts(self, some: slice = slice(None)) -> Iterator[TimeShare]:
-        """The stretches in order of time, from 0 to `time_ps`: the lead, `some` of the path's segments, and what a rank
-        comes later than all transfers end."""
+    def parts(self, selected: slice = slice(None)) -> Iterator[TimeShare]:
+        """Yield the stretches in order of time, from 0 to `time_ps`.
+
+        They are the lead, the `selected` segments of the path, and the time that a rank comes later than all transfers
+        end.
+        """
         at = 0
         for cause, ps in self.lead.items():
-            if ps and not some.start:
+            if ps and not selected.start:
                 yield TimeShare(at, at + ps, cause, None)
             at += ps
-        yield from (self._part(segment, at) for segment in self.path[some])
-        if self._waited and some.stop is None:
+        yield from (self._part(segment, at) for segment in self.path[selected])
+        if self._waited and selected.stop is None:
             yield TimeShare(self.time_ps - self._waited, self.time_ps, *self._late())
 
     @property
     def _waited(self) -> int:
-        """How much later than all transfers end the last rank comes."""
+        """The time in ps by which the last rank comes later than all transfers end."""
         return self.time_ps - sum(self.lead.values()) - self.path.total_ps
 
     def _late(self) -> tuple[str, str]:
@@ -160,7 +169,7 @@ class Subject:
             return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1], int(self.ran.rank[task]))
         program = self.program
         tasks, name = program.tasks, None
-        if tasks:  # a switch has none of its own
+        if tasks:  # a switch has no task
             ends_of = int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])
             name = self._tasks[max(ends_of)][1]
         ends = int(program.src[i]), int(program.dst[i])
@@ -168,22 +177,24 @@ class Subject:
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, str]]:
-        """The kind of each task, and the name of the work that it is of."""
+        """The kind of each task, and the name of its operation."""
         step = self.ran
         assert isinstance(step, WorkloadPrediction)
-        found: list[tuple[int, str]] = []
+        kinds: list[tuple[int, str]] = []
         for work in step.plan.works:
             while True:  # a call whose launch takes time is two operations
-                kind = int(step.kind[len(found)])
-                found += [(kind, work.name)] * len(work.ranks)
+                kind = int(step.kind[len(kinds)])
+                kinds += [(kind, work.name)] * len(work.ranks)
                 if kind != LAUNCHING:
                     break
-        return found
+        return kinds
 
 
-def subject(point: Scenario | Point, replication: int | None = None) -> Subject:
-    """Run a point: undisturbed where it has variability, or as one `replication` of it. Raises InputError for what
-    cannot be explained, and what running it raises."""
+def explained_run(point: Scenario | Point, replication: int | None = None) -> ExplainedRun:
+    """Run a point: undisturbed where it has variability, or as one `replication` of it.
+
+    Raises InputError for points that cannot be explained, and whatever running the point raises.
+    """
     scenario = point.scenario if isinstance(point, Point) else point
     if replication is not None:
         _check_replication(scenario, replication)
@@ -196,24 +207,24 @@ def subject(point: Scenario | Point, replication: int | None = None) -> Subject:
         if drawn:
             step, plain = _disturbed(step, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
         row = workload_run.row(step)
-        return Subject(plain, step, row, step.step_ps, {}, profile.kernels is not None, drawn is not None)
+        return ExplainedRun(plain, step, row, step.step_ps, {}, profile.kernels is not None, drawn is not None)
     if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
-    found = predict(plain)
-    _check((found.channel or found).totals.messages)
-    chosen: dict[str, Any] = {"algorithm": found.algorithm}
-    if found.lowered:
-        chosen["protocol"] = found.protocol
+    prediction = predict(plain)
+    _check((prediction.channel or prediction).totals.messages)
+    chosen: dict[str, Any] = {"algorithm": prediction.algorithm}
+    if prediction.lowered:
+        chosen["protocol"] = prediction.protocol
     if drawn:
         if "slow_links" in drawn.felt():
-            what = "a run of a collective with slow_links cannot be explained"
-            raise wrong("variability", what, "take another replication, or leave out slow_links")
-        late = monte_carlo.arriving(plain, drawn, len(found.devices) - found.source.agents)
+            problem = "a run of a collective with slow_links cannot be explained"
+            raise wrong("variability", problem, "take another replication, or leave out slow_links")
+        late = monte_carlo.arriving(plain, drawn, len(prediction.devices) - prediction.source.agents)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)
-    found = predict(known) if drawn else found
-    lead = _lead(found, profile)
-    return Subject(known, found, row_of(found), found.time_ps, lead, profile.kernels is not None)
+    prediction = predict(known) if drawn else prediction
+    lead = _lead(prediction, profile)
+    return ExplainedRun(known, prediction, row_of(prediction), prediction.time_ps, lead, profile.kernels is not None)
 
 
 def _check_replication(scenario: Scenario, replication: int) -> None:
@@ -224,7 +235,7 @@ def _check_replication(scenario: Scenario, replication: int) -> None:
 
 
 def _disturbed(step: WorkloadPrediction, drawn: Drawn) -> WorkloadPrediction:
-    """The workload with what was drawn."""
+    """Run the workload again with the disturbances that were drawn."""
     program = monte_carlo.disturbed(step, drawn)
     makespan_ps = run(program, Policy(keep="totals")).totals.makespan_ps
     return dataclasses.replace(step, program=program, totals=dataclasses.replace(step.totals, makespan_ps=makespan_ps))
@@ -232,23 +243,23 @@ def _disturbed(step: WorkloadPrediction, drawn: Drawn) -> WorkloadPrediction:
 
 def _check(messages: int) -> None:
     if messages > MOST_MESSAGES:
-        what = f"{messages} messages are more than can be explained ({MOST_MESSAGES})"
-        raise wrong("ranks", what, "ask for fewer ranks, or larger chunks")
+        problem = f"{messages} messages are more than can be explained ({MOST_MESSAGES})"
+        raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")
 
 
-def _lead(found: Prediction, profile: Profile) -> dict[str, int]:
-    """What comes before the transfers of a call: the launch, and what a protocol takes once."""
-    lead = {"host": found.waited_ps} if found.waited_ps else {}
-    if not found.lowered or not profile.kernels:
-        return {**lead, "launch": found.launch_ps}
+def _lead(prediction: Prediction, profile: Profile) -> dict[str, int]:
+    """Return the time before the transfers of a call, by cause: the launch, and the fixed costs of a protocol."""
+    lead = {"host": prediction.waited_ps} if prediction.waited_ps else {}
+    if not prediction.lowered or not profile.kernels:
+        return {**lead, "launch": prediction.launch_ps}
     costs = profile.kernels
-    launch = profile.launch_ps(found.scenario.launch) + costs.grid - costs.grid // found.lowered.call.channels
-    spread = found.lowered.spread_ps(costs, profile.links)
-    return {**lead, "launch": launch, "start": found.launch_ps - launch - spread, "spread": spread}
+    launch = profile.launch_ps(prediction.scenario.launch) + costs.grid - costs.grid // prediction.lowered.call.channels
+    spread = prediction.lowered.spread_ps(costs, profile.links)
+    return {**lead, "launch": launch, "start": prediction.launch_ps - launch - spread, "spread": spread}
 
 
 def _timeline(ran: Prediction | WorkloadPrediction, hops: bool) -> Timeline:
-    """When everything happened, with the intervals of links where the path needs them."""
+    """Return the times of the run, with those of hops where the path needs them."""
     held = vars(ran).get("timeline")
     if isinstance(held, Timeline):
         return held

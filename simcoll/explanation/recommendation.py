@@ -1,10 +1,10 @@
-"""The best choice by size: every candidate simulated at every size, and where the best changes found by bisection."""
+"""Recommend the best choice for each size: simulate all candidates, and bisect where the best one changes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -18,15 +18,15 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Point, Scenario
 
 SCHEMA: Final = "simcoll.recommend/1"
-CLOSE: Final = 1.01  # a change of the best is known when the sizes on both sides of it are so close
-NEAR: Final = 2.0  # candidates within so many times the best at one end are simulated in between
+CLOSE: Final = 1.01  # the bisection ends when the sizes on both sides of a change differ by at most 1 %
+NEAR: Final = 2.0  # between two sizes only candidates within twice the best time at one of them are simulated
 
 OnProgress = Callable[[], None]
 Timed = dict[int, dict[Candidate, ResultRow]]
 
 
 class Best(NamedTuple):
-    """At one size: the best candidate, and the best of another algorithm or protocol, if there is one; their rows."""
+    """The best candidate at one size, and the best of another algorithm or protocol, if there is any; their rows."""
 
     size: int
     winner: Candidate
@@ -36,12 +36,12 @@ class Best(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """How much longer the second takes, as a share."""
+        """The time that the second takes beyond that of the best, as a share."""
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
     @property
     def tie(self) -> bool:
-        """Whether the second is as good as the best, as far as the profile can tell: within its 90 % interval."""
+        """Whether the second lies within the 90 % interval of the best: as far as the profile knows, they are equal."""
         if not self.second_row:
             return False
         high_us, second_ps = self.row.high_us, self.second_row.time_ps
@@ -49,8 +49,10 @@ class Best(NamedTuple):
 
 
 class Recommendation:
-    """What is best for one collective on some ranks, from the smallest of `sizes` to the largest; of a workload there
-    is one size, 0."""
+    """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest.
+
+    A workload has one size, 0.
+    """
 
     def __init__(self, scenario: Scenario, sizes: Sequence[int], of: Sequence[Candidate]):
         self.scenario, self.sizes, self.of = scenario, sorted(set(sizes)), list(of)
@@ -61,8 +63,8 @@ class Recommendation:
     # --- simulating ---
 
     def simulate(self, jobs: int, done: OnProgress) -> None:
-        """Run everything; raises InputError if nothing can be."""
-        self._take([(size, one) for size in self.sizes for one in self.of], jobs, done)
+        """Simulate all candidates at all sizes. Raises InputError if none can run, or if nothing takes any time."""
+        self._take([(size, candidate) for size in self.sizes for candidate in self.of], jobs, done)
         if not any(self.timed.values()):
             raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
@@ -73,68 +75,64 @@ class Recommendation:
                 self.sizes[i]: row for i, row in workers.compute(sweep.run_point, dict(enumerate(chosen)), jobs)
             }
         while gaps := list(self._gaps()):
-            self._take([(middle, one) for middle, some in gaps for one in some], jobs, done)
+            self._take([(middle, candidate) for middle, near in gaps for candidate in near], jobs, done)
 
     def _take(self, asked: Sequence[tuple[int, Candidate]], jobs: int, done: OnProgress) -> None:
         points = {number: self._point(*pair) for number, pair in enumerate(asked)}
-        found: dict[int, ResultRow] = {}
+        results: dict[int, ResultRow] = {}
         for number, row in workers.compute(sweep.run_point, points, jobs):
-            found[number] = row
+            results[number] = row
             done()
-        for number, (size, one) in enumerate(asked):
+        for number, (size, candidate) in enumerate(asked):
             rows = self.timed.setdefault(size, {})
-            if found[number].status == "ok":
-                rows[one] = found[number]
+            if results[number].status == "ok":
+                rows[candidate] = results[number]
             else:
-                self.left_out.setdefault(str(one), found[number].status)
+                self.left_out.setdefault(str(candidate), results[number].status)
 
-    def _point(self, size: int, one: Candidate) -> Point:
-        scenario = one.of(self.scenario)
+    def _point(self, size: int, candidate: Candidate) -> Point:
+        scenario = candidate.of(self.scenario)
         return Point(scenario if scenario.workload else scenario.model_copy(update={"size": size}))
 
     def _gaps(self) -> Iterator[tuple[int, list[Candidate]]]:
-        """A size between each two of which the best differ, unless they are close, and who could be best there."""
+        """Yield a size between any two neighbours with different winners, unless they are close, and its candidates."""
         for low, high in pairwise(self.bests):
             middle = self._between(low.size, high.size)
             if low.winner != high.winner and middle and middle not in self.timed:
-                yield middle, [one for one in self.of if self._near(one, low) or self._near(one, high)]
+                yield middle, [each for each in self.of if self._near(each, low) or self._near(each, high)]
 
-    def _near(self, one: Candidate, best: Best) -> bool:
-        row = self.timed[best.size].get(one)
+    def _near(self, candidate: Candidate, best: Best) -> bool:
+        row = self.timed[best.size].get(candidate)
         return row is not None and row.time_ps <= NEAR * best.row.time_ps
 
     def _between(self, low: int, high: int) -> int | None:
-        """Half way, of whole elements for each rank; None if there is none or they are close."""
+        """Return the geometric middle, in whole elements for each rank; None if there is none or the two are close."""
         grain = self.scenario.itemsize * self.ranks
         middle = round(math.sqrt(low * high) / grain) * grain
         return middle if high > CLOSE * low and low < middle < high else None
 
     @cached_property
     def ranks(self) -> int:
-        """How many take part."""
+        """The number of ranks that take part."""
         return next(row.ranks or 0 for rows in self.timed.values() for row in rows.values())
 
     # --- what came out ---
 
     @property
     def bests(self) -> list[Best]:
-        """The best at every size that was simulated, in order; of equals the one that was best before."""
-        found: list[Best] = []
-        for size in sorted(self.timed):
-            its = self.timed[size]
-            if not its:
-                continue
-            last = found[-1].winner if found else None
-            order = {one: place for place, one in enumerate(self.of)}
+        """The best at every size that was simulated, in order; of equals the one that was best at the size before."""
+        bests: list[Best] = []
+        for size, rows in sorted(self.timed.items()):
+            if rows:
+                winner, *others = self._ranked(rows, bests[-1].winner if bests else None)
+                second = next((each for each in others if each.method != winner.method), others[0] if others else None)
+                bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None))
+        return bests
 
-            def rank(one: Candidate, its: Any = its, last: Any = last, order: Any = order) -> tuple[Any, ...]:
-                return its[one].time_ps, one != last, order[one]
-
-            winner = min(its, key=rank)
-            others = [one for one in its if one.method != winner.method] or [one for one in its if one != winner]
-            second = min(others, key=rank, default=None)
-            found.append(Best(size, winner, its[winner], second, its[second] if second else None))
-        return found
+    def _ranked(self, rows: Mapping[Candidate, ResultRow], last: Candidate | None) -> list[Candidate]:
+        """Sort candidates by time; of equals the `last` winner comes first, then the one that is listed first."""
+        order = {candidate: place for place, candidate in enumerate(self.of)}
+        return sorted(rows, key=lambda each: (rows[each].time_ps, each != last, order[each]))
 
     def document(self) -> dict[str, Any]:
         """All of it, for scripts; see the README."""
@@ -146,7 +144,7 @@ class Recommendation:
             **{name: first[name] for name in names if first[name] is not None},
             "confidence": ", ".join(confidence),
             "ranges": list(self._ranges(bests)),
-            "sizes": [self._told(best) for best in bests],
+            "sizes": [self._size(best) for best in bests],
             **({"choices": self._choices()} if self.scenario.workload else {}),
             **self._regret(),
             "candidates": len(self.of),
@@ -154,30 +152,31 @@ class Recommendation:
         }
 
     def _ranges(self, bests: Sequence[Best]) -> Iterator[dict[str, Any]]:
-        runs = [list(its) for _, its in groupby(bests, lambda best: best.winner)]
-        for number, its in enumerate(runs):
-            margins = [best.margin for best in its if best.margin is not None]
-            seconds = Counter(str(best.second) for best in its if best.second)
+        runs = [list(run) for _, run in groupby(bests, lambda best: best.winner)]
+        for number, run in enumerate(runs):
+            margins = [best.margin for best in run if best.margin is not None]
+            seconds = Counter(str(best.second) for best in run if best.second)
             yield {
                 **({} if self.scenario.workload else {
-                    "from_bytes": its[0].size,
+                    "from_bytes": run[0].size,
                     "to_bytes": runs[number + 1][0].size if number + 1 < len(runs) else None,
                 }),
-                **_named(its[0].winner),
-                "time_us": its[0].row.time_ps / 1e6,
+                **_choice(run[0].winner),
+                "time_us": run[0].row.time_ps / 1e6,
                 "runner_up": seconds.most_common(1)[0][0] if seconds else None,
                 "margin_least": min(margins, default=None),
                 "margin_most": max(margins, default=None),
-                "tie": all(best.tie for best in its),
+                "tie": all(best.tie for best in run),
             }  # fmt: skip
 
-    def _told(self, best: Best) -> dict[str, Any]:
+    def _size(self, best: Best) -> dict[str, Any]:
+        """Describe the best at one size, and NCCL's choice there."""
         row, second = best.row, best.second_row
         row_of_nccl = self.nccl.get(best.size)
         chosen = row_of_nccl if row_of_nccl and row_of_nccl.status == "ok" else None
         return {
             **({} if self.scenario.workload else {"size_bytes": best.size}),
-            **_named(best.winner),
+            **_choice(best.winner),
             "time_us": row.time_ps / 1e6,
             "low_us": row.low_us,
             "high_us": row.high_us,
@@ -193,58 +192,65 @@ class Recommendation:
         }  # fmt: skip
 
     def _choices(self) -> list[dict[str, Any]]:
-        """Everything that was tried at the one size of a workload, best first, and how much longer it takes."""
+        """List all candidates of a workload, best first, with how much longer than the best they take."""
         ranked = sorted(self.timed[0].items(), key=lambda item: item[1].time_ps)
         best_ps = ranked[0][1].time_ps
         return [
-            {**_named(one), "time_us": row.time_ps / 1e6, "longer": row.time_ps / best_ps - 1} for one, row in ranked
+            {**_choice(candidate), "time_us": row.time_ps / 1e6, "longer": row.time_ps / best_ps - 1}
+            for candidate, row in ranked
         ]
 
     def _regret(self) -> dict[str, Any]:
-        told = [one for one in map(self._told, self.bests) if "regret" in one]
-        if not told:
+        sizes = [size for size in map(self._size, self.bests) if "regret" in size]
+        if not sizes:
             return {}
-        worst = max(told, key=lambda one: one["regret"])
-        mean = sum(one["regret"] for one in told) / len(told)
+        worst = max(sizes, key=lambda size: size["regret"])
+        mean = sum(size["regret"] for size in sizes) / len(sizes)
         return {"regret": {"mean": mean, "worst": worst["regret"], "worst_size_bytes": worst["size_bytes"]}}
 
     def rows(self) -> Iterator[ResultRow]:
-        """Runs of algorithms that NCCL has, by NCCL's names: what its tuner's CSV is made of. At sizes between those
-        asked for not all of them ran, unless there are no others."""
-        theirs = all(one.nccl for one in self.of)
-        for size, its in sorted(self.timed.items()):
-            if theirs or size in self.sizes:
-                yield from (replace(row, algorithm=one.nccl) for one, row in its.items() if one.nccl)
+        """Yield the rows of algorithms that NCCL has, under NCCL's names, for a CSV of its tuner.
+
+        At sizes between those asked for not all candidates ran, so these count only if NCCL has all candidates.
+        """
+        all_nccl = all(candidate.nccl for candidate in self.of)
+        for size, rows in sorted(self.timed.items()):
+            if all_nccl or size in self.sizes:
+                yield from (replace(row, algorithm=each.nccl) for each, row in rows.items() if each.nccl)
 
 
-def _named(one: Candidate) -> dict[str, Any]:
-    told = {"choice": str(one), "algorithm": one.algorithm, "protocol": one.protocol, "nccl": one.nccl}
-    return {**told, **one.settings}
+def _choice(candidate: Candidate) -> dict[str, Any]:
+    names = {name: getattr(candidate, name) for name in ("algorithm", "protocol", "nccl")}
+    return {"choice": str(candidate), **names, **candidate.settings}
 
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
-    """What is to be recommended for a scenario: one for all of its points that differ in size and algorithm only, not
-    yet simulated; those without a choice are left out. Raises InputError, and RefusedError if that leaves none."""
+    """Make one recommendation, not yet simulated, for all points of a scenario that differ in size and algorithm only.
+
+    Points without a choice are left out. Raises InputError for points and names that do not fit, and RefusedError if no
+    point is left.
+    """
     groups: dict[str, list[Scenario]] = {}
     for point in points:
         plain = {"variability": None, "replications": None, "protocol": "none"}
         scenario = point.scenario.model_copy(update=plain)
         groups.setdefault(_key(scenario), []).append(scenario)
-    found, refused = [], []
-    for its in groups.values():
-        named = list(dict.fromkeys(one.algorithm for one in its))
-        sizes = [0] if its[0].workload else [one.nbytes for one in its]
+    made, refused = [], []
+    for group in groups.values():
+        first = group[0]
+        named = list(dict.fromkeys(scenario.algorithm for scenario in group))
+        sizes = [0] if first.workload else [scenario.nbytes for scenario in group]
         try:
-            found.append(Recommendation(its[0], sizes, candidates(its[0], named, among)))
+            made.append(Recommendation(first, sizes, candidates(first, named, among)))
         except RefusedError as error:
             refused.append(error)
-    if not found:
+    if not made:
         raise refused[0]
-    return found
+    return made
 
 
 def _key(scenario: Scenario) -> str:
-    """What is the same for all that one recommendation is about."""
+    """Return a key that is equal for all points of one recommendation."""
     changed: dict[str, Any] = {"algorithm": "auto", "size": None}
     if scenario.workload:
         free = [name for name in ("algorithm", "bucket_cap", "prefetch") if hasattr(scenario.workload, name)]

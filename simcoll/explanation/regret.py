@@ -1,4 +1,4 @@
-"""What NCCL's choice costs: its time, simulated, beside that of the best pair it could have used."""
+"""Compare NCCL's choice with the best: simulate the pair that NCCL takes and every other pair of its table."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ Pair = tuple[str, str]
 DTYPE: Final = "float16"
 
 
-def regrets(system: str, told: tuner.TunerTable, profile: str, sizes: Iterable[int]) -> list[dict[str, Any]]:
-    """A row for each collective and size: the pair that NCCL takes of those in its table, the pair that is done first
-    in a simulation with the profile, both times in us, and `regret`: how much longer NCCL's takes, as a share.
+def regrets(system: str, table: tuner.TunerTable, profile: str, sizes: Iterable[int]) -> list[dict[str, Any]]:
+    """Simulate NCCL's choice and its rivals; return a row for each collective and size.
 
-    Of the collectives that the profile was fitted to; points whose choice is not modelled are left out. Raises
-    InputError for a system or profile that is not known.
+    A row has the pair (algorithm and protocol) that NCCL takes from the table, the pair with the shortest simulated
+    time, both times in us, and `regret`: how much longer NCCL's pair takes, as a share. Rows cover the collectives that
+    the profile was fitted to; points whose choice is not modelled are left out. Raises InputError for a system or
+    profile that is not known.
     """
-    found = []
+    rows = []
     fitted = load_profile(profile).calibration
     covered = {series.collective for series in fitted.covers} if fitted else set(COLLECTIVES)
     for collective in COLLECTIVES:
         for size in sizes if collective in covered else ():
-            choice = tuner.choose(told, collective, size)
-            took = _times(system, told, profile, collective, size)
+            choice = tuner.choose(table, collective, size)
+            took = _times(system, table, profile, collective, size)
             if choice is None or (choice.algorithm, choice.protocol) not in took:
                 continue
             own, best = took[choice.algorithm, choice.protocol], min(took, key=lambda pair: took[pair])
-            found.append({
+            rows.append({
                 "collective": collective,
                 "size_bytes": size,
                 "algorithm": choice.algorithm,
@@ -47,28 +48,28 @@ def regrets(system: str, told: tuner.TunerTable, profile: str, sizes: Iterable[i
                 "best_us": took[best],
                 "regret": own / took[best] - 1,
             })  # fmt: skip
-    return found
+    return rows
 
 
 def _times(
-    system: str, told: tuner.TunerTable, profile: str, collective: TunedCollective, size: int
+    system: str, table: tuner.TunerTable, profile: str, collective: TunedCollective, size: int
 ) -> dict[Pair, float]:
-    """Simulated time of every pair in the table that is modelled, in us."""
-    found: dict[Pair, float] = {}
-    for served, algorithm, protocol in told.entries:
+    """Simulate every pair of the table that is modelled; return times in us."""
+    times: dict[Pair, float] = {}
+    for served, algorithm, protocol in table.entries:
         if served == collective and (algorithm, collective) in OURS:
             try:
-                point = _point(system, told, profile, collective, size, OURS[algorithm, collective], protocol)
-                found[algorithm, protocol] = predict(point).time_ps / 1e6
+                point = _point(system, table, profile, collective, size, OURS[algorithm, collective], protocol)
+                times[algorithm, protocol] = predict(point).time_ps / 1e6
             except RefusedError:
                 continue
-    return found
+    return times
 
 
-def _point(system: str, told: tuner.TunerTable, profile: str, collective: str, size: int, *pair: str) -> Point:
-    comm = told.communicator
+def _point(system: str, table: tuner.TunerTable, profile: str, collective: str, size: int, *pair: str) -> Point:
+    comm = table.communicator
     topology = {"file": system} if system.endswith((".yaml", ".yml")) else {"system": system}
-    release = {"library_version": told.constants.release} if comm.library == "nccl" else {}
+    release = {"library_version": table.constants.release} if comm.library == "nccl" else {}
     keys = {
         "name": "tune",
         "topology": {**topology, "nodes": comm.nodes},

@@ -1,4 +1,6 @@
-"""What could be chosen for a point: algorithms, protocols, groups, chunks, and of training steps bucket sizes."""
+"""List the candidates for a point: algorithms, protocols, groups, chunks, channels, and bucket sizes of
+training steps.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,19 @@ from simcoll.units import format_size
 from simcoll.workload.spec import Bucketed, Fsdp
 from simcoll.workload.templates import plan_of
 
-LARGE: Final = 64  # ranks beyond which only algorithms are tried that NCCL has, or that use groups
-CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes that are tried where a pipelined algorithm is given none
-CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # tried where a channel has a cap
-BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # 1 … 256 MiB
-PREFETCHES: Final = (0, 1, 2, 4)
+LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use groups are tried, as the others take long
+CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
+CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
+BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
+PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A choice; None leaves a matter as the scenario has it. `groups`: how many; `nccl`: what NCCL calls the
-    algorithm, where it has it."""
+    """One choice; None leaves a setting as the scenario has it.
+
+    `groups` is their number; `nccl` is NCCL's name of the algorithm, if it has it.
+    """
 
     algorithm: str
     protocol: str = "none"
@@ -41,29 +45,25 @@ class Candidate:
 
     @property
     def method(self) -> tuple[str, str]:
-        """Without its settings."""
+        """The choice without its settings."""
         return self.algorithm, self.protocol
 
     @property
     def settings(self) -> dict[str, int]:
-        """What it sets otherwise than the scenario."""
+        """The settings in which the choice differs from the scenario."""
         names = ("groups", "chunk", "channels", "bucket_cap", "prefetch")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __str__(self) -> str:
-        told = self.algorithm if self.protocol == "none" else f"{self.algorithm}/{self.protocol}"
-        sizes = ("chunk", "bucket_cap")
-        its = (
-            f"{name} {(format_size(v) if v else 'none') if name in sizes else v}" for name, v in self.settings.items()
-        )
-        return " ".join([told, *its])
+        method = self.algorithm if self.protocol == "none" else f"{self.algorithm}/{self.protocol}"
+        return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items())])
 
     def of(self, scenario: Scenario) -> Scenario:
-        """The scenario with this choice."""
+        """Return the scenario with this choice."""
         own = {name: value for name, value in self.settings.items() if name in ("chunk", "channels")}
         if scenario.workload:
-            its = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
-            spec = scenario.workload.model_copy(update={"algorithm": self.algorithm, **its})
+            of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
+            spec = scenario.workload.model_copy(update={"algorithm": self.algorithm, **of_step})
             return scenario.model_copy(update={"workload": spec})
         changed: dict[str, Any] = {"algorithm": self.algorithm, "protocol": self.protocol}
         if own:
@@ -80,24 +80,27 @@ def _spelt(name: str, value: int) -> str:
 
 
 def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | None = None) -> list[Candidate]:
-    """What could be chosen for a point; those of NCCL first. `named` are algorithms that the scenario itself names, of
-    which files and spellings with options are added; `among` allows these algorithms only. Raises InputError if nothing
-    is left."""
-    found = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
-    names = list(dict.fromkeys(one.algorithm for one in found))
+    """List the candidates for a point, NCCL's algorithms first.
+
+    `named` are the algorithms of the scenario, whose files and spellings with options are candidates, too; `among`
+    allows these algorithms only. Raises InputError for a name in `among` that is no candidate, and RefusedError where
+    nothing can run.
+    """
+    listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
+    names = list(dict.fromkeys(candidate.algorithm for candidate in listed))
     for name in among or ():
         if name not in names:
             raise InputError(f"--among: {name!r} does not serve here", did_you_mean(name, names))
-    return [one for one in found if among is None or one.algorithm in among]
+    return [candidate for candidate in listed if among is None or candidate.algorithm in among]
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     collective, costs = scenario.collective, load_profile(scenario.profile).kernels
-    theirs = {ours: its for (its, which), ours in OURS.items() if which == collective}
+    nccl_names = {name: nccl for (nccl, served), name in OURS.items() if served == collective}
     if costs:
         rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
         for algorithm, protocol in pairs(scenario, costs, rated, placed(scenario, rated)):
-            yield Candidate(algorithm, protocol, nccl=theirs[algorithm])
+            yield Candidate(algorithm, protocol, nccl=nccl_names[algorithm])
         return
     topology = topology_of(scenario)
     places = placed(scenario, topology)
@@ -111,38 +114,38 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
         entry, options = registry.find(collective, name)
         if large and not (entry.library or entry.uses_groups or name in named):
             continue
-        nccl = theirs.get(name) or (name if (name, collective) in OURS else None)
+        nccl = nccl_names.get(name) or (name if (name, collective) in OURS else None)
         splits = _splits(len(places), default) if entry.uses_groups and not (scenario.groups or options) else [None]
         for spelling in [name] if options else _spellings(entry):
             for groups in splits:
-                one = Candidate(spelling, groups=groups, nccl=nccl)
-                yield from _settled(scenario, one, pipelined=entry.pipelined)
+                candidate = Candidate(spelling, groups=groups, nccl=nccl)
+                yield from _settled(scenario, candidate, pipelined=entry.pipelined)
 
 
 def _spellings(entry: registry.Algorithm) -> Iterator[str]:
     yield entry.name
     for option, choices in entry.options.items():
-        yield from (entry.spelt({option: choice}) for choice in choices[1:])  # the first is what it does by itself
+        yield from (entry.spelt({option: choice}) for choice in choices[1:])  # the first choice is the default
 
 
 def _splits(n: int, default: int) -> list[int | None]:
     return [None, *(g for g in range(2, n) if n % g == 0 and g != default)]
 
 
-def _settled(scenario: Scenario, one: Candidate, pipelined: bool = False) -> Iterator[Candidate]:
-    """With the chunks, or the channels, that are worth a try."""
+def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False) -> Iterator[Candidate]:
+    """Yield a candidate, then the same with each chunk, or number of channels, that is worth a try."""
     params = scenario.params()
-    yield one
+    yield candidate
     if pipelined and not params.chunk:
-        yield from (_with(one, chunk=chunk) for chunk in CHUNKS)
+        yield from (_with(candidate, chunk=chunk) for chunk in CHUNKS)
     elif params.chunk:
-        yield from (_with(one, chunk=chunk) for chunk in (params.chunk // 4, 4 * params.chunk))
+        yield from (_with(candidate, chunk=chunk) for chunk in (params.chunk // 4, 4 * params.chunk))
     if params.channel_bandwidth:
-        yield from (_with(one, channels=count) for count in CHANNELS if count != params.channels)
+        yield from (_with(candidate, channels=count) for count in CHANNELS if count != params.channels)
 
 
-def _with(one: Candidate, **settings: int) -> Candidate:
-    return Candidate(**{**vars(one), **settings})
+def _with(candidate: Candidate, **settings: int) -> Candidate:
+    return Candidate(**{**vars(candidate), **settings})
 
 
 def _of_step(scenario: Scenario) -> Iterator[Candidate]:
@@ -162,10 +165,11 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
 
 
 def for_steps(collectives: Collection[str], kernels: bool) -> list[str]:
-    """The algorithms that a step with these collectives is tried with, if all of them have them: those that NCCL has,
-    and without its `kernels` the hierarchical one."""
+    """Return the algorithms that serve all collectives of a step: NCCL's, and without its `kernels` the hierarchical
+    one.
+    """
     served = [
-        {ours for (_, which), ours in OURS.items() if which == collective}
+        {name for (_, served), name in OURS.items() if served == collective}
         if kernels
         else {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
         for collective in collectives

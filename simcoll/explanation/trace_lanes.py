@@ -1,4 +1,4 @@
-"""A run as lanes of slices: what viewers of traces and the HTML report draw."""
+"""Define traces: lanes of slices, arrows and counters, which trace viewers and the HTML report draw."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Slice(NamedTuple):
-    """Something that lasts from `begin` to `end`, in ps; its `kind` is what viewers filter by."""
+    """An interval from `begin` to `end`, in ps; viewers filter by `kind`."""
 
     begin: int
     end: int
@@ -19,14 +19,14 @@ class Slice(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A slice, by the numbers of its track and of its place there."""
+    """The position of a slice: the number of its track, and its place there."""
 
     track: int
     place: int
 
 
 class Arrow(NamedTuple):
-    """What begins at `target` waits for what is at `source`."""
+    """A dependency: the slice at `target` waits for the slice at `source`."""
 
     source: Spot
     target: Spot
@@ -35,20 +35,20 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """A lane of a `process` (a rank, or all links): its slices come one after the other, in order of time."""
+    """One lane of a `process` (a rank, or all links); its slices follow each other in order of time."""
 
     process: str
     name: str
     slices: list[Slice] = field(default_factory=list)
 
-    def add(self, one: Slice) -> int:
-        """The place of the slice in its track."""
-        self.slices.append(one)
+    def add(self, slice_: Slice) -> int:
+        """Append a slice and return its place in the track."""
+        self.slices.append(slice_)
         return len(self.slices) - 1
 
 
 class Counter(NamedTuple):
-    """A number that changes: from each time (ps) on it has the value beside it."""
+    """A number over time: from each time (ps) on it has the value beside it."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -56,7 +56,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Everything that happened in a run, and `about` it. `ranks` are the processes of the ranks."""
+    """All tracks, arrows and counters of a run, and facts `about` it; `ranks` names the processes of the ranks."""
 
     tracks: Sequence[Track]
     arrows: Sequence[Arrow]
@@ -66,25 +66,25 @@ class Trace:
 
     @property
     def end_ps(self) -> int:
-        """When the last slice ends."""
-        return max((one.end for track in self.tracks for one in track.slices), default=0)
+        """The end of the last slice, in ps."""
+        return max((slice_.end for track in self.tracks for slice_ in track.slices), default=0)
 
 
 def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
-    """The lane of each interval, as few lanes as keep them apart: each gets the lowest lane that is free.
+    """Assign intervals to as few lanes as keep them apart: each gets the lowest lane that is free.
 
     Intervals are half open and come in order of their begin.
 
     >>> lanes([(0, 4), (1, 3), (3, 5), (4, 6)])
-    [0, 1, 1, 0]
+        [0, 1, 1, 0]
     """
     free: list[int] = []
-    busy: list[tuple[int, int]] = []  # until when, and which lane
-    found: list[int] = []
+    busy: list[tuple[int, int]] = []  # (end, lane)
+    numbers: list[int] = []
     for begin, end in intervals:
         while busy and busy[0][0] <= begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
         lane = heapq.heappop(free) if free else len(busy)
         heapq.heappush(busy, (end, lane))
-        found.append(lane)
-    return found
+        numbers.append(lane)
+    return numbers

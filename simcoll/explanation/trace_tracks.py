@@ -1,4 +1,4 @@
-"""What the transfers of a run do, as tracks of a trace: what each rank sends and receives, what each link carries."""
+"""Draw the transfers of a run as tracks of a trace: the sends and receives of each rank, and the use of each link."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ LINKS: Final = "links"  # the process whose tracks are directions of links
 
 
 class Played(NamedTuple):
-    """What was run. Participant p is called `names[p]`, and channel c belongs to a stream, `streams[c]` ('' where there
-    is one only). All of it happens `shift` ps later; a transfer stands for `times` of its size."""
+    """A program that ran, with its timeline.
+
+    Participant p is called `names[p]`; channel c belongs to a stream, `streams[c]` ('' if there is only one). The trace
+    shows everything `shift` ps later, and each transfer as `times` of its size.
+    """
 
     program: Program
     timeline: Timeline
@@ -31,7 +34,7 @@ class Played(NamedTuple):
 
 
 class _TracedTransfer(NamedTuple):
-    """A transfer for reading; `first` is the number of its first hop, times are shifted."""
+    """One transfer with its shifted times, in ps; `first` is the number of its first hop."""
 
     number: int
     src: int
@@ -54,13 +57,13 @@ class _TracedTransfer(NamedTuple):
         return self.src == self.dst
 
     def args(self) -> dict[str, Any]:
-        """What viewers tell of it."""
-        told = {"bytes": self.nbytes, "chunk": self.chunk, "step": self.step, "loop": self.loop}
-        return {**told, "from": self.src, "to": self.dst, "reduces": self.reduce, "transfer": self.number}
+        """Return the facts that trace viewers show."""
+        facts = {"bytes": self.nbytes, "chunk": self.chunk, "step": self.step, "loop": self.loop}
+        return {**facts, "from": self.src, "to": self.dst, "reduces": self.reduce, "transfer": self.number}
 
 
 class Tracks:
-    """Tracks and arrows of the transfers, behind the `tracks` that there are."""
+    """The tracks and arrows of the transfers; they follow the `tracks` given."""
 
     def __init__(self, played: Played, tracks: Iterable[Track]):
         self.played, self.tracks, self.arrows = played, list(tracks), list[Arrow]()
@@ -71,75 +74,83 @@ class Tracks:
         sends = self._sends()
         receptions = self._receptions()
         self.counters = self._links()
-        for one in self.transfers:
-            if one.number in receptions:
-                self.arrows.append(Arrow(sends[one.number], receptions[one.number], "send"))
+        for transfer in self.transfers:
+            if transfer.number in receptions:
+                self.arrows.append(Arrow(sends[transfer.number], receptions[transfer.number], "send"))
         for number, before in enumerate(played.program.reads.tolist()):
             if before != NONE:
                 self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
     def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
-        """Slices that may overlap, by number: put on as many new tracks as keep them apart; where each is."""
+        """Put slices, which may overlap, on as many new tracks as keep them apart; return the spot of each,
+        by number.
+        """
         order = sorted(slices.items(), key=lambda item: item[1][:2])
-        numbers = trace_lanes.lanes(one[:2] for _, one in order)
+        numbers = trace_lanes.lanes(slice_[:2] for _, slice_ in order)
         at = len(self.tracks)
         for lane in range(max(numbers, default=-1) + 1):
             self.tracks.append(Track(process, name + (f" ({lane + 1})" if lane else "")))
         placed = zip(order, numbers, strict=True)
-        return {number: Spot(at + lane, self.tracks[at + lane].add(one)) for (number, one), lane in placed}
+        return {number: Spot(at + lane, self.tracks[at + lane].add(slice_)) for (number, slice_), lane in placed}
 
     def _sends(self) -> dict[int, Spot]:
-        """On each rank a track for each channel: from the start of a transfer until it is sent."""
-        program, found = self.played.program, dict[int, Spot]()
+        """Add a track for each channel of each rank: a slice lasts from the start of a transfer until it is sent."""
+        program, spots = self.played.program, dict[int, Spot]()
         tasks = program.tasks
         lane = tasks.lane.tolist() if tasks else range(len(self.played.streams))
         of: dict[int, list[_TracedTransfer]] = {}
-        for one in self.transfers:
-            of.setdefault(lane[one.channel], []).append(one)
+        for transfer in self.transfers:
+            of.setdefault(lane[transfer.channel], []).append(transfer)
         seen: Count[tuple[int, str]] = Count()
-        for _, its in sorted(of.items(), key=lambda item: (item[1][0].src, item[0])):
-            owner, stream = its[0].src, self.played.streams[its[0].channel]
+        for _, sent in sorted(of.items(), key=lambda item: (item[1][0].src, item[0])):
+            owner, stream = sent[0].src, self.played.streams[sent[0].channel]
             name = f"{stream} channel {seen[owner, stream]}".strip()
             seen[owner, stream] += 1
-            slices = {one.number: Slice(one.start, one.sent, *self._sent(one), one.args()) for one in its}
-            found |= self._lay(self.played.names[owner], name, slices)
-        return found
+            slices = {each.number: Slice(each.start, each.sent, *self._sent(each), each.args()) for each in sent}
+            spots |= self._lay(self.played.names[owner], name, slices)
+        return spots
 
-    def _sent(self, one: _TracedTransfer) -> tuple[str, str]:
-        """Name and kind."""
-        return (f"copy {one.chunk}", "copy") if one.local else (f"{one.chunk} to {self._short(one.dst)}", "send")
+    def _sent(self, transfer: _TracedTransfer) -> tuple[str, str]:
+        """Return the name and kind of the slice of a send."""
+        if transfer.local:
+            return f"copy {transfer.chunk}", "copy"
+        return f"{transfer.chunk} to {self._short(transfer.dst)}", "send"
 
     def _short(self, participant: int) -> str:
         return self.played.names[participant].partition(" (")[0]
 
     def _receptions(self) -> dict[int, Spot]:
-        """On each rank what comes, from the time that the last link begins to carry it until the receive side is done
-        with it. Local copies only have a receive side where it takes time."""
-        of: dict[int, list[_TracedTransfer]] = {}
-        for one in self.transfers:
-            if not one.local or one.end > one.arrive:
-                of.setdefault(one.dst, []).append(one)
-        found: dict[int, Spot] = {}
-        for rank, its in sorted(of.items()):
-            slices = {
-                one.number: Slice(self._comes(one), one.end, f"{one.chunk} from {src}", "receive", one.args())
-                for one, src in ((one, self._short(one.src)) for one in its)
-            }
-            found |= self._lay(self.played.names[rank], "receives", slices)
-        return found
+        """Add a track of receptions for each rank: from when the last link begins to carry a transfer until it is done.
 
-    def _comes(self, one: _TracedTransfer) -> int:
-        return one.arrive if one.local or not one.hops else int(self.hop_begin[one.first + one.hops - 1])
+        Local copies have a receive side only where it takes time.
+        """
+        of: dict[int, list[_TracedTransfer]] = {}
+        for transfer in self.transfers:
+            if not transfer.local or transfer.end > transfer.arrive:
+                of.setdefault(transfer.dst, []).append(transfer)
+        spots: dict[int, Spot] = {}
+        for rank, received in sorted(of.items()):
+            slices = {each.number: self._reception(each) for each in received}
+            spots |= self._lay(self.played.names[rank], "receives", slices)
+        return spots
+
+    def _reception(self, transfer: _TracedTransfer) -> Slice:
+        direct = transfer.local or not transfer.hops
+        begin = transfer.arrive if direct else int(self.hop_begin[transfer.first + transfer.hops - 1])
+        name = f"{transfer.chunk} from {self._short(transfer.src)}"
+        return Slice(begin, transfer.end, name, "receive", transfer.args())
 
     def _links(self) -> list[trace_lanes.Counter]:
-        """A track for each direction of a link, and how much of it is in use; several where transfers share it."""
+        """Add a track for each direction of a link, several where transfers share it; return the counters
+        of its use.
+        """
         program = self.played.program
         of: dict[int, dict[int, Slice]] = {}
         links = program.hops.links.tolist()
-        for one in self.transfers:
-            name, args = f"{one.chunk}: {one.src} to {one.dst}", one.args()
-            for hop in range(one.first, one.first + one.hops):
-                kind = "memory" if one.local else "link"
+        for transfer in self.transfers:
+            name, args = f"{transfer.chunk}: {transfer.src} to {transfer.dst}", transfer.args()
+            for hop in range(transfer.first, transfer.first + transfer.hops):
+                kind = "memory" if transfer.local else "link"
                 held = Slice(self.hop_begin[hop], self.hop_end[hop], name, kind, args)
                 of.setdefault(links[hop], {})[hop] = held
         counters = []
@@ -151,20 +162,22 @@ class Tracks:
 
 
 def in_use(slices: Iterable[Slice]) -> list[tuple[int, float]]:
-    """The bandwidth of a link that is in use, in GB/s, from each time on: of each transfer its mean over the time that
-    it is on the link, in whole kB/s, so that sums come back to 0."""
+    """Return the bandwidth in use on a link, in GB/s, from each time (ps) on.
+
+    A transfer counts with its mean rate over its slice, in whole kB/s, so that sums come back to exactly 0.
+    """
     changes: Count[int] = Count()
-    for one in slices:
-        if one.end > one.begin:
-            rate = one.args["bytes"] * 10**9 // (one.end - one.begin)
-            changes[one.begin] += rate
-            changes[one.end] -= rate
-    found, rate = list[tuple[int, float]](), 0
+    for slice_ in slices:
+        if slice_.end > slice_.begin:
+            rate = slice_.args["bytes"] * 10**9 // (slice_.end - slice_.begin)
+            changes[slice_.begin] += rate
+            changes[slice_.end] -= rate
+    rates, rate = list[tuple[int, float]](), 0
     for time, change in sorted(changes.items()):
         if change:
             rate += change
-            found.append((time, rate / 1e6))
-    return found
+            rates.append((time, rate / 1e6))
+    return rates
 
 
 def _transfers(played: Played) -> Iterable[_TracedTransfer]:

@@ -1,4 +1,4 @@
-"""What if: a point simulated again with one thing changed, and how many times as fast that makes it."""
+"""Answer what-if questions: simulate a point again with one thing changed, and compare the times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, StuckError
-from simcoll.explanation.explained_run import Subject
+from simcoll.explanation.explained_run import ExplainedRun
 from simcoll.explanation.search_space import for_steps
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
 from simcoll.prediction import workload_run
@@ -30,59 +30,60 @@ from simcoll.units import format_size
 from simcoll.workload.spec import Bucketed
 
 OVERHEADS: Final = ("o_send", "o_recv", "g")
-SMALL: Final = 1_000_000  # messages up to which all algorithms are tried, not only those that NCCL has
+SMALL: Final = 1_000_000  # messages: up to here all algorithms are tried, beyond only those that NCCL has, to save time
 NO_OVERHEADS: Final = "no overheads (o_send, o_recv, g, launch)"
-CHUNK: Final = 512 << 10  # bytes of the chunks that are tried where there are none
+CHUNK: Final = 512 << 10  # bytes: the chunk to try where the scenario has none, as in NCCL's Simple protocol
 
-Change = tuple[str, Callable[[], int]]  # what is changed, and what then gives the time in ps
+Change = tuple[str, Callable[[], int]]  # the name of a change, and a function that returns the time with it, in ps
 
 
 class Answer(NamedTuple):
-    """With `change` the point takes `time_ps`, and is `factor` times as fast."""
+    """The effect of one change: the point takes `time_ps`, and is `factor` times as fast."""
 
     change: str
     time_ps: int
     factor: float
 
 
-def answers(subject: Subject) -> list[Answer]:
-    """What each change that there is to make would do, by simulation; most gain first. What cannot run is left out."""
-    found = []
-    for change, time in _changes(subject):
+def answers(explained: ExplainedRun) -> list[Answer]:
+    """Simulate every change that the point allows; the largest gain first. Changes that cannot run are left out."""
+    simulated = []
+    for change, time in _changes(explained):
         try:
             took = time()
         except (RefusedError, InputError, StuckError):
             continue
-        found.append(Answer(change, took, subject.time_ps / took if took else 1.0))
-    return sorted(found, key=lambda answer: -answer.factor)
+        simulated.append(Answer(change, took, explained.time_ps / took if took else 1.0))
+    return sorted(simulated, key=lambda answer: -answer.factor)
 
 
-def _changes(subject: Subject) -> Iterator[Change]:
-    if isinstance(subject.ran, WorkloadPrediction):
-        yield from _of_step(subject, subject.ran)
+def _changes(explained: ExplainedRun) -> Iterator[Change]:
+    if isinstance(explained.ran, WorkloadPrediction):
+        yield from _of_step(explained, explained.ran)
     else:
-        yield from _of_call(subject, subject.ran)
+        yield from _of_call(explained, explained.ran)
 
 
-def _links(subject: Subject) -> dict[str, frozenset[str]]:
-    """Kinds of links that could be faster, and what that is called: each that carries something, those of ways between
-    nodes, all of them."""
-    kinds = [link.kind for *_, link in subject.topology.graph.edges.data("link")]
-    carried = subject.totals.carried.tolist()
-    used = list(dict.fromkeys(kind for kind, its in zip(kinds, carried, strict=True) if its))
-    found = {f"links of kind {kind} twice as fast": frozenset([kind]) for kind in used}
-    outer = frozenset(used) - {kinds[link] for link in _within_nodes(subject)}
+def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
+    """Return groups of link kinds to speed up, by the name of the change: each kind in use, those between nodes, and
+    all.
+    """
+    kinds = [link.kind for *_, link in explained.topology.graph.edges.data("link")]
+    carried = explained.totals.carried.tolist()
+    used = list(dict.fromkeys(kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes))
+    groups = {f"links of kind {kind} twice as fast": frozenset([kind]) for kind in used}
+    outer = frozenset(used) - {kinds[link] for link in _within_nodes(explained)}
     if 1 < len(outer) < len(used):
-        found[f"links beyond a node ({', '.join(sorted(outer))}) twice as fast"] = outer
+        groups[f"links beyond a node ({', '.join(sorted(outer))}) twice as fast"] = outer
     if len(used) > 1:
-        found["all links twice as fast"] = frozenset(used)
-    return found
+        groups["all links twice as fast"] = frozenset(used)
+    return groups
 
 
-def _within_nodes(subject: Subject) -> set[int]:
-    """The links of ways that stay in a node."""
-    topology, (src, dst, hop, links) = subject.topology, subject.program.routes
-    nodes = [topology.node_of(device) for device in subject.ran.devices]
+def _within_nodes(explained: ExplainedRun) -> set[int]:
+    """Return the links of routes that stay inside a node."""
+    topology, (src, dst, hop, links) = explained.topology, explained.program.routes
+    nodes = [topology.node_of(device) for device in explained.ran.devices]
     ends = enumerate(zip(src.tolist(), dst.tolist(), strict=True))
     known = len(nodes)  # joint programs number the agents of each operation anew, behind the ranks
     inside = [way for way, (u, v) in ends if max(u, v) < known and nodes[u] == nodes[v]]
@@ -92,8 +93,8 @@ def _within_nodes(subject: Subject) -> set[int]:
 # --- collectives ---
 
 
-def _of_call(subject: Subject, ran: Prediction) -> Iterator[Change]:
-    scenario = subject.scenario
+def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
+    scenario = explained.scenario
     profile = load_profile(scenario.profile)
     rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
 
@@ -103,7 +104,7 @@ def _of_call(subject: Subject, ran: Prediction) -> Iterator[Change]:
     def given(**changed: Any) -> int:
         return predict(scenario.model_copy(update=changed)).time_ps
 
-    for text, kinds in _links(subject).items():
+    for text, kinds in _links(explained).items():
         yield text, partial(on, partial(_faster, kinds))
     if profile.kernels:
         yield from _of_kernels(ran, profile.kernels)
@@ -135,12 +136,12 @@ def _of_model(scenario: Scenario, launch: int, given: Callable[..., int]) -> Ite
 
 def _without_overheads(scenario: Scenario) -> int:
     plain = scenario.model.model_copy(update=dict.fromkeys(OVERHEADS, 0))
-    found = predict(scenario.model_copy(update={"model": plain}))
-    return max(found.called_ps - found.launch_ps, found.host_ps)
+    prediction = predict(scenario.model_copy(update={"model": plain}))
+    return max(prediction.called_ps - prediction.launch_ps, prediction.host_ps)
 
 
 def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """What the scenario's `model` could say otherwise."""
+    """Yield other values for keys of the scenario's `model`."""
     if params.chunk:
         yield f"chunks of {format_size(2 * params.chunk)}", {"chunk": 2 * params.chunk}
         yield f"chunks of {format_size(params.chunk // 2)}", {"chunk": params.chunk // 2}
@@ -155,15 +156,15 @@ def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]
 
 
 def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
-    """A call of NCCL with kernels that cost less."""
+    """Yield a call of NCCL with kernels that cost less."""
     assert ran.lowered
     profile, kind, lowered = load_profile(ran.scenario.profile), ran.lowered.call.kind, ran.lowered
     costs = lowered.costs(costs)
     launch = profile.launch_ps(ran.scenario.launch)
 
-    def costing(launch: int, its: Kernels) -> int:
-        one = predict(lowered.point(its), lowered.topology(profile.links, its))
-        return max(one.time_ps + lowered.launch_ps(its, launch, profile.links), ran.host_ps)
+    def costing(launch: int, kernels: Kernels) -> int:
+        channel = predict(lowered.point(kernels), lowered.topology(profile.links, kernels))
+        return max(channel.time_ps + lowered.launch_ps(kernels, launch, profile.links), ran.host_ps)
 
     def halved() -> Kernels:
         own: BlockCosts = getattr(costs, kind)
@@ -174,7 +175,7 @@ def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
 
 
 def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
-    """Other ways to launch calls than the scenario says, of those that the profile knows."""
+    """Yield other ways to launch calls, of those that the profile knows."""
     others = {"one GPU a process": Launch(gpus_per_process=1), "launched in a CUDA graph": Launch(graph=True)}
     said = scenario.launch
     for text, launch in others.items():
@@ -192,11 +193,11 @@ def _other_algorithms(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     if costs:
         assert ran.lowered
-        its = (ran.algorithm, ran.protocol)
+        chosen = (ran.algorithm, ran.protocol)
         rated = ran.lowered.rated
         open_ = scenario.model_copy(update={"protocol": "auto"})
         for algorithm, protocol in pairs(open_, costs, rated, placed(scenario, rated)):
-            if (algorithm, protocol) != its:
+            if (algorithm, protocol) != chosen:
                 yield f"algorithm {algorithm}, protocol {protocol}", {"algorithm": algorithm, "protocol": protocol}
         return
     small = ran.totals.messages <= SMALL
@@ -208,9 +209,12 @@ def _other_algorithms(
 # --- workloads ---
 
 
-def _of_step(subject: Subject, step: WorkloadPrediction) -> Iterator[Change]:
-    """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
-    program, scenario, spec = step.program, subject.scenario, subject.scenario.workload
+def _of_step(explained: ExplainedRun, step: WorkloadPrediction) -> Iterator[Change]:
+    """Yield changes of a workload.
+
+    Links, times and overheads are changed in the program that ran; changes of calls need a new program.
+    """
+    program, scenario, spec = step.program, explained.scenario, explained.scenario.workload
     kinds = np.array([link.kind for *_, link in step.topology.graph.edges.data("link")])
     tasks = program.tasks
     assert tasks
@@ -220,8 +224,8 @@ def _of_step(subject: Subject, step: WorkloadPrediction) -> Iterator[Change]:
         plain = dataclasses.replace(program, **{"changes": None, **changed})
         return _makespan_ps(struck(plain, step.topology, scenario.faults))
 
-    def lasting(factor: float, some: Any) -> dict[str, Any]:
-        took = np.where(some, np.rint(factor * tasks.duration), tasks.duration).astype(np.int64)
+    def lasting(factor: float, chosen: Any) -> dict[str, Any]:
+        took = np.where(chosen, np.rint(factor * tasks.duration), tasks.duration).astype(np.int64)
         return {"tasks": dataclasses.replace(tasks, duration=took)}
 
     def costing(**changed: Any) -> dict[str, Any]:
@@ -231,8 +235,8 @@ def _of_step(subject: Subject, step: WorkloadPrediction) -> Iterator[Change]:
     def anew(**changed: Any) -> int:
         return workload_run.simulate(scenario.model_copy(update=changed)).step_ps
 
-    for text, some in _links(subject).items():
-        faster = np.where(np.isin(kinds, list(some)), 2, 1) * program.bandwidths
+    for text, group in _links(explained).items():
+        faster = np.where(np.isin(kinds, list(group)), 2, 1) * program.bandwidths
         yield text, partial(played, bandwidths=faster)
     if step.compute_ps:
         yield "computation twice as fast", partial(played, **lasting(0.5, step.kind == COMPUTING))
@@ -240,26 +244,26 @@ def _of_step(subject: Subject, step: WorkloadPrediction) -> Iterator[Change]:
         yield "latencies of links halved", partial(played, latencies=np.maximum(1, program.latencies // 2))
     launching = step.kind == LAUNCHING
     if launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS):
-        text = "launches and hops take no time" if subject.kernels else NO_OVERHEADS
+        text = "launches and hops take no time" if explained.kernels else NO_OVERHEADS
         yield text, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
     if scenario.faults:
         yield "no faults", partial(_makespan_ps, dataclasses.replace(program, changes=None))
     if any(part.gamma for part in program.parts):
         yield "reductions take no time", partial(played, **costing(gamma=0))
-    if subject.drawn:  # what is bound anew would be drawn anew
+    if explained.drawn:  # a new program would draw new disturbances
         yield "nothing disturbed", anew
         return
-    if not subject.kernels:
+    if not explained.kernels:
         largest = max((work.call.nbytes for work in step.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):
             yield text, partial(anew, model=scenario.model.model_copy(update=given))
-    for text, other in _other_plans(subject, step):
-        yield text, partial(anew, workload=spec.model_copy(update=other))
+    for text, changed in _other_plans(explained, step):
+        yield text, partial(anew, workload=spec.model_copy(update=changed))
 
 
-def _other_plans(subject: Subject, step: WorkloadPrediction) -> Iterator[tuple[str, dict[str, Any]]]:
-    spec = subject.scenario.workload
-    for name in for_steps({work.call.collective for work in step.plan.works if work.call}, subject.kernels):
+def _other_plans(explained: ExplainedRun, step: WorkloadPrediction) -> Iterator[tuple[str, dict[str, Any]]]:
+    spec = explained.scenario.workload
+    for name in for_steps({work.call.collective for work in step.plan.works if work.call}, explained.kernels):
         if (name,) != step.algorithms:
             yield f"algorithm {name}", {"algorithm": name}
     if isinstance(spec, Bucketed) and spec.bucket_cap:

@@ -21,7 +21,7 @@ from simcoll.engine.timing_model import service_ps
 from simcoll.errors import Place
 from simcoll.explanation._path_columns import CriticalPath
 from simcoll.explanation.critical_path import critical_path
-from simcoll.explanation.explained_run import ALL_CAUSES, subject
+from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.prediction import sweep
@@ -205,7 +205,7 @@ POINTS: dict[str, dict[str, Any]] = {
 def test_parts_add_up_to_the_row(name: str) -> None:
     """Launch, segments and shares of a point add up to the time of its row, whatever its profile and kind."""
     point = points(POINTS[name])[0]
-    found = subject(point)
+    found = explained_run(point)
     assert found.time_ps == sweep.run_point(point).time_ps
     parts = list(found.parts())
     assert (parts[0].begin_ps, parts[-1].end_ps) == (0, found.time_ps)
@@ -217,7 +217,7 @@ def test_parts_add_up_to_the_row(name: str) -> None:
 def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
     """With kernels a call of a ring is its launch, with what so many blocks take longer, what its protocol takes once,
     a hop for each of its 2(n − 1) steps, and what links take."""
-    found = subject(points({**POINTS["nccl"], "algorithm": "ring", "protocol": "LL128", "size": "64 KiB"})[0])
+    found = explained_run(points({**POINTS["nccl"], "algorithm": "ring", "protocol": "LL128", "size": "64 KiB"})[0])
     costs = load_profile("nccl-hopper").kernels
     assert costs
     assert isinstance(found.ran, Prediction)
@@ -248,15 +248,15 @@ def test_an_answer_is_the_ratio_of_two_runs(name: str, change: str, changed: dic
     """How many times as fast a change makes a point is the ratio of two runs: of the point, and of one whose scenario
     says so."""
     plain, other = (sweep.run_point(points(keys)[0]).time_ps for keys in (POINTS[name], {**POINTS[name], **changed}))
-    answer = next(one for one in answers(subject(points(POINTS[name])[0])) if one.change == change)
+    answer = next(one for one in answers(explained_run(points(POINTS[name])[0])) if one.change == change)
     assert (answer.time_ps, answer.factor) == (other, plain / other)
 
 
 def test_a_fault_is_blamed_on_its_link() -> None:
     """While a link of a ring is down, the time goes by waiting for that link: what is left of the outage when the path
     comes there."""
-    found = subject(points(POINTS["flapping"])[0])
-    ring = subject(points(POINTS["ring"])[0])
+    found = explained_run(points(POINTS["flapping"])[0])
+    ring = explained_run(points(POINTS["ring"])[0])
     shares = found.shares()
     assert 0 < shares["fault", "host1->host2"] <= 490_000_000
     assert shares["fault", "host1->host2"] == found.time_ps - ring.time_ps
@@ -274,7 +274,7 @@ def test_a_replication_is_explained_as_it_was_drawn(name: str) -> None:
     slow is on its path."""
     varied = {**POINTS[name], "variability": VARIES, "replications": 1}
     point = points(varied)[0]
-    found = subject(point, replication=0)
+    found = explained_run(point, replication=0)
     assert found.time_ps / 1e6 == sweep.run_point(point)["time_us_p50"]
     assert sum(found.shares().values()) == found.time_ps
     parts = list(found.parts())
@@ -285,7 +285,7 @@ def test_a_replication_is_explained_as_it_was_drawn(name: str) -> None:
 
 def test_answers_come_in_order_of_gain() -> None:
     """The first answer gains most."""
-    factors = [one.factor for one in answers(subject(points(POINTS["two nodes"])[0]))]
+    factors = [one.factor for one in answers(explained_run(points(POINTS["two nodes"])[0]))]
     assert factors == sorted(factors, reverse=True)
     assert factors[0] > 1
 
@@ -294,7 +294,7 @@ def test_a_step_is_computation_and_exposed_communication() -> None:
     """Of a data-parallel step whose buckets are sent when the backward pass is over, the path computes as long as the
     ranks do, and the rest is what communication adds."""
     keys = {**POINTS["ddp"], "workload": {**POINTS["ddp"]["workload"], "overlap": False}}
-    found = subject(points(keys)[0])
+    found = explained_run(points(keys)[0])
     computed = sum(ps for (cause, _), ps in found.shares().items() if cause == "computation")
     assert computed / 1e6 == found.row["compute_us"]
     assert (found.time_ps - computed) / 1e6 == pytest.approx(found.row["exposed_us"])

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from simcoll.engine.link_usage import busy
 from simcoll.errors import SimcollError
-from simcoll.explanation.explain import SHOWN, explained
-from simcoll.explanation.explained_run import ALL_CAUSES, Subject, subject
+from simcoll.explanation.explain import SHOWN, explanation
+from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
 from simcoll.prediction.workload_run import WorkloadPrediction
 from simcoll.report import figures, point_trace
 from simcoll.report.html._images import image
@@ -37,7 +37,7 @@ def closely(scenarios: Sequence[Scenario]) -> Iterator[str]:
     most = SLICES // max(2, len(found[:MOST]))
     for number, scenario in enumerate(found[:MOST]):
         try:
-            yield _point(subject(scenario), number == 0, most, undisturbed=scenario.replications is not None)
+            yield _point(explained_run(scenario), number == 0, most, undisturbed=scenario.replications is not None)
         except SimcollError as error:
             yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
     if len(found) > MOST:
@@ -58,8 +58,8 @@ def _named(scenario: Scenario) -> str:
     return f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}"
 
 
-def _point(found: Subject, unfolded: bool, most: int, undisturbed: bool) -> str:
-    why = explained(found, what_if=False)
+def _point(found: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) -> str:
+    why = explanation(found, what_if=False)
     row, took = found.row, format_duration(found.time_ps).replace("us", "µs")
     held = f", {interval(row)} us with 90 %" if interval(row) else ""
     head = f"{escape(_named(found.scenario))}: {escape(took)} {badge(row.get('confidence'))}{escape(held)}"
@@ -98,7 +98,7 @@ def _meaning(causes: Sequence[dict[str, Any]]) -> str:
     return f'<ul class="note">{"".join(told)}</ul>'
 
 
-def _timeline(found: Subject, most: int) -> str:
+def _timeline(found: ExplainedRun, most: int) -> str:
     """Numbers that the page's script draws."""
     ran, transfers = found.ran, point_trace.crossings(found.program) <= point_trace.MOST
     trace = (
@@ -130,7 +130,7 @@ def script_text(data: str) -> str:
     return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _links(found: Subject, links: Sequence[dict[str, Any]]) -> str:
+def _links(found: ExplainedRun, links: Sequence[dict[str, Any]]) -> str:
     from simcoll.report.plot.topology import topology_figure
 
     topology = found.topology
