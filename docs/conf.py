@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import simcoll  # noqa: E402
-from simcoll.report.console import schema  # noqa: E402
+from simcoll.scenario.json_schema import schema  # noqa: E402
 
 project = "simcoll"
 author = "the simcoll developers"

@@ -46,7 +46,7 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),
     "topology": ("catalog.topology", "List and show topologies."),
-    "schema": ("catalog.schema", "Print the JSON Schema of scenario files, for editors."),
+    "schema": ("catalog.schema", "Print the JSON Schema of scenario files, or of results as JSON."),
 }
 
 

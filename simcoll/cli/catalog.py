@@ -61,8 +61,10 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
 
 
 @click.command()
-def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors."""
-    from simcoll.report import console
+@click.argument("document", default="scenario", type=click.Choice(["scenario", "results"]))
+def schema(document: str) -> None:
+    """Print the JSON Schema of scenario files, or of results as JSON."""
+    from simcoll.prediction import result_rows
+    from simcoll.scenario import json_schema
 
-    print(json.dumps(console.schema(), indent=1))
+    print(json.dumps(result_rows.schema() if document == "results" else json_schema.schema(), indent=1))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import simcoll
 from simcoll.config import text_table
-from simcoll.config.field_texts import field_texts, models
 from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.result_tables import few
 from simcoll.scenario.profile import load_network, shipped_profiles
-from simcoll.scenario.scenario import Scenario, shipped_scenarios
+from simcoll.scenario.scenario import shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.ir import Schedule
@@ -147,43 +145,3 @@ def calibration_table(document: Mapping[str, Any]) -> str:
 
 def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
     return "none" if value is None else f"{value:.4g} {parameter['unit']}"
-
-
-# --- schema ---
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
-    found: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
-    found["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
-    known = models()
-    for model, definition in [("Scenario", found), *found.get("$defs", {}).items()]:
-        texts = field_texts(known[model]) if "properties" in definition else {}
-        for name, value in definition.get("properties", {}).items():
-            about = {"description": texts[name]} if name in texts else {}
-            definition["properties"][name] = _sweepable(name, {**about, **value})
-    found["required"] = [name for name in found["required"] if name != "collective"]
-    found["anyOf"] = [{"required": ["collective"]}, {"required": ["workload"]}]
-    titled: dict[str, Any] = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **found,
-        "title": "simcoll scenario",
-        "description": inspect.cleandoc(Scenario.__doc__ or ""),
-    }
-    return titled
-
-
-def _sweepable(name: str, value: dict[str, Any]) -> dict[str, Any]:
-    from simcoll.scenario.scenario import NATURAL_LISTS
-
-    if name in NATURAL_LISTS:
-        return value
-    kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
-    bounds = {"type": ["number", "string"]}
-    swept = {
-        "type": "object",
-        "properties": dict.fromkeys(("from", "to", "factor", "step"), bounds),
-        "required": ["from", "to"],
-        "additionalProperties": False,
-    }
-    return {**kept, "anyOf": [value, {"type": "array", "minItems": 1, "items": {"anyOf": [value, swept]}}, swept]}
