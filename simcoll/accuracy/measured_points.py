@@ -11,7 +11,7 @@ from typing import Any, get_args
 from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, MeasuredRow
-from simcoll.nccl.call import OURS
+from simcoll.nccl.call import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import network_of
 from simcoll.scenario import scenario
@@ -90,7 +90,7 @@ class RowQuestions:
         known = ("auto", *registry.names(row.collective))
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
         if algorithm not in known:
-            algorithm = with_simcoll_name(row).algorithm or "auto"
+            algorithm = with_schedule_name(row).algorithm or "auto"
         if row.collective == WORKLOAD or algorithm.partition("(")[0] not in known:
             return []
         keys: dict[str, Any] = {
@@ -108,6 +108,7 @@ class RowQuestions:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
         points = scenario.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
@@ -132,12 +133,21 @@ def _as_known(point: Point) -> Point:
     return dataclasses.replace(point, scenario=asked.model_copy(update={"launch": Launch()}))
 
 
-def with_simcoll_name(row: MeasuredRow) -> MeasuredRow:
-    """Return the row with NCCL's algorithm under the name that simcoll gives it."""
+def _with_nccl_name(point: Point) -> Point:
+    """Return the point with NCCL's name of its algorithm, where its profile models NCCL's calls."""
+    asked = point.scenario
+    if not load_profile(asked.profile).kernels:
+        return point
+    name = name_of(asked.algorithm, asked.collective)
+    return dataclasses.replace(point, scenario=asked.model_copy(update={"algorithm": name}))
+
+
+def with_schedule_name(row: MeasuredRow) -> MeasuredRow:
+    """Return the row with the name of the schedule as which NCCL's algorithm is run."""
     if row.harness == "p2p" or row.algorithm is None:
         return row
-    names: dict[str, str] = {nccl: name for (nccl, collective), name in OURS.items() if collective == row.collective}
-    return dataclasses.replace(row, algorithm=names.get(row.algorithm, row.algorithm))
+    schedule = SCHEDULES.get((row.algorithm, row.collective), row.algorithm)  # type: ignore[arg-type]  # any
+    return dataclasses.replace(row, algorithm=schedule)
 
 
 def _profile(spec: systems.TopologySpec) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from simcoll.config import yaml_tree
 from simcoll.errors import Place, RefusedError
 from simcoll.nccl import tuner
-from simcoll.nccl.call import OURS
+from simcoll.nccl.call import names
 from simcoll.nccl.tuner_constants import COLLECTIVES, TunedCollective
 from simcoll.prediction.predict import predict
 from simcoll.scenario import scenario
@@ -57,9 +57,9 @@ def _times(
     """Simulate every pair of the table that is modelled; return times in us."""
     times: dict[Pair, float] = {}
     for served, algorithm, protocol in table.entries:
-        if served == collective and (algorithm, collective) in OURS:
+        if served == collective and algorithm in names(collective):
             try:
-                point = _point(system, table, profile, collective, size, OURS[algorithm, collective], protocol)
+                point = _point(system, table, profile, collective, size, algorithm, protocol)
                 times[algorithm, protocol] = predict(point).time_ps / 1e6
             except RefusedError:
                 continue

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl.call import OURS
+from simcoll.nccl.call import name_of, names
 from simcoll.prediction.lowering import PLAIN, pairs
 from simcoll.prediction.predict import placed, topology_of
 from simcoll.scenario.profile import load_profile
@@ -87,16 +87,16 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     nothing can run.
     """
     listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
-    names = list(dict.fromkeys(candidate.algorithm for candidate in listed))
+    served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
     for name in among or ():
-        if name not in names:
-            raise InputError(f"--among: {name!r} does not serve here", did_you_mean(name, names))
+        if name not in served:
+            raise InputError(f"--among: {name!r} does not serve here", did_you_mean(name, served))
     return [candidate for candidate in listed if among is None or candidate.algorithm in among]
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     collective, costs = scenario.collective, load_profile(scenario.profile).kernels
-    nccl_names = {name: nccl for (nccl, served), name in OURS.items() if served == collective}
+    nccl_names = names(collective)
     if costs:
         rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
         for algorithm, protocol in pairs(scenario, costs, rated, placed(scenario, rated)):
@@ -105,16 +105,16 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     topology = topology_of(scenario)
     places = placed(scenario, topology)
     large = len(places) > LARGE
-    names = [*registry.library(collective), *registry.names(collective), *named]
+    tried = [*registry.library(collective), *registry.names(collective), *named]
     default = len(topology.default_groups(places) or registry.default_groups(len(places)))
-    for name in dict.fromkeys(name for name in names if name not in CHOSEN):
+    for name in dict.fromkeys(name for name in tried if name not in CHOSEN):
         if schedule_json.is_file(name):
             yield from _settled(scenario, Candidate(name))
             continue
         entry, options = registry.find(collective, name)
         if large and not (entry.library or entry.uses_groups or name in named):
             continue
-        nccl = nccl_names.get(name) or (name if (name, collective) in OURS else None)
+        nccl = nccl_names.get(name_of(name, collective))
         splits = _splits(len(places), default) if entry.uses_groups and not (scenario.groups or options) else [None]
         for spelling in [name] if options else _spellings(entry):
             for groups in splits:
@@ -169,7 +169,7 @@ def for_steps(collectives: Collection[str], kernels: bool) -> list[str]:
     one.
     """
     served = [
-        {name for (_, served), name in OURS.items() if served == collective}
+        set(names(collective))
         if kernels
         else {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
         for collective in collectives

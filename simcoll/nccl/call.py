@@ -21,8 +21,8 @@ from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_
 from simcoll.nccl.tuner_constants import COLLECTIVES
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
-# Algorithms of NCCL by the names that ours have.
-OURS: Final[dict[tuple[NcclAlgorithm | Literal["p2p"], str], str]] = {
+# The schedule as which an algorithm of NCCL is run. NCCL sends point-to-point messages without an algorithm: `p2p`.
+SCHEDULES: Final[dict[tuple[NcclAlgorithm | Literal["p2p"], str], str]] = {
     ("ring", "all_reduce"): "ring",
     ("ring", "all_gather"): "ring",
     ("ring", "reduce_scatter"): "ring",
@@ -85,8 +85,13 @@ class NcclCall:
 
     @property
     def schedule(self) -> str:
-        """What we call the algorithm."""
-        return OURS[self.algorithm, self.collective]
+        """The name of the schedule that is run."""
+        return SCHEDULES[self.algorithm, self.collective]
+
+    @property
+    def name(self) -> str:
+        """The name of the algorithm in scenarios, results and tables; see `names`."""
+        return self.schedule if self.algorithm == "p2p" else self.algorithm
 
     @property
     def alike(self) -> int:
@@ -340,6 +345,31 @@ def _service(nbytes: int, bandwidth: int) -> int:
     return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0
 
 
+def names(collective: str) -> dict[str, NcclAlgorithm | Literal["p2p"]]:
+    """NCCL's algorithms for a collective by the names that scenarios, results and tables have for them.
+
+    These are NCCL's own names; point-to-point messages, for which NCCL has none, go by the name of their schedule.
+
+    >>> names("all_reduce")["tree"], names("all_to_all")
+    ('tree', {'direct': 'p2p'})
+    """
+    return {
+        schedule if algorithm == "p2p" else algorithm: algorithm
+        for (algorithm, served), schedule in SCHEDULES.items()
+        if served == collective
+    }
+
+
+def name_of(algorithm: str, collective: str) -> str:
+    """NCCL's name of an algorithm that is given by the name of its schedule; any other name as it is.
+
+    >>> name_of("chain_tree", "all_reduce"), name_of("chain", "broadcast"), name_of("auto", "broadcast")
+    ('tree', 'ring', 'auto')
+    """
+    by_schedule = {SCHEDULES[called, collective]: name for name, called in names(collective).items()}
+    return by_schedule.get(algorithm, algorithm)
+
+
 def call(
     comm: Communicator,
     collective: str,
@@ -355,7 +385,7 @@ def call(
     choice where NCCL would take another. `between`: B/s from GPU to GPU of a node. Raises RefusedError if
     there is none.
     """
-    if ("p2p", collective) in OURS:
+    if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
             raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
         message = nbytes if collective == "send_recv" else nbytes // comm.ranks
@@ -365,7 +395,7 @@ def call(
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
         raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
-    modelled = frozenset(name for name in ALGORITHMS if (name, served) in OURS)
+    modelled = frozenset(name for name in ALGORITHMS if (name, served) in SCHEDULES)
     chosen = Selection(
         {served: modelled & {algorithm} if algorithm != "auto" else modelled},
         {served: frozenset([protocol])} if protocol != "auto" else {},

@@ -194,13 +194,13 @@ def _between(rated: Topology, places: Sequence[str]) -> int:
 
 
 def pairs(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[str]) -> list[tuple[str, str]]:
-    """Algorithms (ours) and protocols between which NCCL could choose for a point, if its protocol is left open."""
-    if ("p2p", scenario.collective) in calls.OURS:
-        found = [(calls.OURS["p2p", scenario.collective], protocol) for protocol in ("LL", "Simple")]
+    """Algorithms and protocols between which NCCL could choose for a point, if its protocol is left open."""
+    if ("p2p", scenario.collective) in calls.SCHEDULES:
+        found = [(name, protocol) for name in calls.names(scenario.collective) for protocol in ("LL", "Simple")]
     else:
         comm = _communicator(scenario, rated, places)
         entries = tuner.table(comm, scenario.library_version or costs.version).entries
-        found = [(calls.OURS[a, c], p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.OURS]
+        found = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.SCHEDULES]
     open_ = scenario.protocol in ("none", "auto")
     left = [(algorithm, protocol) for algorithm, protocol in found if open_ or protocol == scenario.protocol]
     if not left:
@@ -209,14 +209,13 @@ def pairs(scenario: Scenario, costs: Kernels, rated: Topology, places: Sequence[
 
 
 def _theirs(scenario: Scenario) -> Any:
-    """NCCL's name of the algorithm that a scenario asks for."""
+    """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
     if scenario.algorithm == "auto":
         return "auto"
-    known = [(theirs, ours) for (theirs, collective), ours in calls.OURS.items() if collective == scenario.collective]
-    names = dict([(ours, theirs) for theirs, ours in known] + [(theirs, theirs) for theirs, _ in known])
-    if scenario.algorithm not in names:
-        raise RefusedError(f"NCCL has no {scenario.algorithm} for {scenario.collective}; it has {', '.join(names)}")
-    return names[scenario.algorithm]
+    names, name = calls.names(scenario.collective), calls.name_of(scenario.algorithm, scenario.collective)
+    if names and name not in names:
+        raise RefusedError(f"NCCL has no {name} for {scenario.collective}; it has {', '.join(names)}")
+    return names.get(name, name)
 
 
 def _system(scenario: Scenario) -> str | None:

@@ -178,7 +178,7 @@ def _called(scenario: Scenario, profile: Profile, costs: Kernels, topology: Topo
         scenario=scenario,
         topology=profile.serve(lowered.rated),
         totals=totals,
-        algorithm=lowered.call.schedule,
+        algorithm=lowered.call.name,
         protocol=lowered.call.protocol,
         launch_ps=lowered.launch_ps(costs, profile.launch_ps(scenario.launch), profile.links),
         host_ps=paced(scenario, profile, rated, places),

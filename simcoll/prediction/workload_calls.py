@@ -106,8 +106,8 @@ class Binder:
             max(1, int(one.nbytes * larger) // grain) * grain,
         )
         launch = lowered.launch_ps(kernels, self.profile.launch_ps(asked.launch), self.profile.links)
-        schedule = "direct" if one_way else lowered.call.schedule
-        return BoundCall(program, launch, schedule, lowered.call.protocol, proved)
+        name = "direct" if one_way else lowered.call.name
+        return BoundCall(program, launch, name, lowered.call.protocol, proved)
 
     def _program(self, asked: Scenario, params: Params, nbytes: int) -> tuple[Program, str]:
         devices: Sequence[str] = asked.placement

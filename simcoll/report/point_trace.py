@@ -13,12 +13,10 @@ from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
 from simcoll.explanation.trace_lanes import Arrow, Slice, Spot, Trace, Track
 from simcoll.explanation.trace_tracks import Played, Tracks
-from simcoll.nccl.call import OURS
 from simcoll.prediction import workload_run
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.report.exports.kineto_names import Ran, arguments, kernel_name
 from simcoll.scenario.scenario import Point, Scenario
-from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import exact_us
 
 MOST: Final = 300_000  # transfers and links that they cross: more take long to write, and viewers long to open
@@ -107,10 +105,8 @@ def _kernels(prediction: Prediction, played: Played) -> list[Track]:
 
 
 def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int], algorithm: str, protocol: str) -> Ran:
-    """A collective, its algorithm as NCCL calls it where it is NCCL's."""
-    theirs = {(ours, of): name for (name, of), ours in OURS.items()} if protocol in PROTOCOLS else {}
-    name = theirs.get((algorithm, collective), algorithm)
-    return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, name, protocol)
+    """A collective with the algorithm and the protocol that ran it."""
+    return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, algorithm, protocol)
 
 
 def of_step(step: workload_run.WorkloadPrediction, transfers: bool = True) -> Trace:

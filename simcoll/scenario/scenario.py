@@ -32,6 +32,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import schedule_json
+from simcoll.nccl import call as nccl_call
 from simcoll.nccl import tuner_constants
 from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.launch import Launch
@@ -152,7 +153,7 @@ class Scenario(Model):
     """Ranks that come later, and by how much: `{3: 50 us}`."""
     model: ModelSpec = ModelSpec()
     """Parameters of the timing model. The profile gives those that are left out."""
-    profile: str = "ideal"
+    profile: str = Field(default="ideal", validate_default=True)
     """Name of a shipped profile, or path of one of your own."""
     launch: Launch = Launch()
     """How calls are launched. Calls then follow each other without a break, as nccl-tests makes them. Default: as the
@@ -203,13 +204,8 @@ class Scenario(Model):
             return _schedule_of(value, name)
         if not name and value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
-        if name and value not in CHOSEN:
-            try:
-                entry, options = registry.find(name, value)
-                return entry.spelt(options)
-            except InputError as error:
-                first = error.diagnostics[0]
-                raise ValueError(f"{first.what}; {first.cure}") from None
+        if name and value not in CHOSEN and value not in nccl_call.names(name):  # of these, see `_known_profile`
+            return _of_registry(name, value)
         return value
 
     @field_validator("op")
@@ -263,8 +259,14 @@ class Scenario(Model):
 
     @field_validator("profile")
     @classmethod
-    def _known_profile(cls, value: str) -> str:
+    def _known_profile(cls, value: str, info: ValidationInfo) -> str:
         find_profile(value)
+        collective, algorithm = info.data.get("collective"), info.data.get("algorithm")
+        if collective and algorithm in nccl_call.names(collective) and not load_profile(value).kernels:
+            try:
+                _of_registry(collective, algorithm)
+            except ValueError as error:
+                raise ValueError(f"{value!r} has no kernels, and without them {error}") from None
         return value
 
     @field_validator("library_version")
@@ -344,6 +346,16 @@ def _schedule_of(path: str, collective: str | None) -> str:
     return path
 
 
+def _of_registry(collective: str, spec: str) -> str:
+    """An algorithm and its options as the registry spells them; raises ValueError if it has no such algorithm."""
+    try:
+        entry, options = registry.find(collective, spec)
+    except InputError as error:
+        first = error.diagnostics[0]
+        raise ValueError(f"{first.what}; {first.cure}") from None
+    return entry.spelt(options)
+
+
 def _every_algorithm() -> set[str]:
     return {name for which in registry.ALGORITHMS for name in registry.names(which)}
 
@@ -410,12 +422,17 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
     """`algorithm: all` multiplied out; a barrier has no size, so its repetitions over sizes are dropped."""
     found: dict[str, Point] = {}
     for scenario, tree, swept in zip(scenarios, trees, differences(trees, TOLD), strict=True):
-        names = registry.names(scenario.collective) if scenario.algorithm == "all" else (scenario.algorithm,)
-        for name in names:
+        for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
             changes: dict[str, Any] = {"algorithm": name}
             one = scenario.model_copy(update=changes)
             found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all", _places(tree), swept))
     return list(found.values())
+
+
+def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
+    """All algorithms that there are for a collective: NCCL's where its calls are modelled, else all schedules."""
+    called = nccl_call.names(scenario.collective) if load_profile(scenario.profile).kernels else ()
+    return tuple(called) or registry.names(scenario.collective)
 
 
 def _places(tree: Node) -> dict[str, Place]:

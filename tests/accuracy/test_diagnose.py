@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from command import simcoll
 
-from simcoll.nccl.call import OURS
 from simcoll.scenario.profile import find_profile
 
 SIZES = tuple(2**exponent for exponent in range(9, 30, 2))
@@ -62,7 +61,7 @@ def left(setup: Setup, *options: str) -> Times:
     found: Times = {}
     for algorithm, protocol in {(choice["algorithm"], choice["protocol"]) for choice in chosen}:
         its = [c["size_bytes"] for c in chosen if (c["algorithm"], c["protocol"]) == (algorithm, protocol)]
-        found |= times(setup, its, algorithm=OURS[algorithm, "all_reduce"], protocol=protocol)
+        found |= times(setup, its, algorithm=algorithm, protocol=protocol)
     return dict(sorted(found.items()))
 
 
@@ -142,7 +141,7 @@ MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "nic missing": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
     "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
     "only ring": (A100X2, lambda folder: times(A100X2, algorithm="ring")),
-    "only tree": (H100, lambda folder: times(H100, algorithm="chain_tree")),
+    "only tree": (H100, lambda folder: times(H100, algorithm="tree")),
     "no Simple": (A100, lambda folder: left(A100, "--proto", "^Simple")),
     "nvls off": (B200, lambda folder: left(B200, "--algo", "^nvls")),
     "no LL128": (A100X2, lambda folder: left(A100X2, "--proto", "^LL128")),

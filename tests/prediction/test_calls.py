@@ -31,10 +31,13 @@ from nccl_law import (
     under,
 )
 
+from simcoll.config.import_log import ImportLog
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.predict import Prediction, row
+from simcoll.prediction.result_rows import ResultRow
+from simcoll.report.exports import nccl_tables
 from simcoll.scenario.profile import load_network, parse_profile
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.names import Protocol
@@ -122,7 +125,7 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     assert found.time_ps == pytest.approx(once + later + 2, abs=loops)
 
 
-@pytest.mark.parametrize("algorithm", ["chain_tree", "nvls_tree"])
+@pytest.mark.parametrize("algorithm", ["tree", "nvls_tree"])
 def test_pairs_of_channels_end_apart_as_channels_do(algorithm: str) -> None:
     """Where two channels are run as one, each of which goes by a tree of its own, the last of all channels ends as much
     later as if they were run by themselves."""
@@ -266,7 +269,7 @@ def test_hops_of_a_tree(protocol: Protocol) -> None:
     """On two nodes a tree goes across once up and once down; with a node more it does so no less often."""
     extra = []
     for nodes in (2, 3, 4, 8):
-        how = {"nodes": nodes, "algorithm": "chain_tree", "protocol": protocol}
+        how = {"nodes": nodes, "algorithm": "tree", "protocol": protocol}
         laws = (changed(protocol, net=net, net_rate=0) for net in (10**8, 0))
         slow, fast = (call("hgx-h100", "all_reduce", 4096, law, **how) for law in laws)
         extra.append((slow.time_ps - fast.time_ps) / (2 * (10**8 // 2 - 1)))
@@ -278,7 +281,7 @@ def test_hops_of_a_tree(protocol: Protocol) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> None:
     """Of a small call by one algorithm and protocol more nodes take longer: the ring has more steps, all have hops."""
-    names = {"all_reduce": ("ring", "chain_tree"), "broadcast": ("chain",), "reduce": ("chain",)}
+    names = {"all_reduce": ("ring", "tree"), "broadcast": ("ring",), "reduce": ("ring",)}
     for algorithm in names.get(collective, ("ring",)):
         how = {"algorithm": algorithm, "protocol": protocol}
         law = changed(protocol, net_rate=0)  # of more ranks messages are smaller
@@ -304,7 +307,7 @@ def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
     assert {rank for ends in across for rank in ends} <= {its[0] for its in groups}
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol) -> None:
     """`net` of the kernels is as much longer a hop as `net` of the blocks."""
@@ -318,7 +321,7 @@ def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol
 def test_a_message_is_brought_to_the_nic() -> None:
     """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over `net_rate`
     longer, all of a channel's share where that is one chunk."""
-    how = {"nodes": 2, "algorithm": "chain_tree", "protocol": "LL"}
+    how = {"nodes": 2, "algorithm": "tree", "protocol": "LL"}
     slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
     assert fast.lowered is not None and fast.lowered.call.message == 2048
     assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
@@ -347,7 +350,7 @@ def test_nics_say_what_the_profile_leaves_open() -> None:
             assert (costs.net, costs.LL.net, costs.LL.net_tree) == (0, 9_000_000, None)
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "chain_tree")])
+@pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "tree")])
 def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> None:
     """Channels go by all NICs of a node, and a call ends with the last: whichever of them is slow, it takes as long."""
 
@@ -386,24 +389,38 @@ def test_what_nccl_would_choose(system: str, nodes: int, ranks: int, version: st
         *("tune", system, "--nodes", nodes, "--ranks", ranks, "--version", version),
         *("--algo", "ring;allreduce:tree,ring,nvls,nvlstree;allgather:ring,nvls;reducescatter:ring,nvls", "--json"),
     ).json
-    ours = {"ring": "ring", "tree": "chain_tree", "nvls": "nvls", "nvls_tree": "nvls_tree"}
     seen = set()
     for choice in told["choice"]:
         collective, size = choice["collective"], choice["size_bytes"]
         if size > 2**26:
             continue
         found = said(call(system, collective, size, nodes=nodes, ranks=ranks, library_version=version))
-        rooted = collective in ("broadcast", "reduce")
-        assert found["algorithm"] == ("chain" if rooted else ours[choice["algorithm"]]), choice
-        assert found["protocol"] == choice["protocol"], choice
+        assert (found["algorithm"], found["protocol"]) == (choice["algorithm"], choice["protocol"]), choice
         seen.add(choice["protocol"])
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize(
+    ("collective", "schedule", "name"),
+    [("all_reduce", "chain_tree", "tree"), ("broadcast", "chain", "ring"), ("reduce", "chain", "ring")],
+)
+def test_algorithms_have_the_names_of_nccl(collective: str, schedule: str, name: str) -> None:
+    """A call by NCCL's name and one by that of its schedule are the same, and results and the tuner's file have NCCL's
+    name for it; without kernels the schedule has its own name."""
+    by_name, by_schedule = (
+        said(call("hgx-h100", collective, 2**20, nodes=2, algorithm=one)) for one in (name, schedule)
+    )
+    assert by_name == by_schedule and by_name["algorithm"] == name
+    lines = nccl_tables.tuner([ResultRow.of(by_name)], ImportLog()).splitlines()
+    assert len(lines) == 2 and lines[1].split(",")[3] == name
+    plain = call("hgx-h100", collective, 2**20, nodes=2, algorithm=schedule, profile="ideal", protocol="none")
+    assert plain.algorithm == schedule
 
 
 def test_what_is_forced_is_done() -> None:
     """A row says the algorithm and the protocol that were asked for, and its time is that of no other."""
     times = set()
-    for algorithm, protocol in [*itertools.product(("ring", "chain_tree"), PROTOCOLS), ("nvls", "Simple")]:
+    for algorithm, protocol in [*itertools.product(("ring", "tree"), PROTOCOLS), ("nvls", "Simple")]:
         found = said(call("hgx-h100", "all_reduce", 2**20, ranks=8, algorithm=algorithm, protocol=protocol))
         assert (found["algorithm"], found["protocol"], found["status"]) == (algorithm, protocol, "ok")
         times.add(found["time_ps"])
@@ -432,7 +449,8 @@ def test_releases_choose_otherwise() -> None:
         ({"collective": "all_gather", "weights": [1, 2, 1, 1, 1, 1, 1, 1]}, "one group with equal blocks"),
         ({"nodes": 2, "ranks": 12}, "12 ranks are not as many on each node"),
         ({"collective": "barrier"}, "kernels for barrier are not modelled"),
-        ({"algorithm": "naive"}, "NCCL has no naive for all_reduce; it has ring, chain_tree, nvls, nvls_tree, tree"),
+        ({"collective": "barrier", "algorithm": "tree"}, "kernels for barrier are not modelled"),
+        ({"algorithm": "naive"}, "NCCL has no naive for all_reduce; it has ring, tree, nvls, nvls_tree"),
         ({"algorithm": "nvls", "protocol": "LL"}, "NCCL has no nvls/LL for all_reduce"),
         ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
         ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),

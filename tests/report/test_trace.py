@@ -37,7 +37,7 @@ POINTS = {
     "collective: all_reduce\nalgorithm: ring_unchunked\nsize: 64 KiB\n",
     "as NCCL": H100 + "model: {sharing: SHARING}\nprofile: nccl-hopper\ncollective: all_reduce\nsize: 1 MiB\n",
     "trees as NCCL": H100 + "model: {sharing: SHARING}\nprofile: nccl-hopper\ncollective: all_reduce\n"
-    "algorithm: chain_tree\nprotocol: Simple\nsize: 1 MiB\n",
+    "algorithm: tree\nprotocol: Simple\nsize: 1 MiB\n",
     "workload": STAR + MODEL + "workload: {template: ddp, algorithm: ring, first_bucket: same, bucket_cap: 16 KiB,\n"
     "  layers: [{parameters: 10 KiB, backward: 1 ms, forward: 0.5 ms, times: 3}]}\n",
     "workload as NCCL": H100 + "profile: nccl-hopper\nmodel: {sharing: SHARING}\n"

@@ -19,7 +19,7 @@ from simcoll.accuracy.diagnosis import ranking
 from simcoll.accuracy.diagnosis.ranking import Fit, MeasuredTable
 from simcoll.accuracy.diagnosis.regions import WILD, Bands, Region
 from simcoll.accuracy.fit.retiming import IDEAL
-from simcoll.accuracy.measured_points import RowQuestions, with_simcoll_name
+from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
 from simcoll.errors import InputError
@@ -89,7 +89,7 @@ def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tu
     predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
     refused: Counter[str] = Counter()
     for row in selected:
-        points = asking.points(with_simcoll_name(row))
+        points = asking.points(with_schedule_name(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
         result = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else None

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from simcoll import units
 from simcoll.accuracy.fit.parameters import OF_BLOCKS, ParameterSetting
 from simcoll.nccl import env_filter, tuner
-from simcoll.nccl.call import OURS
+from simcoll.nccl.call import names
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.transport import staged
 from simcoll.nccl.tuner_constants import COLLECTIVES
@@ -294,8 +294,8 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
         return scenario
     collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
     if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
-        names = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
-        return scenario.model_copy(update={"protocol": names[0]}) if len(names) == 1 else scenario
+        left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
+        return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
     kernels = load_profile(scenario.profile).kernels
     version = scenario.library_version or (kernels.version if kernels else None)
     spec = scenario.topology
@@ -307,8 +307,9 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
         return scenario
     if (filtered.algorithm, filtered.protocol) == (usual.algorithm, usual.protocol):
         return scenario
-    name = OURS.get((filtered.algorithm, collective))
-    return scenario.model_copy(update={"algorithm": name, "protocol": filtered.protocol}) if name else scenario
+    if filtered.algorithm not in names(collective):  # it is not modelled
+        return scenario
+    return scenario.model_copy(update={"algorithm": filtered.algorithm, "protocol": filtered.protocol})
 
 
 @functools.lru_cache(maxsize=256)
