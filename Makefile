@@ -4,36 +4,37 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
 
-.PHONY: demo test docs lint types bench accuracy install clean
+.PHONY: help demo test docs lint types bench accuracy install clean
 
-demo: $(VENV)/.core
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.core  ## simulate a scenario; plots and rows go to demo/
 	$(BIN)/simcoll run scenarios/quickstart.yaml -o demo
 	@echo "Plots: $(CURDIR)/demo/plots   Rows: $(CURDIR)/demo/results.csv"
 
-test: $(VENV)/.dev lint types
+test: $(VENV)/.dev lint types  ## lint, types and tests; ROOM=engine: the tests of one room
 	$(BIN)/pytest -n 2 -m "not long"
 
-# Warnings are errors: a link that leads nowhere, a section of the README that is gone.
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs  ## build the pages into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo "Pages: $(CURDIR)/docs/_build/html/index.html"
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev  ## ruff and the order of the rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 
-types: $(VENV)/.dev
+types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev  ## how fast simcoll is on this machine; BENCH=quick: the short form
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# Errors on tables that others have measured, beside those of simpler ways; TABLES=DIR for tables of your own.
-accuracy: $(VENV)/.dev
+accuracy: $(VENV)/.dev  ## score the shipped measured tables; TABLES=DIR: and your own
 	$(BIN)/simcoll validate --folder validation/accuracy $(if $(TABLES),--tables $(TABLES))
 
-install: $(VENV)/.core
+install: $(VENV)/.core  ## install simcoll into .venv
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("simcoll needs Python 3.11 or newer; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
@@ -55,5 +56,5 @@ $(VENV)/.docs: pyproject.toml constraints-ci.txt | $(VENV)/.core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]" -c constraints-ci.txt
 	@touch $@
 
-clean:
+clean:  ## remove what the other targets made
 	rm -rf $(VENV) demo docs/_build build dist .pytest_cache .mypy_cache .ruff_cache

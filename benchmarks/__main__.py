@@ -1,4 +1,4 @@
-"""Print the tables: see README.md, "How fast"."""
+"""Print the tables; docs/speed.md explains them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,32 +37,18 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 
-_PAGES = {  # files of the repository that are pages here
-    "docs/index.md": "index.md",
-    "docs/when-to-use-what.png": "when-to-use-what.png",
-    "validation/accuracy/REPORT.md": "accuracy.md",
-    "validation/REPORT.md": "validation.md",
-    "ARCHITECTURE.md": "architecture.md",
-    "NOTICE": "licence.md",
-}
-_SECTIONS = {  # sections of the README that are pages, or parts of pages, here
-    "Topologies": "topologies.md",
-    "Training steps": "workloads.md",
-    "Runs that differ": "variability.md",
-    "Faults": "faults.md",
-    "What NCCL would choose": "nccl.md#what-nccl-would-choose",
-    "NCCL as it runs": "nccl.md#nccl-as-it-runs",
-    "Other programs' files": "formats.md",
-    "Calibrate": "calibrate.md",
+_PAGES = {  # how files of the repository that are included here link to others, and where that leads here
+    "](docs/": "](",
+    "](ARCHITECTURE.md": "](architecture.md",
+    "](validation/accuracy/REPORT.md": "](accuracy.md",
+    "](validation/REPORT.md": "](validation.md",
 }
 
 
 def _lead_to_pages(app: Sphinx, path: Path, docname: str, text: list[str]) -> None:
-    """Files that an included text links to, and sections that it names, lead to their pages."""
+    """Links of an included file lead to the pages."""
     for file, page in _PAGES.items():
-        text[0] = text[0].replace(f"]({file})", f"]({page})")
-    for title, page in _SECTIONS.items():
-        text[0] = re.sub(rf"([Ss]ee (?:also )?){title}\b", rf"\1[{title}]({page})", text[0])
+        text[0] = text[0].replace(file, page)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

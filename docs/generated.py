@@ -16,6 +16,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -35,6 +36,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.systems import load_system
 from simcoll.units import format_duration, format_size
 
+ROOT = Path(__file__).parents[1]
 _HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", dict: "mapping"}
 
 
@@ -134,6 +136,28 @@ def changes(registry: str) -> str:
     return _table(("name", "meaning"), [(f"`{key}`", text) for key, text in texts.items()])
 
 
+_WAYS = {  # studies of the report: fitted to, scored on
+    "1-half": ("every second size", "the other sizes"),
+    "2-to-8-ranks": ("2 and 4 ranks", "8 ranks"),
+    "3-from-all-reduce": ("all-reduce", "the other collectives"),
+    "4-both": ("all-reduce on 2 and 4 ranks", "the other collectives on 8"),
+    "7-unknown-generation": ("another generation, and the launch to 512 B", "all other sizes"),
+    "5-large": ("8 to 32 MiB and 256 MiB", "64, 128 and 512 MiB"),
+}
+
+
+def accuracy() -> str:
+    """Mean absolute errors of the last `make accuracy` by way of fitting and system; in brackets NCCL's tuner's."""
+    report = (ROOT / "validation/accuracy/REPORT.md").read_text(encoding="utf-8")
+    rows = []
+    for study, way in _WAYS.items():
+        section = report.split(f"## {study}: ")[1].split("\n## ")[0]
+        table = section.split("| fit | rows | **simcoll** | NCCL's tuner |")[1].split("\n\n")[0]
+        errors = re.findall(r"^\| [\w-]+, \w+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|", table, re.M)
+        rows.append((*way, *(f"{ours} ({tuner})" for ours, tuner in errors)))
+    return _table(("fitted to", "scored on", "A100", "H100", "B200"), rows)
+
+
 def hypotheses_tried() -> str:
     """What `simcoll diagnose` tries on the shipped systems, each family once; systems and kinds of links as one."""
     found: dict[str, str] = {}
@@ -196,6 +220,8 @@ def _default(key: dict[str, Any]) -> str:
 def _kind(value: dict[str, Any], places: dict[str, str]) -> str:
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
+        if name == "Calibration":
+            return "record that `simcoll calibrate` writes"
         return f"[{places[name]}](#key-{name.lower()})"
     if "enum" in value:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
@@ -237,6 +263,7 @@ class Generated(SphinxDirective):
         "templates": templates,
         "table": changes,
         "hypotheses": hypotheses_tried,
+        "accuracy": accuracy,
         "columns": columns,
         "measured-columns": measured_columns,
     }

@@ -1,6 +1,6 @@
 """The timing model: what every engine implements, as plain functions on integers.
 
-Time is an int64 count of picoseconds. ARCHITECTURE.md tells the rules in prose ("How time passes"); in short:
+Time is an int64 count of picoseconds. docs/time.md has the rules; in short:
 
 * a transfer starts when the version it reads is complete, its channel is free (the previous transfer of the channel is
   `sent`, and `g` has passed since that started) and a credit is at hand; `o_send` later its head is at the first link;

@@ -2,7 +2,7 @@
 
 From the last end the path goes back to what that waited for, and so on to the start: each transfer and task on it could
 begin no earlier because of the one before it. So its segments meet without gap or overlap, and add up to the run. The
-rules of time (ARCHITECTURE.md) decide the cause of a segment: see `CAUSES` in `_path_columns`.
+rules of time (docs/time.md) decide the cause of a segment: see `CAUSES` in `_path_columns`.
 """
 
 from __future__ import annotations

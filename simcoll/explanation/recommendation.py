@@ -135,7 +135,7 @@ class Recommendation:
         return sorted(rows, key=lambda each: (rows[each].time_ps, each != last, order[each]))
 
     def document(self) -> dict[str, Any]:
-        """All of it, for scripts; see the README."""
+        """All of it, for scripts; docs/recommend.md has the keys."""
         bests = self.bests
         first = bests[0].row
         names = ("scenario", "topology", "collective", "workload", "ranks", "nodes", "dtype", "profile", "sharing")

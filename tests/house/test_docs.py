@@ -13,8 +13,12 @@ from command import ROOT, simcoll
 
 from simcoll import api
 from simcoll.cli._group import COMMANDS
+from simcoll.config.field_texts import field_texts, models
+from simcoll.config.yaml_tree import Model
 from simcoll.measurement.real_run import OWN
 from simcoll.prediction.result_rows import COLUMNS
+from simcoll.scenario.profile import Profile
+from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 
 DOCS = ROOT / "docs"
@@ -52,11 +56,11 @@ def test_a_page_is_a_session(
                 if name := re.match(r"# ([\w.-]+)\n", text):
                     Path(name[1]).write_text(text, "utf-8")
             elif language == "console":
-                printed = ran(text)
+                printed = documents.ran(text, ELSEWHERE)
                 if request.config.getoption("update_golden"):
                     page.write_text(whole := whole.replace(text, printed), "utf-8")
                 else:
-                    assert told(printed) == told(text)
+                    assert compared(printed) == compared(text)
             elif language == "python":
                 exec(compile(text, page.name, "exec"), world)
             elif language == "pycon":
@@ -67,23 +71,8 @@ def test_a_page_is_a_session(
         registry.ALGORITHMS.update(known)
 
 
-def ran(console: str) -> str:
-    """A console as it is when its commands are run: below those that show something stands what they print now."""
-    text, shown = "", documents.lines(console)
-    for (line, sample), (after, status) in zip(shown, [*shown[1:], ("", "")], strict=True):
-        command = documents.commands(line)[0].command
-        if command != "echo $?" and not any(other in command for other in ELSEWHERE):
-            assert command.startswith("simcoll "), f"{command!r} is not run: put what is not simcoll into a block of sh"
-            done = simcoll(*shlex.split(command)[1:])
-            assert done.status == (int(status) if "echo $?" in after else 0), f"{command}: {done.err}"
-            printed = (done.out or done.err).strip("\n").splitlines()
-            sample = "".join(f"{row.rstrip()}\n" for row in printed) if sample else ""
-        text += line + sample
-    return text
-
-
-def told(console: str) -> list[str]:
-    """The lines of a console that count."""
+def compared(console: str) -> list[str]:
+    """The lines of a console as they are compared."""
     lines = console.splitlines()
     return [*map(read, lines)] if FITTED.search(console) else lines
 
@@ -95,44 +84,87 @@ def read(line: str) -> str:
 
 def check_session(text: str, name: str, world: dict[str, object]) -> None:
     """A Python session prints what stands in it."""
-    found = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
-    found.globs = world
-    said: list[str] = []
+    session = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+    session.globs = world
+    complaints: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    runner.run(found, out=said.append, clear_globs=False)
-    assert not runner.failures, "".join(said)
+    runner.run(session, out=complaints.append, clear_globs=False)
+    assert not runner.failures, "".join(complaints)
 
 
 RESULTS = (DOCS / "results.md").read_text("utf-8")
 SHAPES = re.findall(r"^\| `(simcoll [^`]* --json)` \| (.*) \|$", RESULTS, re.M)
 
 
-@pytest.mark.parametrize(("command", "told"), SHAPES)
-def test_every_document_has_the_keys_that_are_told(command: str, told: str) -> None:
+@pytest.mark.parametrize(("command", "keys"), SHAPES)
+def test_every_document_has_the_keys_of_the_table(command: str, keys: str) -> None:
     """`--json` prints the keys of the table, at the top and in the first entry of each list.
 
-    Those of rows of results.csv are told where its columns are."""
-    lists = {name: re.findall(r"`(\w+)`", keys) for name, keys in re.findall(r"`(\w+)` \(([^)]*)\)", told)}
-    found = simcoll(*shlex.split(command)[1:]).json
-    assert list(found) == re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", told))
-    for name, value in found.items():
+    Rows of results.csv have a table of their own."""
+    lists = {name: re.findall(r"`(\w+)`", inner) for name, inner in re.findall(r"`(\w+)` \(([^)]*)\)", keys)}
+    document = simcoll(*shlex.split(command)[1:]).json
+    assert list(document) == re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", keys))
+    for name, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             assert list(value[0]) == lists.get(name, list(COLUMNS)), name
 
 
-def test_the_documents_of_every_command_are_told() -> None:
+def test_every_command_with_json_has_a_row() -> None:
     """The table has a row for each command with `--json`, but for those whose file is what counts."""
     commands = [name for name in COMMANDS if name not in ("topology", "calibrate", "import", "export")]
     having = [name for name in commands if "--json" in simcoll(name, "--help").out]
     assert {command.split()[1] for command, _ in SHAPES} == {*having, "topology"}
 
 
-def test_every_column_of_a_real_run_is_told() -> None:
+def test_every_column_of_a_real_run_stands_on_the_page() -> None:
     """The columns that `measure` and `lab` add to those of every measured table stand on the page."""
     assert not [column for column in OWN if f"`{column}`" not in RESULTS]
 
 
-def test_every_name_of_the_api_is_told() -> None:
+def test_every_name_of_the_api_has_an_entry() -> None:
     """The page of Python has an entry for each name that `import simcoll` offers."""
     page = (DOCS / "api.md").read_text("utf-8")
     assert set(re.findall(r"^\.\. auto\w+:: simcoll\.(\w+)$", page, re.M)) - {"errors"} == set(api.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_no_page_includes_the_readme(page: Path) -> None:
+    """The pages are the reference, and the README leads to them."""
+    assert "README.md" not in re.findall(r"\{include\} (?:.*/)?(\S+)", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("model", [Scenario, Profile], ids=lambda model: model.__name__)
+def test_every_key_has_a_meaning_and_a_page(model: type[Model]) -> None:
+    """Below each field of what files hold stands its text, and a page shows the table of the model."""
+    written = " ".join(
+        re.findall(r"\{generated\} keys (.*)", "\n".join(page.read_text("utf-8") for page in PAGES))
+    ).split()
+    known, nested = models(), model.model_json_schema()["$defs"]
+    record = {"Calibration", *known["Calibration"].model_json_schema()["$defs"]}  # written and read by `calibrate` only
+    for name in {model.__name__, *nested} - record:
+        assert name in written, name
+        assert set(known[name].model_fields) - {"template"} == set(field_texts(known[name])), name
+
+
+TOPOLOGIES = documents.blocks((DOCS / "topologies.md").read_text("utf-8"), "yaml")
+
+
+@pytest.mark.parametrize("line", [line for line in TOPOLOGIES[0].splitlines() if line.startswith("topology: {")])
+def test_every_topology_builds(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each topology line of the page can be used as it stands."""
+    monkeypatch.chdir(tmp_path)
+    Path("my-machine.yaml").write_text(TOPOLOGIES[1], "utf-8")
+    Path("t.yaml").write_text(f"{line}\ncollective: barrier\nalgorithm: dissemination\n", "utf-8")
+    assert simcoll("run", "t.yaml").status == 0
+
+
+ERRORS = re.findall(
+    r"^\| `([\w-]+)` `([\w.-]+)` \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", (DOCS / "calibrate.md").read_text("utf-8"), re.M
+)
+
+
+@pytest.mark.parametrize(("system", "table", "points", "mape", "median"), ERRORS)
+def test_every_error_is_printed(system: str, table: str, points: str, mape: str, median: str) -> None:
+    """The errors of shipped tables on the page are what the command above them prints."""
+    printed = simcoll("compare", f"system={system}", table, "--where", "dtype=float16")
+    assert printed.out.split()[-7:-1][1:5] == ["-", points, mape, median]

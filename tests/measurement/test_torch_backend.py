@@ -48,7 +48,7 @@ SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_redu
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
 LINK = Link(bandwidth=10**9, latency=10**6)
 PATIENCE_S = 20.0
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/measure.md").read_text(encoding="utf-8")
 
 
 class Wire:
@@ -445,8 +445,8 @@ def test_a_wrong_result_is_told():
 
 
 def _held_by_the_readme(backend: Any, types: list[str]) -> None:
-    """The README's table says for every operator and type what is served."""
-    cells = re.findall(r"^\| ([a-z, ]+) \| (all|floats|integers) \| (\w+) \| (\w+) \| (\w+) \|$", README, re.MULTILINE)
+    """The table on the page says for every operator and type what is served."""
+    cells = re.findall(r"^\| ([a-z, ]+) \| (all|floats|integers) \| (\w+) \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
     told = {
         (op, dtype): (p2p, gloo if backend == "gloo" else nccl)
         for ops, kinds, p2p, gloo, nccl in cells
