@@ -1,4 +1,6 @@
-"""The scenario's key `faults`: links that fail, slow down or carry other traffic, and what that means for a program."""
+"""The scenario's key `faults`: links that fail, slow down or carry other traffic, and how a program changes
+with them.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from simcoll.topology.routing import Route, Router
 
 MS: Final = 10**9
 TIMEOUT: Final = 600_000 * MS  # torch.distributed gives up NCCL's collectives after 10 minutes
-MOST_OUTAGES: Final = 1_000  # of one flapping link
-_KEYS: Final = {  # by kind: what must be given, what may be
+MOST_OUTAGES: Final = 1_000  # of one flapping link: each outage is a change that the engines go through
+_KEYS: Final = {  # kind -> keys that it needs, keys that it may have
     "down": ((), ("until", "on_failure", "detection", "timeout")),
     "slow": (("factor",), ("until",)),
     "flap": (("down_for", "period"), ("until", "times", "on_failure", "detection", "timeout")),
@@ -95,7 +97,7 @@ class Fault(Model):
         return self
 
     def outages(self) -> Iterator[tuple[int, int]]:
-        """When the links are down, in ps."""
+        """Yield begin and end of each outage of the links, in ps."""
         if self.kind == "down":
             yield self.at, NEVER if self.until is None else self.until
         elif self.kind == "flap":
@@ -107,57 +109,57 @@ class Fault(Model):
 
     @property
     def left(self) -> float:
-        """What is left of the bandwidth while it lasts, as a share."""
+        """The share of the bandwidth that is left while the fault lasts."""
         return 1 / self.factor if self.factor else 1 - (self.share or 0.0)
 
 
 def fit_together(faults: Sequence[Fault], replications: int | None, profile: Profile, buckets: int) -> None:
-    """Raise ValueError for what faults do not go with."""
+    """Raise ValueError for parts of a scenario that do not go with faults."""
     if replications is None and any(fault.probability < 1 for fault in faults):
         raise ValueError("faults with a probability need replications; add e.g. replications: 200")
     if profile.kernels:
-        what = f"of calls with the kernels of {profile.name!r} one channel stands for all, and faults strike some"
-        raise ValueError(f"{what}; take a profile without kernels, or leave out faults")
+        problem = f"of calls with the kernels of {profile.name!r} one channel stands for all, and faults strike some"
+        raise ValueError(f"{problem}; take a profile without kernels, or leave out faults")
     if buckets > 1:
         raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
 
 
 class _Outage(NamedTuple):
-    """A link that is down, and when that is found out: NEVER if nothing is done about it."""
+    """An outage of a link; `noticed` is the time at which it is detected, NEVER if nothing is done about it."""
 
     link: int
     start: int
     until: int
-    found: int
+    noticed: int
 
 
 def struck(program: Program, topology: Topology, faults: Sequence[Fault], began: int = 0) -> Program:
-    """The program on links to which this happens; it begins `began` ps after the time from which faults count.
+    """Return the program with its links changed by faults; it begins `began` ps after the time from which faults count.
 
-    Raises InputError for a link that there is not.
+    Raises InputError for a link that does not exist.
     """
     if not faults:
         return program
     outages: list[_Outage] = []
-    weak: dict[int, list[tuple[int, int, float]]] = {}  # of each link: from, until, and what is left
+    weak: dict[int, list[tuple[int, int, float]]] = {}  # link -> (from, until, share that is left)
     timeouts: dict[int, int] = {}
     for fault in faults:
         for link in _links(fault, topology.link_names):
             for start, until in fault.outages():
-                found = start + fault.detection if fault.on_failure == "reroute" else NEVER
-                outages.append(_Outage(link, start - began, until - began, found - began))
+                noticed_at = start + fault.detection if fault.on_failure == "reroute" else NEVER
+                outages.append(_Outage(link, start - began, until - began, noticed_at - began))
                 timeouts[link] = min(timeouts.get(link, NEVER), fault.timeout)
             if fault.left < 1:
                 until = NEVER if fault.until is None else fault.until
                 weak.setdefault(link, []).append((fault.at - began, until - began, fault.left))
     rows = _bandwidths(program, outages, weak)
-    noticed = [outage for outage in outages if max(0, outage.found) < outage.until]
-    notices = sorted({max(0, outage.found) for outage in noticed})
+    noticed = [outage for outage in outages if max(0, outage.noticed) < outage.until]
+    notices = sorted({max(0, outage.noticed) for outage in noticed})
     rows += [
         (when, turn, outage.link, 0)
         for turn, when in enumerate(notices, 1)
         for outage in noticed
-        if max(0, outage.found) == when
+        if max(0, outage.noticed) == when
     ]
     at, turn, links, bandwidth = np.array(sorted(set(rows)), np.int64).reshape(-1, 4).T
     routes, part, force = _around(program, topology, noticed, notices)
@@ -166,16 +168,18 @@ def struck(program: Program, topology: Topology, faults: Sequence[Fault], began:
 
 
 def _links(fault: Fault, names: Sequence[str]) -> list[int]:
-    found = matching(fault.link, names)
-    if not found:
+    links = matching(fault.link, names)
+    if not links:
         raise wrong("faults", f"no link is called {fault.link!r}", did_you_mean(fault.link, names))
-    return found
+    return links
 
 
 def _bandwidths(
     program: Program, outages: Sequence[_Outage], weak: dict[int, list[tuple[int, int, float]]]
 ) -> list[tuple[int, int, int, int]]:
-    """Time, no turn, link and bandwidth, wherever that changes. Faults of one link at one time multiply."""
+    """List every change of a bandwidth as time, NONE for no turn, link and B/s. Faults of one link at one time
+    multiply.
+    """
     rows = []
     down: dict[int, list[tuple[int, int]]] = {}
     for outage in outages:
@@ -197,18 +201,21 @@ def _bandwidths(
 def _around(
     program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
 ) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
-    """The routes with those around dead links behind them, which operation each is of, and the way in force for each
-    after each notice. Links found dead are known until they are back; a way once left is not taken up again."""
+    """Route transfers around links that are known to be dead.
+
+    Returns the routes with the detours behind them, the operation of each, and the way in force for each after each
+    notice. A link found dead is avoided until it is back; a way once left is not taken up again.
+    """
     src, dst, hop, links = program.routes
     ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
-    whose = list(range(len(ways)))
+    way_of = list(range(len(ways)))
     force = np.tile(np.arange(len(ways), dtype=np.int32), (len(notices) + 1, 1))
     known: dict[frozenset[int], _Detours] = {}
     made: dict[tuple[int, Route], int] = {}
     for turn, when in enumerate(notices, 1):
         force[turn] = force[turn - 1]
-        fresh = {outage.link for outage in outages if max(0, outage.found) == when}
-        dead = frozenset(outage.link for outage in outages if max(0, outage.found) <= when < outage.until)
+        fresh = {outage.link for outage in outages if max(0, outage.noticed) == when}
+        dead = frozenset(outage.link for outage in outages if max(0, outage.noticed) <= when < outage.until)
         if dead not in known:
             known[dead] = _Detours(topology, dead)
         for way, now in enumerate(force[turn].tolist()):
@@ -219,19 +226,19 @@ def _around(
                 if (way, route) not in made:
                     made[way, route] = len(ways)
                     ways.append(list(route))
-                    whose.append(way)
+                    way_of.append(way)
                 force[turn, way] = made[way, route]
     hop = np.cumsum([0, *map(len, ways)]).astype(np.int32)
     every = np.array([link for way in ways for link in way], np.int32)
     return (
-        ProgramRoutes(src[whose], dst[whose], hop, every),
-        None if program.part is None else program.part[whose],
+        ProgramRoutes(src[way_of], dst[way_of], hop, every),
+        None if program.part is None else program.part[way_of],
         force,
     )
 
 
 class _Detours:
-    """Routes of the topology, by its own policy, without some links."""
+    """Routes of the topology under the same routing policy, without the dead links."""
 
     def __init__(self, topology: Topology, dead: frozenset[int]):
         self.topology = topology
@@ -243,9 +250,9 @@ class _Detours:
         self.known: dict[tuple[str, str], Route | None] = {}
 
     def route(self, before: Sequence[int]) -> Route | None:
-        """Another route between the ends of this one, or None."""
+        """Return a detour between the ends of a route, or None."""
         src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
         if (src, dst) not in self.known:
-            found = self.router.route(src, dst)
-            self.known[src, dst] = None if found is None else tuple(self.alive[link] for link in found)
+            detour = self.router.route(src, dst)
+            self.known[src, dst] = None if detour is None else tuple(self.alive[link] for link in detour)
         return self.known[src, dst]

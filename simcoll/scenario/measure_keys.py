@@ -1,4 +1,4 @@
-"""The scenario's key `measure`: how a point is run for real."""
+"""The scenario's key `measure`: settings for running a point on real hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcoll.config.yaml_tree import Model
 
 
 class MeasureSpec(Model):
-    """How a point is run for real."""
+    """Settings for running a point on real hardware."""
 
     harness: Literal["p2p", "library"] = "p2p"
     """`p2p` runs the schedule by send and receive, `library` calls the library's own collective."""

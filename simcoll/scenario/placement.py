@@ -1,4 +1,4 @@
-"""How ranks are laid on devices, which groups they are in and how large their blocks are, as keys of files say it."""
+"""The scenario's keys for ranks: their placement on devices, their groups, and the weights of their blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcoll.config.yaml_tree import Model
 
 
 class Placement(Model):
-    """How ranks are laid on devices when they are not named one by one."""
+    """The number of ranks on each node, where ranks are not placed one by one."""
 
     per_node: Annotated[StrictInt, Field(ge=1)]
     """Ranks on each node."""
@@ -39,16 +39,19 @@ def _positive(value: object) -> TypeGuard[int]:
 
 
 def weighed(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Weights of blocks, or for all_to_all a row of them a rank; raises ValueError for anything else."""
+    """Check weights of blocks: whole numbers, or for all_to_all one row of them per rank. Raises ValueError."""
     rows = [row if isinstance(row, list | tuple) else (row,) for row in value]
     for weight in (weight for row in rows for weight in row):
         if not isinstance(weight, int) or isinstance(weight, bool) or weight < 0:
             raise ValueError(f"{weight!r} is no weight; write whole numbers of at least 0, e.g. [1, 2]")
-    if len({(isinstance(row, int), len(its)) for row, its in zip(value, rows, strict=True)}) != 1 or not rows[0]:
+    if (
+        len({(isinstance(row, int), len(weights)) for row, weights in zip(value, rows, strict=True)}) != 1
+        or not rows[0]
+    ):
         raise ValueError("the rows differ or are empty; write numbers, or rows of one length")
     return value
 
 
-# None besides: Placement or names of devices; a number of groups or nested tuples of ranks
+# Values besides None: a Placement or names of devices; a number of groups or nested tuples of ranks.
 Placed = Annotated[Any, PlainValidator(_placement, json_schema_input_type=Placement | list[str])]
 Grouped = Annotated[Any, PlainValidator(_groups, json_schema_input_type=int | list[Any])]

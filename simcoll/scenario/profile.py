@@ -1,6 +1,6 @@
-"""Profiles: the parameters of the model with where they come from, and how they are written.
+"""Profiles: the parameters of the model and their source; reading profile files and writing their values.
 
-A calibrated profile also says what was fitted to which rows, how well, and what a prediction with it is worth.
+A calibrated profile also records which rows were fitted, and how large the errors of its predictions were.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ModelSpec(Model):
 
 
 class LinkScale(Model):
-    """What is left of links of one kind: headers and protocol take a share of the rated bandwidth."""
+    """Corrections of links of one kind: headers and protocol take a share of the rated bandwidth."""
 
     efficiency: Annotated[Share, Field(gt=0)] = 1.0
     """Share of the rated bandwidth that payload reaches."""
@@ -73,13 +73,15 @@ class LinkScale(Model):
     """Factor of the rated latency."""
 
     def of(self, link: Link) -> Link:
-        """The link as it serves."""
+        """Return the link with the bandwidth and latency that payload gets."""
         return Link(round(link.bandwidth * self.efficiency), round(link.latency * self.latency), link.kind)
 
 
 class Errors(Model):
-    """How far predictions were from some rows; `mape`, `median`, `p95` of |error| and `bias` in percent. `low` and
-    `high`: the range of measured / predicted in which 90 % of normal residuals of this spread lie."""
+    """Errors of predictions on some rows: `mape`, `median`, `p95` of |error| and `bias`, in percent.
+
+    90 % of measured / predicted lie between `low` and `high`, for normal residuals of this spread.
+    """
 
     rows: int
     mape: float
@@ -103,7 +105,7 @@ class Series(Model):
 
 
 class TableSource(Model):
-    """A table that rows came from."""
+    """A measured table whose rows were used."""
 
     file: str
     sha256: str
@@ -111,7 +113,7 @@ class TableSource(Model):
 
 
 class Calibration(Model):
-    """How a profile was found, and on what."""
+    """The record of a fit: when, with which rows, and how well."""
 
     topology: str
     date: str
@@ -140,8 +142,9 @@ class HostCosts(Model):
     """What was fitted to which rows, and how well."""
 
     def pace_ps(self, processes: Iterable[Process]) -> int:
-        """How long the slowest of some processes takes for a call, in ps; 0 if there is none."""
-        return max((its.launches * self.launch + its.messages * self.message for its in processes), default=0)
+        """Return the time of the slowest process for a call, in ps; 0 if there is none."""
+        times = (process.launches * self.launch + process.messages * self.message for process in processes)
+        return max(times, default=0)
 
 
 class CudaGraphCosts(Model):
@@ -191,38 +194,42 @@ class Profile(Model):
     """What was fitted to which rows, and how well."""
 
     def serves(self, harness: str) -> bool:
-        """Whether it says something of rows of a harness: calls of the library cost the same whoever makes them, but
-        for their launch."""
+        """Whether the profile covers a harness.
+
+        Calls of the library cost the same in all harnesses that make them, except for the launch.
+        """
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 
     def knows(self, launch: Launch) -> bool:
-        """Whether it says what that way of launching costs."""
+        """Whether the profile has the costs of a way of launching."""
         return (self.graph is not None or not launch.graph) and (self.host is not None or not launch.paced)
 
     def launch_ps(self, launch: Launch) -> int:
-        """What a call launched in that way takes beside its transfers. Raises InputError if it is not known."""
+        """Return the time of a launch, in ps. Raises InputError if the profile does not give it."""
         if launch.graph and self.graph is None:
             raise wrong("launch.graph", _UNKNOWN.format(self.name, "in a CUDA graph"), _LEARN.format("graph=true"))
         return self.graph.launch if launch.graph and self.graph else self.launch
 
     def pace_ps(self, processes: Iterable[Process]) -> int:
-        """How long these processes take for a call. Raises InputError if it is not known."""
-        some = list(processes)
-        if some and self.host is None:
-            told = _UNKNOWN.format(self.name, "of the host")
-            raise wrong("launch.gpus_per_process", told, _LEARN.format("gpus_per_process=all"))
-        return self.host.pace_ps(some) if self.host else 0
+        """Return the time of the slowest process for a call, in ps. Raises InputError if the profile does
+        not give it.
+        """
+        listed = list(processes)
+        if listed and self.host is None:
+            problem = _UNKNOWN.format(self.name, "of the host")
+            raise wrong("launch.gpus_per_process", problem, _LEARN.format("gpus_per_process=all"))
+        return self.host.pace_ps(listed) if self.host else 0
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | None) -> Profile:
-        """The profile, with what was found of a way of launching in place of how it was fitted itself."""
+        """Return the profile with the fit of a way of launching in place of the profile's record."""
         if way is None:
             return self
         together = any(name.startswith(("host.", "graph.")) for name in self.fitted)
         return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
 
     def serve(self, topology: Topology) -> Topology:
-        """The topology with its links as they serve, routes as they are; the same where nothing changes."""
+        """Return the topology with its links corrected, and the same routes; itself where nothing changes."""
         links = [topology.graph.edges[ends]["link"] for ends in topology.links]
         if not self.links.keys() & {link.kind for link in links}:
             return topology
@@ -231,13 +238,13 @@ class Profile(Model):
 
 @functools.cache
 def shipped_profiles() -> dict[str, Path]:
-    """Name and file of every shipped profile."""
-    found = {path.stem: path for path in (Path(__file__).parent / "profiles").glob("*.yaml")}
-    return dict(sorted(found.items()))
+    """Return the file of every shipped profile, by name."""
+    files = {path.stem: path for path in (Path(__file__).parent / "profiles").glob("*.yaml")}
+    return dict(sorted(files.items()))
 
 
 def find_profile(name: str) -> Path:
-    """The file of a shipped profile, or the file of that path; raises ValueError with the nearest name."""
+    """Return the file of a shipped profile, or the path itself. Raises ValueError with the nearest name."""
     known = shipped_profiles()
     if name in known:
         return known[name]
@@ -247,23 +254,25 @@ def find_profile(name: str) -> Path:
 
 
 def load_profile(name: str) -> Profile:
-    """Read a profile of calls; raises InputError, also for one of NICs."""
-    found = load_network(name)
-    if found.of_nics:
-        what = f"{name!r} says what NICs add between nodes, and nothing of GPUs"
-        raise wrong("profile", what, "take a profile of GPUs; that of its NICs a topology file names, as nic.profile")
-    return found
+    """Read a profile of calls. Raises InputError for a file that cannot be read, and for a profile of NICs."""
+    profile = load_network(name)
+    if profile.of_nics:
+        problem = f"{name!r} says what NICs add between nodes, and nothing of GPUs"
+        raise wrong(
+            "profile", problem, "take a profile of GPUs; that of its NICs a topology file names, as nic.profile"
+        )
+    return profile
 
 
 def load_network(name: str) -> Profile:
-    """Read a profile of NICs, or one that says what they cost beside all else; raises InputError."""
+    """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
     path = find_profile(name)
     return parse_profile(yaml_tree.text_of(path), str(path))
 
 
 @functools.lru_cache(maxsize=32)
 def parse_profile(text: str, source: str) -> Profile:
-    """A profile from its text; `source` names it in errors. Raises InputError."""
+    """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
     return yaml_tree.validate(Profile, [yaml_tree.parse(text, source)])[0]
 
 
@@ -271,7 +280,7 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def spelt(params: Params) -> dict[str, object]:
-    """Parameters as the key `model` of a profile has them, exactly; those that are as in `ideal` are left out."""
+    """Write parameters as the key `model` of a profile has them, exactly; those equal to `ideal` are left out."""
     plain = Params()
     given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
     return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Lists and ranges: a file whose values are swept becomes one tree a combination."""
+"""Expand lists and ranges: a file with swept values becomes one tree for each combination."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from simcoll import units
 from simcoll.config.yaml_tree import Node, diagnostic
 from simcoll.errors import Diagnostic, did_you_mean
 
-MAX_VARIANTS: Final = 1_000_000
+MAX_VARIANTS: Final = 1_000_000  # trees at once: more is a slip in a range, and fills memory
 
 
 def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]) -> list[Node]:
-    """Every combination of the listed values, the last key of the file varying fastest.
+    """Return a tree for every combination of the listed values; the last key of the file varies fastest.
 
-    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range.
-    An empty list, a range that does not grow and more than MAX_VARIANTS combinations are entered in `errors`.
+    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range. An
+    empty list, a range that does not grow and more than MAX_VARIANTS combinations are entered in `errors`.
     """
     return _variants(tree, natural_lists, "", errors)
 
@@ -51,11 +51,11 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
 
 
 def differences(trees: Sequence[Node], but: frozenset[str]) -> list[dict[str, object]]:
-    """For each tree the values, by dotted path, that are not the same in all of them; paths of `but` are left out."""
+    """Return for each tree the values, by dotted path, in which the trees differ; paths of `but` are left out."""
     leaves = [dict(_leaves(tree, "")) for tree in trees]
-    paths = dict.fromkeys(path for found in leaves for path in found if path not in but)
-    varied = [path for path in paths if len({repr(found.get(path)) for found in leaves}) > 1]
-    return [{path: found[path] for path in varied if path in found} for found in leaves]
+    paths = dict.fromkeys(path for of_tree in leaves for path in of_tree if path not in but)
+    varied = [path for path in paths if len({repr(of_tree.get(path)) for of_tree in leaves}) > 1]
+    return [{path: of_tree[path] for path in varied if path in of_tree} for of_tree in leaves]
 
 
 def _leaves(tree: Node, path: str) -> Iterator[tuple[str, object]]:
@@ -71,18 +71,20 @@ def _broken(tree: Node) -> Node:
 
 
 def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
-    """`{from: 1 KiB, to: 1 GiB, factor: 4}` or `{from: 1, to: 9, step: 2}`; both ends count."""
+    """Expand `{from: 1 KiB, to: 1 GiB, factor: 4}` or `{from: 1, to: 9, step: 2}`; both ends are included."""
     before = len(errors)
     for key, place in tree.keys.items():
         if key not in ("from", "to", "factor", "step"):
-            what = f"unknown key {key!r} in a range"
-            errors.append(Diagnostic(what, did_you_mean(key, ("from", "to", "factor", "step")), f"{path}.{key}", place))
+            problem = f"unknown key {key!r} in a range"
+            errors.append(
+                Diagnostic(problem, did_you_mean(key, ("from", "to", "factor", "step")), f"{path}.{key}", place)
+            )
     missing = [key for key in ("from", "to") if key not in tree.value]
     if missing:
         errors.append(Diagnostic(f"a range without {missing[0]!r}", "give from and to", path, tree.place))
     if ("factor" in tree.value) == ("step" in tree.value):
-        what = "a range has either 'factor' or 'step'"
-        errors.append(Diagnostic(what, "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}", path, tree.place))
+        problem = "a range has either 'factor' or 'step'"
+        errors.append(Diagnostic(problem, "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}", path, tree.place))
     if len(errors) > before:
         return [_broken(tree)]
     numbers: dict[str, tuple[Fraction, units.Unit | None]] = {}
@@ -94,26 +96,26 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     if len(errors) > before:
         return [_broken(tree)]
     (start, kind), (stop, stop_kind) = numbers["from"], numbers["to"]
-    how = "factor" if "factor" in numbers else "step"
-    pace, pace_kind = numbers[how]
-    where = tree.value[how].place
+    growth = "factor" if "factor" in numbers else "step"
+    pace, pace_kind = numbers[growth]
+    where = tree.value[growth].place
     if kind != stop_kind:
         errors.append(Diagnostic("from and to are of different kinds", "give both the same unit", path, tree.place))
-    elif how == "factor" and (pace_kind is not None or pace <= 1):
+    elif growth == "factor" and (pace_kind is not None or pace <= 1):
         errors.append(Diagnostic(f"factor {pace} does not grow", "write a factor above 1", f"{path}.factor", where))
-    elif how == "step" and (pace_kind != kind or pace <= 0):
+    elif growth == "step" and (pace_kind != kind or pace <= 0):
         errors.append(Diagnostic("a step that does not grow", "write a step above 0", f"{path}.step", where))
-    elif stop < start or (how == "factor" and start <= 0):
-        what = "the range is empty" if stop < start else "a range by factor cannot start at 0"
-        errors.append(Diagnostic(what, "let from be above 0 and at most to", path, tree.place))
-    elif how == "step" and (stop - start) / pace > MAX_VARIANTS:
+    elif stop < start or (growth == "factor" and start <= 0):
+        problem = "the range is empty" if stop < start else "a range by factor cannot start at 0"
+        errors.append(Diagnostic(problem, "let from be above 0 and at most to", path, tree.place))
+    elif growth == "step" and (stop - start) / pace > MAX_VARIANTS:
         errors.append(Diagnostic("a range of too many values", f"keep below {MAX_VARIANTS}", path, tree.place))
     if len(errors) > before:
         return [_broken(tree)]
     values, value = [], start
     while value <= stop:
         values.append(value)
-        value = value * pace if how == "factor" else value + pace
+        value = value * pace if growth == "factor" else value + pace
     whole = kind is not None or (start.denominator == 1 and pace.denominator == 1)
     return [Node(_ranged(value, kind, whole), tree.place) for value in values]
 
@@ -130,7 +132,7 @@ def _number(value: object) -> tuple[Fraction, units.Unit | None]:
 
 
 def _ranged(value: Fraction, kind: units.Unit | None, whole: bool) -> object:
-    if kind == "size":  # a range by a broken factor still has sizes that every dtype divides
+    if kind == "size":  # with a factor such as 1.5, sizes stay multiples of 8 B, which every dtype divides
         return f"{int(value) if value.denominator == 1 else int(value) // 8 * 8} B"
     if kind is not None:
         base = {"bandwidth": "B/s", "duration": "ps", "share": "%", "byte_time": "ps/B"}[kind]

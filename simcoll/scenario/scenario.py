@@ -1,4 +1,4 @@
-"""Scenarios: a YAML file in, the points of its sweep out.
+"""Scenarios: load a YAML file and expand its sweep into points.
 
 A `Scenario` is one point: every value a scalar. Any scalar of the file may be a list or a range; `load` multiplies them
 out in the order of the file, the last key varying fastest, and reports all mistakes of the file at once.
@@ -60,22 +60,12 @@ PLOTS: Final = {
     "utilisation": "the topology, coloured by how busy its links are at the largest size",
     "step": "time of a training step by bucket size, of a workload",
 }
-CHOSEN: Final = ("all", "auto", "best")  # what stands in place of an algorithm's name
+CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
-TOLD: Final = frozenset(  # keys that have a column of their own in the results
+WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
-    | {
-        "size",
-        "engine",
-        "shortcuts",
-        "proof",
-        "model.sharing",
-        "topology.system",
-        "topology.nodes",
-        "topology.hosts",
-        "workload.template",
-        "workload.algorithm",
-    }
+    | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
+    | {"workload.template", "workload.algorithm"}
 )
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
@@ -86,7 +76,7 @@ NATURAL_LISTS: Final = frozenset(
 
 @functools.lru_cache(maxsize=16)
 def _parsed(file: Path, changed: int) -> int:
-    """How many rows a measured table has; read once a sweep as long as it does not change."""
+    """Count the rows of a measured table; it is read again only after a change of the file."""
     return len(read_measured(file))
 
 
@@ -306,43 +296,43 @@ class Scenario(Model):
 
     @property
     def nbytes(self) -> int:
-        """The size that is moved: a barrier carries none."""
+        """The size that is moved, in bytes; 0 for a barrier."""
         return self.size or 0
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return ITEMSIZE[self.dtype]
 
     @property
     def striking(self) -> tuple[Fault, ...]:
-        """The faults that happen: in replications each run has its own, and what is run once is undisturbed."""
+        """The faults that happen in a plain run; with replications each replication draws its faults."""
         return () if self.replications else self.faults
 
     def files(self) -> list[Path]:
-        """The files outside the scenario that decide its result."""
+        """Return the files outside the scenario that decide its result."""
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         return [*([topology] if topology else []), find_profile(self.profile), *schedule]
 
     def contents(self) -> str:
-        """What those files say: with other contents it is another result."""
+        """Return the contents of those files: when they change, results change."""
         return "\0".join(yaml_tree.text_of(path) for path in self.files() if yaml_tree.is_file(path))
 
     def params(self) -> Params:
-        """The profile's parameters, overridden by the scenario's."""
+        """Return the profile's parameters, overridden by the scenario's."""
         profile = load_profile(self.profile).model
         return Params(**{**profile.model_dump(exclude_none=True), **self.model.model_dump(exclude_none=True)})
 
 
 def _schedule_of(path: str, collective: str | None) -> str:
-    """The path of a schedule, if there is one, of this collective."""
+    """Check that a file is a schedule of this collective, and return its path. Raises ValueError."""
     try:
-        found = schedule_json.read(path)
+        schedule = schedule_json.read(path)
     except InputError as error:
         raise ValueError(str(error.diagnostics[0])) from None
-    if collective and found.collective != collective:
-        raise ValueError(f"{path!r} is a schedule of {found.collective}, not {collective}; let them agree")
+    if collective and schedule.collective != collective:
+        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; let them agree")
     return path
 
 
@@ -365,9 +355,12 @@ def _every_algorithm() -> set[str]:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a sweep. `optional`: it came from `algorithm: all` and is left out if its algorithm refuses.
-    `places` says where each key of the file stands, `swept` the values of what the file sweeps and no column of the
-    results tells otherwise, by dotted path; `replicas` the share of its replications that is asked for."""
+    """One point of a sweep.
+
+    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. `places` gives the line of each
+    key of the file, and `swept` the swept values without a column in the results, by dotted path. `replicas` is the
+    share of the replications to run.
+    """
 
     scenario: Scenario
     optional: bool = False
@@ -377,7 +370,7 @@ class Point:
 
 
 def find_scenario(name: str) -> Path:
-    """A path as given, or a shipped scenario by its name (with or without `.yaml`)."""
+    """Return a path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
     path = Path(name)
     if path.exists():
         return path
@@ -391,7 +384,7 @@ def find_scenario(name: str) -> Path:
 
 
 def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
-    """The points of a scenario file (or a shipped scenario's name), after `--set` assignments.
+    """Return the points of a scenario file (or a shipped scenario's name), after `--set` assignments.
 
     Raises InputError with every mistake of the file.
     """
@@ -400,7 +393,10 @@ def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
 
 
 def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
-    """The points of a scenario given as a located tree; `mistakes` made so far are reported with its own."""
+    """Return the points of a scenario given as a located tree.
+
+    Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
+    """
     for index, option in enumerate(assignments, 1):
         tree = yaml_tree.assign(tree, option, index)
     if not isinstance(tree.value, dict):
@@ -419,18 +415,20 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """`algorithm: all` multiplied out; a barrier has no size, so its repetitions over sizes are dropped."""
-    found: dict[str, Point] = {}
-    for scenario, tree, swept in zip(scenarios, trees, differences(trees, TOLD), strict=True):
+    """Make the points, with `algorithm: all` multiplied out; a barrier has no size, so its repetitions are dropped."""
+    expanded: dict[str, Point] = {}
+    for scenario, tree, swept in zip(scenarios, trees, differences(trees, WITH_COLUMN), strict=True):
         for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
             changes: dict[str, Any] = {"algorithm": name}
-            one = scenario.model_copy(update=changes)
-            found.setdefault(one.model_dump_json(), Point(one, scenario.algorithm == "all", _places(tree), swept))
-    return list(found.values())
+            chosen = scenario.model_copy(update=changes)
+            expanded.setdefault(
+                chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept)
+            )
+    return list(expanded.values())
 
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
-    """All algorithms that there are for a collective: NCCL's where its calls are modelled, else all schedules."""
+    """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
     called = nccl_call.names(scenario.collective) if load_profile(scenario.profile).kernels else ()
     return tuple(called) or registry.names(scenario.collective)
 
@@ -440,7 +438,7 @@ def _places(tree: Node) -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str] = ()) -> TopologySpec:
-    """What `simcoll topology show` is asked for: a shipped system or a topology file, changed by `--set topology.…`."""
+    """Read the arguments of `simcoll topology show`: a system or a topology file, changed by `--set topology.…`."""
     keys: dict[str, Any] = {"file" if name.endswith((".yaml", ".yml")) else "system": name}
     if nodes is not None:
         keys["nodes"] = nodes
@@ -451,5 +449,5 @@ def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """Name and file of every shipped scenario."""
+    """Return the file of every shipped scenario, by name."""
     return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}

@@ -1,4 +1,4 @@
-"""The scenario's key `variability`: what differs from run to run, and how it is drawn."""
+"""The scenario's key `variability`: the differences from run to run, and how replications draw them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ from pydantic import Field, StrictInt, model_validator
 from simcoll.config.quantity_field import Duration, Share
 from simcoll.config.yaml_tree import Model
 
-CAUSES: Final = (
-    "launch_skew",
-    "compute_jitter",
-    "slow",
-    "slow_links",
-    "faults",
-)  # in the order in which each has draws of its own
+# The place of a cause is part of the seed of its draws: a new cause goes to the end, or all draws change.
+CAUSES: Final = ("launch_skew", "compute_jitter", "slow", "slow_links", "faults")
 _NEEDS: Final = {"lognormal": ("median", "sigma"), "exponential": ("mean",), "uniform": ("low", "high")}
 
 Sigma = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
@@ -54,7 +49,7 @@ class Delay(Model):
         return self
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """So many durations, in ps."""
+        """Draw `count` durations, in ps."""
         if self.distribution == "lognormal":
             return (self.median or 0) * np.exp((self.sigma or 0.0) * rng.standard_normal(count))
         if self.distribution == "exponential":
@@ -71,7 +66,7 @@ class Jitter(Model):
     """Standard deviation of the logarithm."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """So many factors."""
+        """Draw `count` factors."""
         return np.exp(self.sigma * rng.standard_normal(count))
 
 
@@ -98,8 +93,7 @@ class SlowLink(Model):
 
 
 class Variability(Model):
-    """What differs: how late each rank comes to each collective, how long it computes, ranks and links that are
-    slow."""
+    """The differences from run to run: lateness of ranks, jitter of computations, and slow ranks and links."""
 
     launch_skew: Delay | None = None
     """How late each rank comes to each collective."""
@@ -112,13 +106,13 @@ class Variability(Model):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Those that there are."""
+        """The causes that the scenario names."""
         return tuple(cause for cause in CAUSES if getattr(self, cause, None))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one replication draws, of some `causes`: each has numbers of its own, whatever the others are."""
+    """The draws of one replication, for some `causes`; the draws of each cause do not depend on the others."""
 
     spec: Variability
     seed: int
@@ -130,47 +124,47 @@ class Drawn:
         return np.random.default_rng([abs(self.seed), int(self.seed < 0), self.replication, CAUSES.index(cause)])
 
     def skew(self, count: int) -> NDArray[Any]:
-        """How much later each of so many launches comes, in ps."""
+        """Draw the lateness of `count` launches, in ps."""
         if not self.spec.launch_skew or "launch_skew" not in self.causes:
             return np.zeros(count)
         return self.spec.launch_skew.draw(self._rng("launch_skew"), count)
 
     def jitter(self, count: int) -> NDArray[Any]:
-        """How many times as long each of so many computations takes."""
+        """Draw the factors by which `count` computations take longer."""
         if not self.spec.compute_jitter or "compute_jitter" not in self.causes:
             return np.ones(count)
         return self.spec.compute_jitter.draw(self._rng("compute_jitter"), count)
 
     def slow(self, n: int) -> NDArray[Any]:
-        """How many times as long each rank takes."""
+        """Draw the factor by which each of `n` ranks takes longer."""
         factors = np.ones(n)
-        for one in self._happened("slow", self.spec.slow):
-            factors[one.rank] *= one.factor
+        for slow in self._happened("slow", self.spec.slow):
+            factors[slow.rank] *= slow.factor
         return factors
 
     def slow_links(self, names: Sequence[str]) -> NDArray[Any]:
-        """How many times as long a byte takes on each link."""
+        """Draw the factor by which a byte takes longer on each link."""
         factors = np.ones(len(names))
-        for one in self._happened("slow_links", self.spec.slow_links):
-            factors[matching(one.link, names)] *= one.factor
+        for slow in self._happened("slow_links", self.spec.slow_links):
+            factors[matching(slow.link, names)] *= slow.factor
         return factors
 
     def felt(self) -> tuple[str, ...]:
-        """The causes without those of which nothing happened."""
+        """The causes, without those of which nothing happened."""
         could = {"slow": self.spec.slow, "slow_links": self.spec.slow_links, "faults": self.faults}
         return tuple(cause for cause in self.causes if cause not in could or self._happened(cause, could[cause]))
 
     def happened(self) -> list[Any]:
-        """The faults that happen."""
+        """Return the faults that happen."""
         return self._happened("faults", self.faults)
 
     def _happened(self, cause: str, could: Sequence[Any]) -> list[Any]:
         if cause not in self.causes:
             return []
         chances = self._rng(cause).random(len(could))
-        return [one for one, chance in zip(could, chances, strict=True) if chance < one.probability]
+        return [event for event, chance in zip(could, chances, strict=True) if chance < event.probability]
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[int]:
-    """The numbers of the links whose names match."""
+    """Return the numbers of the links whose names match."""
     return [number for number, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]

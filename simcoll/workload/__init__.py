@@ -1,4 +1,5 @@
-"""Training and inference jobs: computation and collectives on streams.
+"""Plan training and inference jobs: computations and collectives on streams.
 
-Takes the key `workload` of a scenario. Gives a `Plan`: operations, the ranks that do them, and which wait for which.
+Takes the key `workload` of a scenario. Gives a `WorkloadPlan`: operations, the ranks that do them, and what each waits
+for.
 """

@@ -1,4 +1,4 @@
-"""Plans of small distributed programs, and of operations given one by one."""
+"""Make the plans of small distributed programs, and of operations that the user lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simcoll.errors import wrong
 from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan
 from simcoll.workload.spec import Composition, Operations, OperationSpec
 
-LOCAL: Final = "local"  # what each rank computes
+LOCAL: Final = "local"  # the computation of each rank
 STREAM: Final = "collectives"
 
 STEPS: Final[dict[str, tuple[str, ...]]] = {
@@ -22,38 +22,44 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Computing and sending in turn."""
+    """Plan a small program: computations and collectives in turn."""
     plan, last = WorkloadPlan(n), list[int]()
     for step in STEPS[spec.template]:
         if step == LOCAL:
             last = [plan.compute(LOCAL, spec.local, after=last)]
         else:
-            size = n * spec.size if step == "all_gather" else spec.size  # what each rank has found, of every rank
+            size = n * spec.size if step == "all_gather" else spec.size  # every rank gathers the result of each
             last = [plan.call(step, CollectiveCall(step, spec.algorithm, size, spec.root), stream=STREAM, after=last)]
     return plan, {}
 
 
 def operations(spec: Operations, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """What is written, in the order in which it is written."""
+    """Plan the operations of the file, in the order of the file."""
     plan, known = WorkloadPlan(n), dict[str, list[int]]()
-    for one in spec.operations:
-        after = [number for name in one.after for number in known[name]]
-        known[one.name] = [_placed(plan, spec, one, ranks, after) for ranks in _groups(one, n)]
+    for operation in spec.operations:
+        after = [number for name in operation.after for number in known[name]]
+        known[operation.name] = [_placed(plan, spec, operation, ranks, after) for ranks in _groups(operation, n)]
     return plan, {}
 
 
-def _groups(one: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
-    groups = one.groups or (one.ranks or tuple(range(n)),)
+def _groups(operation: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
+    groups = operation.groups or (operation.ranks or tuple(range(n)),)
     everyone = [rank for group in groups for rank in group]
     if any(rank >= n for rank in everyone):
-        raise wrong("workload", f"{one.name!r}: there is no rank {max(everyone)}", f"write 0 … {n - 1}")
+        raise wrong("workload", f"{operation.name!r}: there is no rank {max(everyone)}", f"write 0 … {n - 1}")
     if len(set(everyone)) < len(everyone):
-        raise wrong("workload", f"{one.name!r}: a rank stands twice", "let each rank be in one group")
+        raise wrong("workload", f"{operation.name!r}: a rank stands twice", "let each rank be in one group")
     return groups
 
 
-def _placed(plan: WorkloadPlan, spec: Operations, one: OperationSpec, ranks: tuple[int, ...], after: list[int]) -> int:
-    if one.collective is None:
-        return plan.compute(one.name, one.time or 0, ranks=ranks, after=after, stream=one.stream or COMPUTE)
-    call = CollectiveCall(one.collective, one.algorithm or spec.algorithm, one.size or 0, one.root)
-    return plan.call(one.name, call, stream=one.stream or STREAM, ranks=ranks, after=after)
+def _placed(
+    plan: WorkloadPlan, spec: Operations, operation: OperationSpec, ranks: tuple[int, ...], after: list[int]
+) -> int:
+    if operation.collective is None:
+        return plan.compute(
+            operation.name, operation.time or 0, ranks=ranks, after=after, stream=operation.stream or COMPUTE
+        )
+    call = CollectiveCall(
+        operation.collective, operation.algorithm or spec.algorithm, operation.size or 0, operation.root
+    )
+    return plan.call(operation.name, call, stream=operation.stream or STREAM, ranks=ranks, after=after)

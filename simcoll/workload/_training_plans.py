@@ -1,4 +1,4 @@
-"""Plans of training steps: what each template means."""
+"""Make the plans of training steps, one function for each template."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from simcoll.workload.buckets import buckets
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.spec import Bucketed, Ddp, Fsdp, Layer, Moe, Pipeline, TensorParallel, Training
 
-GRADIENTS: Final = "gradients"  # the stream of a data-parallel communicator
+GRADIENTS: Final = "gradients"  # streams: one for each communicator
 SHARDS: Final = "shards"
 TENSOR: Final = "tensor"
 EXPERTS: Final = "experts"
-UNITS: Final = 10_000  # in which shares of tokens are counted
+UNITS: Final = 10_000  # of tokens: shares are whole numbers, as weights of blocks are, within 0.01 %
 
-Told = dict[str, object]  # what a template says of itself in the results
-Ready = list[tuple[int, int]]  # bytes of each gradient, and the operation behind which it is there
+Facts = dict[str, object]  # columns that a template adds to the results
+Ready = list[tuple[int, int]]  # bytes of each gradient, and the operation that computes it
 GroupsOfRanks = Sequence[Sequence[int]]
 
 
-def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
-    """Forward, then backward from the last layer to the first, gradients in buckets behind it, then the optimizer."""
+def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
+    """Plan data parallelism: forward, backward from the last layer to the first with gradients in buckets,
+    optimizer.
+    """
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
     plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: Ready = []
@@ -38,7 +40,9 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
 def _all_reduces(
     plan: WorkloadPlan, spec: Bucketed, ready: Ready, groups: GroupsOfRanks, itemsize: int
 ) -> list[list[int]]:
-    """All-reduces of gradients in buckets, by each group of ranks that hold the same: for each bucket one a group."""
+    """All-reduce gradients in buckets, in each group of ranks that hold the same; the calls of each bucket, one per
+    group.
+    """
     if len(groups[0]) == 1:
         return []
     over = plan.last(groups[0][0])  # the backward pass
@@ -56,12 +60,12 @@ def _all_reduces(
 
 
 def _whole(nbytes: int, unit: int) -> int:
-    """At least one, and whole."""
+    """Round up to a multiple of `unit`, at least one."""
     return max(1, -(-nbytes // unit)) * unit
 
 
 def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Groups of `degree` neighbouring ranks, and the groups of those at the same place in each."""
+    """Return groups of `degree` neighbouring ranks, and the groups of ranks at the same place in each."""
     if n % degree:
         raise wrong("workload", f"{n} ranks are no whole groups of {degree}", f"let {key} divide the number of ranks")
     inside = [list(range(first, first + degree)) for first in range(0, n, degree)]
@@ -71,11 +75,14 @@ def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[li
 # --- fully sharded ---
 
 
-def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
-    """Gather and compute, in the backward pass again, and then reduce and scatter; all on one communicator, in the
-    order in which they are launched: the block `prefetch` ahead is asked for before a block is computed."""
+def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
+    """Plan fully sharded training: gather and compute, gather again in the backward pass, then reduce and scatter.
+
+    All calls share one communicator, in the order of their launch: the block `prefetch` ahead is requested before a
+    block is computed.
+    """
     plan, blocks, ahead = WorkloadPlan(n), spec.blocks(itemsize), spec.prefetch
-    passed: dict[int, int] = {}  # of each block, the end of the pass over it
+    passed: dict[int, int] = {}  # block -> the operation that ends the pass over it
     gathered: dict[int, int] = {}
 
     def moved(collective: str, block: Layer, after: Sequence[int]) -> int:
@@ -83,13 +90,13 @@ def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
         return plan.call(f"{collective} {block.name}", call, stream=SHARDS, after=after)
 
     def gather(number: int, freed: int) -> None:
-        """Block `number`, once the pass over block `freed` is over."""
+        """Gather block `number`, once the pass over block `freed` is over."""
         if 0 <= number < len(blocks) and blocks[number].nbytes and number not in gathered:
             gathered[number] = moved("all_gather", blocks[number], [passed[freed]] if freed in passed else [])
 
     for number, block in enumerate(blocks):
-        for other in range(number, number + ahead + 1):
-            gather(other, other - ahead - 1)
+        for wanted in range(number, number + ahead + 1):
+            gather(wanted, wanted - ahead - 1)
         passed[number] = plan.compute(
             f"forward {block.name}", _forward(block, spec, blocks), after=_some(gathered, number)
         )
@@ -98,8 +105,8 @@ def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
     turn, scattered = passed[len(blocks) - 1], []
     passed = dict.fromkeys(range(len(blocks), len(blocks) + ahead + 1), turn)
     for number in reversed(range(len(blocks))):
-        for other in range(number, number - ahead - 1, -1):
-            gather(other, other + ahead + 1)
+        for wanted in range(number, number - ahead - 1, -1):
+            gather(wanted, wanted + ahead + 1)
         block = blocks[number]
         passed[number] = plan.compute(f"backward {block.name}", block.backward, after=_some(gathered, number))
         if block.nbytes:
@@ -108,28 +115,32 @@ def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
     return plan, {}
 
 
-def _some(found: dict[int, int], key: int) -> list[int]:
-    return [found[key]] if key in found else []
+def _some(operations: dict[int, int], key: int) -> list[int]:
+    return [operations[key]] if key in operations else []
 
 
 def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
-    """What a block's forward pass takes: its share of `forward`, where that is given, by its own, or evenly."""
+    """Return the time of a block's forward pass: `forward` is shared out in proportion to the blocks'
+    times, or evenly.
+    """
     if spec.forward is None:
         return block.forward
-    whole = sum(other.forward for other in blocks)
+    whole = sum(each.forward for each in blocks)
     return spec.forward * block.forward // whole if whole else spec.forward // len(blocks)
 
 
 # --- split over ranks ---
 
 
-def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
-    """Each pass over a block is two halves, each followed by an all-reduce among those that share the block; gradients
-    are reduced among those that hold the same share of it."""
+def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
+    """Plan tensor parallelism: split each pass over a block into two halves, each followed by an all-reduce.
+
+    The all-reduce runs among the ranks that share a block; gradients are reduced among those that hold the same share.
+    """
     plan, degree, blocks = WorkloadPlan(n), spec.degree, spec.blocks(itemsize)
     inside, across = _neighbours(n, degree, "degree")
     call = CollectiveCall("all_reduce", spec.algorithm, _whole(spec.handed_on(itemsize), itemsize))
-    last: list[int] = []  # what the next computation waits for
+    last: list[int] = []  # operations for which the next computation waits
 
     def passed(name: str, block: Layer, time_ps: int) -> int:
         halves = (time_ps // 2, time_ps - time_ps // 2) if block.block is not None and degree > 1 else (time_ps,)
@@ -150,21 +161,23 @@ def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[Worklo
     return plan, {"buckets": len(sent)}
 
 
-def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
-    """Every stage takes up its microbatches in the order 1F1B; what it has computed goes to the next while it goes on.
-    The ranks of a stage are neighbours, and each sends to the one at its place in the next."""
+def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
+    """Plan a pipeline: every stage works on its microbatches in the order 1F1B, and sends results on while it computes.
+
+    The ranks of a stage are neighbours, and each sends to the one at its place in the next stage.
+    """
     plan, stages, blocks = WorkloadPlan(n), spec.stages, spec.blocks(itemsize)
     if len(blocks) < stages:
         raise wrong("workload", f"{len(blocks)} blocks do not fill {stages} stages", "take fewer stages")
-    inside, _ = _neighbours(n, stages, "stages")  # so many ranks in all stages
+    inside, _ = _neighbours(n, stages, "stages")  # groups of `stages` ranks: as many as a stage has ranks
     _, across = _neighbours(n, len(inside), "stages")
     ranks = [[place[stage] for place in across] for stage in range(stages)]
     call = CollectiveCall("send_recv", "direct", _whole(spec.handed_on(itemsize), itemsize))
     edges = [round(stage * len(blocks) / stages) for stage in range(stages + 1)]
     held = [blocks[a:b] for a, b in itertools.pairwise(edges)]
     took = [
-        {"forward": sum(_forward(b, spec, blocks) for b in its), "backward": sum(b.backward for b in its)}
-        for its in held
+        {"forward": sum(_forward(b, spec, blocks) for b in of_stage), "backward": sum(b.backward for b in of_stage)}
+        for of_stage in held
     ]
     ahead = {"forward": 1, "backward": -1}
     came: dict[tuple[str, int, int], list[int]] = {("forward", 0, k): [] for k in range(spec.microbatches)}
@@ -173,27 +186,29 @@ def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]
     while any(todo):
         for stage, steps in enumerate(todo):
             while steps and (steps[0][0], stage, steps[0][1]) in came:
-                what, k = steps.pop(0)
+                phase, k = steps.pop(0)
                 computed = plan.compute(
-                    f"{what} {k}", took[stage][what], ranks=ranks[stage], after=came[what, stage, k]
+                    f"{phase} {k}", took[stage][phase], ranks=ranks[stage], after=came[phase, stage, k]
                 )
-                other = stage + ahead[what]
-                if 0 <= other < stages:
-                    came[what, other, k] = [
-                        plan.call(f"{what} {k}", call, stream=f"{what} {stage}", ranks=pair, after=[computed])
-                        for pair in zip(ranks[stage], ranks[other], strict=True)
+                target = stage + ahead[phase]
+                if 0 <= target < stages:
+                    came[phase, target, k] = [
+                        plan.call(f"{phase} {k}", call, stream=f"{phase} {stage}", ranks=pair, after=[computed])
+                        for pair in zip(ranks[stage], ranks[target], strict=True)
                     ]
     sent = []
-    for stage, its in enumerate(held):
+    for stage, of_stage in enumerate(held):
         over = plan.last(ranks[stage][0])
-        ready = [(nbytes, over) for block in reversed(its) for nbytes in reversed(block.tensors)]
+        ready = [(nbytes, over) for block in reversed(of_stage) for nbytes in reversed(block.tensors)]
         sent.append(_all_reduces(plan, spec, ready, [ranks[stage]], itemsize))
     plan.compute("optimizer", spec.optimizer, after=itertools.chain(*itertools.chain(*sent)))
     return plan, {"buckets": max(map(len, sent))}
 
 
 def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    """1F1B: as many microbatches forward as there are stages behind, then one forward and one backward in turn."""
+    """Order the steps of a stage (1F1B): a forward for each stage behind it, then one forward and one
+    backward in turn.
+    """
     early = min(stages - 1 - stage, microbatches)
     steps = [("forward", k) for k in range(early)]
     for k in range(microbatches):
@@ -202,9 +217,11 @@ def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, i
     return steps
 
 
-def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
-    """In each pass over a block, around the experts, tokens go to the ranks of theirs and come back; the gradients of
-    what is not an expert's are reduced among all ranks."""
+def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
+    """Plan a mixture of experts: around the experts of a block, tokens go to the ranks of their experts and come back.
+
+    The gradients of everything except the experts are reduced among all ranks.
+    """
     plan, degree, blocks = WorkloadPlan(n), spec.degree or n, spec.blocks(itemsize)
     inside, _ = _neighbours(n, degree, "degree")
     shares = [max(1, round(UNITS * (place + 1) ** -spec.skew)) for place in range(degree)]
@@ -212,7 +229,7 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
     busy = [spec.experts * degree * shares[rank % degree] // sum(shares) for rank in range(n)]
 
     def exchanged(name: str, computed: int, factor: int) -> list[int]:
-        """To the experts, through them, and back."""
+        """Send tokens to the experts, compute, and send them back."""
         sent = [plan.call(name, out, stream=EXPERTS, ranks=ranks, after=[computed]) for ranks in inside]
         worked = plan.compute(name, [factor * time for time in busy], after=sent)
         return [plan.call(name, back, stream=EXPERTS, ranks=ranks, after=[worked]) for ranks in inside]
@@ -233,15 +250,17 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Told]:
 
 
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:
-    """Every rank sends its tokens by `shares`, and gets them back. A rank with many tokens sends more in all: the
-    others' blocks to themselves, which go nowhere, are larger by that."""
+    """Return the call that sends tokens by `shares`, and the call that brings them back.
+
+    On the way back a rank with many tokens sends more in all. Weights need rows of one sum, so blocks that a rank sends
+    to itself, which cost nothing, fill up the other rows.
+    """
     if len(set(shares)) == 1:
         even = CollectiveCall("all_to_all", spec.algorithm, _whole(nbytes, itemsize * len(shares)))
         return even, even
     most, n = max(shares) * len(shares), len(shares)
     rows = tuple(
-        tuple(most - (n - 1) * share if other == rank else share for other in range(n))
-        for rank, share in enumerate(shares)
+        tuple(most - (n - 1) * share if to == rank else share for to in range(n)) for rank, share in enumerate(shares)
     )
     away = CollectiveCall("all_to_all", spec.algorithm, nbytes, weights=tuple(tuple(shares) for _ in shares))
     return away, CollectiveCall(

@@ -1,4 +1,4 @@
-"""Named models: what their layers hold and compute, from `models.yaml`, and how fast GPUs are at most."""
+"""Named models: the tensors and multiply-adds of their layers, from `models.yaml`, and the peak speeds of GPUs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ModelRow(NamedTuple):
-    """A module: the elements of each of its tensors, the multiply-adds of a forward pass over one sample, and the
-    number of the block that it stands in, counted from 0, or None."""
+    """A module: elements of each of its tensors, multiply-adds of a forward pass over one sample, and the number of its
+    block, counted from 0, or None.
+    """
 
     name: str
     tensors: tuple[int, ...]
@@ -27,7 +28,7 @@ class ModelRow(NamedTuple):
 
 
 class NamedModel(NamedTuple):
-    """A model's layers in forward order, where they are from, and how many elements blocks hand on for a sample."""
+    """A model: its layers in forward order, their source, and the elements that a block hands on for one sample."""
 
     name: str
     source: str
@@ -69,18 +70,18 @@ def _file() -> _File:
 
 
 def gpus() -> dict[str, float]:
-    """The dense peak of each known GPU in FLOP/s."""
+    """Return the dense peak of each known GPU, in FLOP/s."""
     return _file().gpus
 
 
 def models() -> Sequence[str]:
-    """The names of the models."""
+    """Return the names of the models."""
     return tuple(_file().models)
 
 
 @functools.cache
 def load_model(name: str) -> NamedModel:
-    """A named model; raises KeyError."""
+    """Return a named model. Raises KeyError for an unknown name."""
     table = _file().models[name]
     activations = table.positions * table.width
     return NamedModel(name, table.source, table.parameters, activations, tuple(_rows(table)))

@@ -1,4 +1,4 @@
-"""The plan of a workload: what is computed and sent, by whom, on which stream, behind what."""
+"""The plan of a workload: its operations, with their ranks, streams and dependencies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class CollectiveCall(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One operation: a computation that takes `time_ps`, on each rank its own if there are several, or a `call`.
+    """One operation: a `call`, or a computation that takes `time_ps`: one time for all ranks, or one for each.
 
-    `before` are the numbers of operations that each of the `ranks` has to be done with, where it has a part in them.
+    `before` numbers the operations that each of the `ranks` must have finished, where it takes part in them.
     """
 
     name: str
@@ -42,7 +42,7 @@ class WorkloadPlan:
     def __init__(self, n: int):
         self.n = n
         self.works: list[Work] = []
-        self._last: dict[tuple[str, int], int] = {}  # on each stream of each rank
+        self._last: dict[tuple[str, int], int] = {}  # (stream, rank) -> number of the newest operation
 
     def compute(
         self,
@@ -89,11 +89,11 @@ class WorkloadPlan:
         return self._last[stream, rank]
 
     def computed_ps(self) -> list[int]:
-        """How long each rank computes in all, in ps."""
-        found = [0] * self.n
+        """Return the total time that each rank computes, in ps."""
+        totals = [0] * self.n
         for work in self.works:
             if work.call is None:
                 times = [work.time_ps] * len(work.ranks) if isinstance(work.time_ps, int) else work.time_ps
                 for rank, time in zip(work.ranks, times, strict=True):
-                    found[rank] += time
-        return found
+                    totals[rank] += time
+        return totals

@@ -1,4 +1,4 @@
-"""The scenario's key `workload`: templates of what jobs do, and operations one by one."""
+"""The scenario's key `workload`: the keys of each template, and of operations listed one by one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Layer(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of all its tensors."""
+        """The bytes of all its tensors."""
         return sum(self.tensors)
 
 
@@ -96,7 +96,10 @@ class Training(Model):
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:
-        """The layers in forward order, `itemsize` bytes a parameter of a named model; one that is given is a block."""
+        """Return the layers in forward order.
+
+        A named model has `itemsize` bytes per parameter. Each layer that the file lists is a block.
+        """
         if self.model is None:
             given = [layer for layer in self.layers or () for _ in range(layer.times)]
             return [
@@ -104,25 +107,25 @@ class Training(Model):
                 for i, la in enumerate(given)
             ]
         speed = gpus()[self.gpu or ""] * self.efficiency  # multiply-adds count twice, a backward pass twice a forward
-        found = []
+        layers = []
         for row in load_model(self.model).layers:
             forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
-            found.append(
+            layers.append(
                 Layer(row.name, tuple(size * itemsize for size in row.tensors), forward, 2 * forward, row.block)
             )
-        return found
+        return layers
 
     def blocks(self, itemsize: int) -> list[Layer]:
-        """The same with the layers of each block as one."""
-        found: list[Layer] = []
+        """Return the layers with those of each block merged into one."""
+        merged: list[Layer] = []
         for layer in self.timed(itemsize):
-            if found and layer.block is not None and layer.block == found[-1].block:
-                last = found.pop()
+            if merged and layer.block is not None and layer.block == merged[-1].block:
+                last = merged.pop()
                 passes = last.forward + layer.forward, last.backward + layer.backward
-                found.append(Layer(last.name, last.tensors + layer.tensors, *passes, layer.block))
+                merged.append(Layer(last.name, last.tensors + layer.tensors, *passes, layer.block))
             else:
-                found.append(layer)
-        return found
+                merged.append(layer)
+        return merged
 
 
 class Bucketed(Training):
@@ -171,7 +174,7 @@ class Split(Bucketed):
         return self
 
     def handed_on(self, itemsize: int) -> int:
-        """Bytes that a block hands on."""
+        """Return the bytes that a block hands on."""
         if self.activations is not None or self.model is None:
             return self.activations or 0
         return load_model(self.model).activations * self.batch * itemsize

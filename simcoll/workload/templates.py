@@ -1,4 +1,4 @@
-"""The plan of each template."""
+"""Look up the plan of a template."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PLANS: Final[dict[type, Callable[..., Planned]]] = {
 
 
 def plan_of(spec: Any, n: int, itemsize: int) -> Planned:
-    """What a workload is on `n` ranks, with `itemsize` bytes an element, and what it says of itself in the results.
+    """Plan a workload for `n` ranks, with `itemsize` bytes per element; return the plan and its columns for results.
 
-    Raises InputError if it does not fit so many ranks.
+    Raises InputError if the workload does not fit that many ranks.
     """
     return PLANS[type(spec)](spec, n, itemsize)
