@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import yaml_tree
