@@ -18,9 +18,8 @@ from simcoll.schedule.ir import Schedule
 
 def counts_line(schedule: Schedule) -> str:
     """Steps, messages and what the busiest rank sends."""
-    found = counts(schedule)
-    fraction = sent_fraction(schedule)
-    return f"{found['steps']} steps, {found['messages']} messages, the busiest rank sends {fraction} of the data"
+    count, fraction = counts(schedule), sent_fraction(schedule)
+    return f"{count['steps']} steps, {count['messages']} messages, the busiest rank sends {fraction} of the data"
 
 
 def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -43,16 +42,16 @@ def _verdict(row: Mapping[str, Any]) -> str:
 # --- what there is ---
 
 
-def listing(what: str) -> str:
-    """What `simcoll list` prints."""
-    tell: dict[str, Callable[[], str]] = {
+def listing(kind: str) -> str:
+    """The output of `simcoll list`."""
+    listings: dict[str, Callable[[], str]] = {
         "algorithms": _algorithms,
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
         "scenarios": _scenarios,
         "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
     }
-    return tell[what]()
+    return listings[kind]()
 
 
 def _columns(pairs: Any) -> str:
@@ -70,11 +69,11 @@ def _algorithms() -> str:
 
 
 def _more(entry: registry.Algorithm) -> str:
-    """Whether it takes groups, its options, and its closed form on a full mesh."""
-    told = ["takes groups"] if entry.uses_groups else []
-    told += [f"{key}={'|'.join(values)}" for key, values in entry.options.items()]
-    told += [f"cost {entry.cost}"] if entry.cost else []
-    return f" [{'; '.join(told)}]" if told else ""
+    """Note whether an algorithm takes groups, its options, and its closed form on a full mesh."""
+    notes = ["takes groups"] if entry.uses_groups else []
+    notes += [f"{key}={'|'.join(values)}" for key, values in entry.options.items()]
+    notes += [f"cost {entry.cost}"] if entry.cost else []
+    return f" [{'; '.join(notes)}]" if notes else ""
 
 
 def _topologies() -> str:
@@ -90,15 +89,15 @@ def _scenarios() -> str:
     return _columns((name, first_comment(path.read_text("utf-8"))) for name, path in shipped_scenarios().items())
 
 
-def topology_text(told: Mapping[str, Any]) -> str:
+def topology_text(system: Mapping[str, Any]) -> str:
     """Devices, links and bisection bandwidth."""
-    lines = [f"{told['name']}: {len(told['ranks'])} ranks on {told['nodes']} nodes, routing {told['routing']}"]
-    lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in told["devices"].items())]
+    lines = [f"{system['name']}: {len(system['ranks'])} ranks on {system['nodes']} nodes, routing {system['routing']}"]
+    lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in system["devices"].items())]
     lines += ["links (each direction is one)"]
-    for link in told["links"]:
+    for link in system["links"]:
         numbers = f"{link['bandwidth_GBps']:>9.4g} GB/s  {link['latency_us']:>6.4g} us"
         lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {few(link['names'], most=2)}"]
-    return "\n".join([*lines, f"bisection bandwidth {told['bisection_GBps']:.4g} GB/s (one direction)"])
+    return "\n".join([*lines, f"bisection bandwidth {system['bisection_GBps']:.4g} GB/s (one direction)"])
 
 
 _ERRORS: Final = ("points", "mape", "median", "p95", "bias")
@@ -139,8 +138,8 @@ def calibration_table(document: Mapping[str, Any]) -> str:
     parts += [text_table.render(["parameter", "value", "from", "to"], shown)]
     parts += [f"# {name} is left as it is: {why}" for name, why in document["left"].items()]
     parts += [f"# {note}" for note in document["notes"]]
-    told = [{**its, "rows": name.replace("_", " "), "points": its["rows"]} for name, its in document["errors"].items()]
-    return "\n".join([*parts, "", text_table.render(["rows", *_ERRORS], told)])
+    errors = [{**e, "rows": name.replace("_", " "), "points": e["rows"]} for name, e in document["errors"].items()]
+    return "\n".join([*parts, "", text_table.render(["rows", *_ERRORS], errors)])
 
 
 def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Ours in the formats of other programs: which writer takes what, and where it is found."""
+"""Schedules, topologies and results in the formats of other programs: the writer of each format."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from simcoll.report.exports import arrow, graph_drawings, nccl_tables
 from simcoll.scenario import scenario
 from simcoll.schedule.ir import Schedule
 from simcoll.topology import systems
+from simcoll.topology.graph import Topology
 
 Written = str | bytes
 
 
 @dataclass(frozen=True)
 class Options:
-    """What else a writer needs: `ranks` and `root` of a schedule, `nodes` of a topology, bytes of a buffer."""
+    """Settings of writers: `ranks` and `root` of a schedule, `nodes` of a topology, bytes of a buffer."""
 
     ranks: int | None = None
     root: int = 0
@@ -32,74 +33,55 @@ class Options:
     nbytes: int = 1 << 20
 
 
-def convert(what: str, to: str, options: Options, notes: ImportLog) -> Written:
-    """`what` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
+def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written:
+    """Write `source` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
 
     Raises InputError, or RefusedError for what the format cannot hold.
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
-    return FORMATS[to](what, options, notes)
+    return FORMATS[to](source, options, notes)
 
 
-def _schedule(what: str, options: Options) -> Schedule:
-    if schedule_json.is_file(what):
-        return schedule_json.read(what)
+def _schedule(source: str, options: Options) -> Schedule:
+    if schedule_json.is_file(source):
+        return schedule_json.read(source)
     if options.ranks is None:
-        raise InputError(f"{what}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
-    schedule_view.check_length(what, options.ranks, options.root)
-    return schedule_view.build(what, options.ranks, options.root)
+        raise InputError(f"{source}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
+    schedule_view.check_length(source, options.ranks, options.root)
+    return schedule_view.build(source, options.ranks, options.root)
 
 
-def _msccl(what: str, options: Options, notes: ImportLog) -> Written:
-    return msccl_writer.dump(_schedule(what, options))
+def _topology(source: str, options: Options) -> Topology:
+    return systems.build(scenario.topology_spec(source, options.nodes))
 
 
-def _goal(what: str, options: Options, notes: ImportLog) -> Written:
-    return goal.dump(_schedule(what, options), options.nbytes)
-
-
-def _graphviz(what: str, options: Options, notes: ImportLog) -> Written:
-    return graph_drawings.graphviz(systems.build(scenario.topology_spec(what, options.nodes)))
-
-
-def _graphml(what: str, options: Options, notes: ImportLog) -> Written:
-    return graph_drawings.graphml(systems.build(scenario.topology_spec(what, options.nodes)))
-
-
-def _rows(what: str) -> list[ResultRow]:
+def _rows(source: str) -> list[ResultRow]:
     """The rows of a results.csv, or of the folder that it lies in."""
-    path = Path(what)
+    path = Path(source)
     return read(path / "results.csv" if path.is_dir() else path)
 
 
-def _tests(what: str, options: Options, notes: ImportLog) -> Written:
-    return nccl_tables.tests(_rows(what))
-
-
-def _tuner(what: str, options: Options, notes: ImportLog) -> Written:
-    if not what.endswith(".json"):
-        return nccl_tables.tuner(_rows(what), notes)
+def _tuner(source: str, notes: ImportLog) -> Written:
+    if not source.endswith(".json"):
+        return nccl_tables.tuner(_rows(source), notes)
     try:
-        document = json.loads(read_bounded(Path(what)))
+        document = json.loads(read_bounded(Path(source)))
         if "recommendations" in document:
             ranges = ((each, choice) for each in document["recommendations"] for choice in each["ranges"])
-            rows = [_chosen(each, choice, each["collective"], "nccl", "from_bytes") for each, choice in ranges]
+            rows = [_chosen(each, {**each, **choice}, "nccl", "from_bytes") for each, choice in ranges]
         else:
-            choices = document["choice"]
-            rows = [_chosen(document, each, each["collective"], "algorithm", "size_bytes") for each in choices]
+            rows = [_chosen(document, choice, "algorithm", "size_bytes") for choice in document["choice"]]
         return nccl_tables.tuner(rows, notes)
     except (ValueError, KeyError, TypeError, RecursionError):
         cure = "give that, what `simcoll recommend --json` prints, or a results.csv"
-        raise InputError(f"{what}: not what `simcoll tune --json` prints", cure) from None
+        raise InputError(f"{source}: not what `simcoll tune --json` prints", cure) from None
 
 
-def _chosen(
-    document: Mapping[str, Any], choice: Mapping[str, Any], collective: str, algorithm: str, size: str
-) -> ResultRow:
-    """What is chosen from a size on, as a row; `algorithm` and `size` are the keys that hold them in the choice."""
+def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: str, size: str) -> ResultRow:
+    """The choice from a size on, as a row; `algorithm` and `size` are the keys that hold them in the choice."""
     return ResultRow(
-        collective=collective,
+        collective=choice["collective"],
         algorithm=choice[algorithm],
         protocol=choice.get("protocol"),
         ranks=int(document["ranks"]),
@@ -110,26 +92,14 @@ def _chosen(
     )
 
 
-def _parquet(what: str, options: Options, notes: ImportLog) -> Written:
-    return arrow.parquet(_rows(what))
-
-
-def _arrow(what: str, options: Options, notes: ImportLog) -> Written:
-    return arrow.stream(_rows(what))
-
-
-def _torch(what: str, options: Options, notes: ImportLog) -> Written:
-    return torch_benchmark.compared(nccl_tables.timed(_rows(what))) + "\n"
-
-
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
-    "msccl": _msccl,
-    "goal": _goal,
-    "graphviz": _graphviz,
-    "graphml": _graphml,
-    "nccl-tests": _tests,
-    "nccl-tuner": _tuner,
-    "parquet": _parquet,
-    "arrow": _arrow,
-    "torch": _torch,
+    "msccl": lambda source, options, _: msccl_writer.dump(_schedule(source, options)),
+    "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
+    "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
+    "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),
+    "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
+    "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
+    "parquet": lambda source, options, _: arrow.parquet(_rows(source)),
+    "arrow": lambda source, options, _: arrow.stream(_rows(source)),
+    "torch": lambda source, options, _: torch_benchmark.compared(nccl_tables.timed(_rows(source))) + "\n",
 }

@@ -1,4 +1,4 @@
-"""Which plots a run gets, and the files they go to."""
+"""The plots of a run: chosen as the scenario asks, drawn by `plot`, written to a folder."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def write(figures: Iterable[Named], folder: Path) -> list[Path]:
     """Write figures by their names."""
     from simcoll.report.plot import save
 
-    found = []
+    paths = []
     for name, figure in figures:
-        save(figure, folder / f"{name}.png")
-        found.append(folder / f"{name}.png")
-    return found
+        paths.append(folder / f"{name}.png")
+        save(figure, paths[-1])
+    return paths
 
 
 def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
-    """Those of some plots that a scenario asks for."""
+    """Select the plots of `which` that a scenario asks for."""
     return [plot for plot in dict.fromkeys(p for scenario in scenarios for p in scenario.plots) if plot in which]
 
 
@@ -47,12 +47,12 @@ def asked(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[
 
 
 def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
-    """Curves and maps drawn from rows alone; why one cannot be is told on stderr."""
+    """Draw curves and maps from rows alone; a line on stderr says why one cannot be drawn."""
     from simcoll.report.plot.curves import scaling_figure, size_figure
     from simcoll.report.plot.maps import crossover_figure
     from simcoll.report.plot.steps import step_figure
 
-    good = [row for row in rows if row["status"] == "ok" and row["size_bytes"] and row["time_us"]]  # what has a speed
+    good = [row for row in rows if row.status == "ok" and row.size_bytes and row.time_us]  # rows with a bandwidth
     figure: dict[str, Callable[[], Any]] = {
         "busbw": lambda: size_figure(good, "busbw", measured),
         "latency": lambda: size_figure(good, "latency", measured),
@@ -87,24 +87,24 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
     """A line for each measured table that was asked for and of which the run covers nothing."""
     notes = []
-    for name, its in _tables(scenarios).items():
-        if not _measured(its, rows):
-            what = ", ".join(f"{row['collective']} {row['dtype']} on {row['ranks']} ranks" for row in _kinds(rows)[:3])
-            notes.append(f"{name}: nothing of it is drawn: it has no {what}")
+    for name, having in _tables(scenarios).items():
+        if not _measured(having, rows):
+            kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in _kinds(rows)]
+            notes.append(f"{name}: nothing of it is drawn: it has no {', '.join(kinds[:3])}")
     return notes
 
 
-def _kinds(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """A row of each kind that a measured row can belong to."""
-    return list({(row["collective"], row["ranks"], row["dtype"]): row for row in rows}.values())
+def _kinds(rows: Sequence[ResultRow]) -> list[tuple[str, int | None, str | None]]:
+    """Collective, ranks and dtype that a measured row must share with a row to be drawn beside it."""
+    return list(dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows))
 
 
 def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
-    found: dict[str, list[Scenario]] = {}
+    tables: dict[str, list[Scenario]] = {}
     for scenario in scenarios:
         if scenario.measured and set(scenario.plots) & set(CURVES):
-            found.setdefault(scenario.measured, []).append(scenario)
-    return found
+            tables.setdefault(scenario.measured, []).append(scenario)
+    return tables
 
 
 def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
@@ -112,15 +112,15 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
     from simcoll.formats.measured import find_measured, read_measured
     from simcoll.schedule.collectives import collective
 
-    covered = {(row["collective"], row["ranks"], row["dtype"]) for row in _kinds(rows)}
-    found = []
+    covered = _kinds(rows)
+    points = []
     for name in dict.fromkeys(scenario.measured for scenario in scenarios if scenario.measured):
         for row in read_measured(find_measured(name)):
             if (row.collective, row.ranks, row.dtype) in covered:
                 factor = float(collective(row.collective).busbw(row.ranks))
                 busbw = row.size_bytes / row.time_us / 1e3 * factor
-                found.append({**_fields(row), "busbw_GBps": busbw})
-    return found
+                points.append({**_fields(row), "busbw_GBps": busbw})
+    return points
 
 
 def _fields(row: Any) -> dict[str, Any]:
@@ -142,16 +142,16 @@ def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
 
 
 def examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
-    """By name one collective of each algorithm: at the largest size, on the first topology and rank count."""
-    found: dict[str, Scenario] = {}
+    """Pick a scenario of each collective and algorithm, by name: the largest size of the first topology and ranks."""
+    largest: dict[str, Scenario] = {}
     alone = [scenario for scenario in scenarios if not scenario.workload]
     for scenario in alone:
         first = alone[0]
         if scenario.topology == first.topology and scenario.ranks == first.ranks:
             name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
-            if name not in found or scenario.nbytes > found[name].nbytes:
-                found[name] = scenario
-    return found
+            if name not in largest or scenario.nbytes > largest[name].nbytes:
+                largest[name] = scenario
+    return largest
 
 
 def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:

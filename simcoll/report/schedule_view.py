@@ -1,4 +1,4 @@
-"""What an algorithm does, told: its counts, what every rank holds before and after, a space-time picture."""
+"""An algorithm shown: its counts, the contents of every rank before and after, a space-time picture."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _plainest(which: str) -> str:
-    """What speed-ups are measured against: naive where there is one, else direct."""
+    """The algorithm that speed-ups refer to: naive where there is one, else direct."""
     return "naive" if "naive" in registry.names(which) else "direct"
 
 
@@ -86,14 +86,14 @@ def _plainest(which: str) -> str:
 
 
 def data(schedule: Schedule) -> str:
-    """What every rank holds before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
+    """The contents of every rank before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
     contract = collective(schedule.collective)
     before = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root)
     after = contract.table(contract.after, schedule.n, schedule.n_chunks, schedule.root)
     lines = [f"{contract.name}: {contract.summary}", "", "rank  before" + " " * 30 + "after"]
     for rank in range(schedule.n):
-        told = [" ".join(_value(*cell) for cell in table[rank].tolist()) for table in (before, after)]
-        lines.append(f"{rank:4}  {told[0]:<34}  {told[1]}")
+        held = [" ".join(_value(*cell) for cell in table[rank].tolist()) for table in (before, after)]
+        lines.append(f"{rank:4}  {held[0]:<34}  {held[1]}")
     lines += [
         "",
         f"{_letter(0)}1 is chunk 1 of rank 0's buffer, Σ1 the reduction of chunk 1 over all ranks, · nothing promised",
@@ -155,16 +155,16 @@ def verdict(name: str, n: int) -> dict[str, Any]:
         return verdict_on(build(name, n))
     except RefusedError as error:
         which, _, algorithm = name.partition("/")
-        found = {"collective": which, "algorithm": algorithm, "ranks": n, "proof": None}
-        return {**found, "status": "refused", "reason": str(error)}
+        case = {"collective": which, "algorithm": algorithm, "ranks": n, "proof": None}
+        return {**case, "status": "refused", "reason": str(error)}
 
 
 def verdict_on(schedule: Schedule) -> dict[str, Any]:
     """Prove a schedule."""
     proof: Proof = "full" if schedule.n <= FULL_PROOF else "fingerprint"
-    found = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
+    case = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
     try:
         prove(schedule, proof)
     except ScheduleError as error:
-        return {**found, "status": "wrong", "reason": str(error)}
-    return {**found, "status": "proved", "reason": ""}
+        return {**case, "status": "wrong", "reason": str(error)}
+    return {**case, "status": "proved", "reason": ""}

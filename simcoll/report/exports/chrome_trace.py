@@ -38,50 +38,50 @@ def dump(trace: Trace, rank: int | None = None) -> str:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
-    """The streams of a rank alone: what runs on its GPU are kernels, each with its stream and a number of its own."""
+    """The streams of a rank alone: what runs on its GPU are kernels, each with its stream and a separate number."""
     tracks, number = list[Track](), itertools.count(1)
     for track in trace.tracks:
-        if track.process == trace.ranks[rank] and any(one.kind in ON_GPU for one in track.slices):
+        if track.process == trace.ranks[rank] and any(span.kind in ON_GPU for span in track.slices):
             of = {"stream": FIRST_STREAM + len(tracks), "device": rank}
             kernels = [
-                one._replace(kind="kernel", args={**one.args, **of, "correlation": next(number)})
-                for one in track.slices
-                if one.kind in ON_GPU
+                span._replace(kind="kernel", args={**span.args, **of, "correlation": next(number)})
+                for span in track.slices
+                if span.kind in ON_GPU
             ]
             tracks.append(Track(track.process, track.name, kernels))
     return Trace(tracks, [], [], trace.about, trace.ranks)
 
 
 def packed(text: str) -> bytes:
-    """The same as a file of gzip, which is the same each time."""
+    """Compress a text with gzip; equal texts give equal bytes."""
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
 def _names(trace: Trace, pids: dict[str, int], tids: list[tuple[int, int]]) -> Iterator[str]:
     for name, pid in [*pids.items(), *([(IN_USE, len(pids) + 1)] if trace.counters else [])]:
-        for what, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": pid})):
-            yield json.dumps({"ph": "M", "pid": pid, "tid": 0, "name": what, "args": args})
+        for field, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": pid})):
+            yield json.dumps({"ph": "M", "pid": pid, "tid": 0, "name": field, "args": args})
     for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
-        for what, args in (("thread_name", {"name": track.name}), ("thread_sort_index", {"sort_index": tid})):
-            yield json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args})
+        for field, args in (("thread_name", {"name": track.name}), ("thread_sort_index", {"sort_index": tid})):
+            yield json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": field, "args": args})
 
 
 def _events(trace: Trace, tids: list[tuple[int, int]], pids: dict[str, int]) -> Iterator[tuple[int, int, str]]:
     """Time, order within an instant, and text of every event."""
     for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
-        for one in track.slices:
-            begin, end = _ns(one.begin), _ns(one.end)
-            where = f'"pid":{pid},"tid":{tid},"ts":{_us(begin)},"dur":{_us(end - begin)}'
-            args = json.dumps({**one.args, "begin_ps": one.begin, "end_ps": one.end})
-            what = f'"name":{json.dumps(one.name)},"cat":"{one.kind}","args":{args}'
-            yield one.begin, _SLICE, f'{{"ph":"X",{where},{what}}}'
+        for span in track.slices:
+            begin, end = _ns(span.begin), _ns(span.end)
+            place = f'"pid":{pid},"tid":{tid},"ts":{_us(begin)},"dur":{_us(end - begin)}'
+            args = json.dumps({**span.args, "begin_ps": span.begin, "end_ps": span.end})
+            label = f'"name":{json.dumps(span.name)},"cat":"{span.kind}","args":{args}'
+            yield span.begin, _SLICE, f'{{"ph":"X",{place},{label}}}'
     for number, arrow in enumerate(trace.arrows):
         yield from _flow(trace, tids, number, arrow)
     for counter in trace.counters:
         for time, value in counter.points:
-            where = f'"pid":{len(pids) + 1},"ts":{_us(_ns(time))}'
-            what = f'"name":{json.dumps(counter.name)},"args":{{"GB/s":{value}}}'
-            yield time, _COUNTS, f'{{"ph":"C",{where},{what}}}'
+            place = f'"pid":{len(pids) + 1},"ts":{_us(_ns(time))}'
+            label = f'"name":{json.dumps(counter.name)},"args":{{"GB/s":{value}}}'
+            yield time, _COUNTS, f'{{"ph":"C",{place},{label}}}'
 
 
 def _flow(trace: Trace, tids: list[tuple[int, int]], number: int, arrow: Arrow) -> Iterator[tuple[int, int, str]]:
@@ -90,8 +90,8 @@ def _flow(trace: Trace, tids: list[tuple[int, int]], number: int, arrow: Arrow) 
     def at(spot: Spot) -> tuple[int, str]:
         begin = trace.tracks[spot.track].slices[spot.place].begin
         pid, tid = tids[spot.track]
-        what = f'"id":{number + 1},"name":"{arrow.name}","cat":"flow"'
-        return begin, f'"pid":{pid},"tid":{tid},"ts":{_us(_ns(begin))},{what}'
+        label = f'"id":{number + 1},"name":"{arrow.name}","cat":"flow"'
+        return begin, f'"pid":{pid},"tid":{tid},"ts":{_us(_ns(begin))},{label}'
 
     begin, text = at(arrow.source)
     yield begin, _LEAVES, f'{{"ph":"s",{text}}}'

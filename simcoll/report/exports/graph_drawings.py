@@ -17,12 +17,12 @@ def graphviz(topology: Topology) -> str:
     for device in topology.kinds:
         inside.setdefault(topology.node_of(device), []).append(device)
     for node, devices in inside.items():
-        told = [f"{_quoted(d)} [shape={_SHAPES.get(topology.kinds[d], 'hexagon')}];" for d in devices]
+        declared = [f"{_quoted(d)} [shape={_SHAPES.get(topology.kinds[d], 'hexagon')}];" for d in devices]
         if node is None:
-            lines += (f"  {line}" for line in told)
+            lines += (f"  {line}" for line in declared)
         else:
             opened = [f"  subgraph cluster_{node} {{", f'    label="node {node}";']
-            lines += [*opened, *(f"    {line}" for line in told), "  }"]
+            lines += [*opened, *(f"    {line}" for line in declared), "  }"]
     drawn: set[tuple[str, str]] = set()
     for u, v in topology.links:
         link = topology.graph.edges[u, v]["link"]

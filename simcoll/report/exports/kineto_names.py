@@ -16,8 +16,8 @@ _PARTS_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # a rank gets its 
 
 
 class Ran(NamedTuple):
-    """A collective that the `ranks` ran: `nbytes` as nccl-tests counts it, `algorithm` and `protocol` as their
-    library, or else we, call them; no protocol is `none`."""
+    """A collective that the `ranks` ran: `nbytes` as nccl-tests counts it, `algorithm` and `protocol` as NCCL calls
+    them, or simcoll where NCCL has none; no protocol is `none`."""
 
     collective: str
     op: str
@@ -30,7 +30,7 @@ class Ran(NamedTuple):
 
 
 def kernel_name(ran: Ran) -> str:
-    """What NCCL calls its kernel: the collective, what it reduces, and how.
+    """The name of NCCL's kernel: the collective, reduction and type, algorithm and protocol.
 
     >>> kernel_name(Ran("all_reduce", "sum", "float32", 4, 64, [0, 1], "ring", "LL"))
     'ncclDevKernel_AllReduce_Sum_f32_RING_LL'
@@ -45,12 +45,12 @@ def kernel_name(ran: Ran) -> str:
 
 
 def _plain(algorithm: str) -> str:
-    """An algorithm's name without its options."""
+    """Strip the options off an algorithm."""
     return algorithm.partition("(")[0].strip()
 
 
 def arguments(ran: Ran, rank: int) -> dict[str, Any]:
-    """What torch.profiler tells of a collective on one rank (`record_param_comms`); elements, not bytes."""
+    """Arguments that torch.profiler records of a collective on one rank (`record_param_comms`); elements, not bytes."""
     elements, n = ran.nbytes // ran.itemsize, len(ran.ranks)
     return {
         "Collective name": _RECORDED.get(ran.collective, ran.collective),
@@ -62,7 +62,7 @@ def arguments(ran: Ran, rank: int) -> dict[str, Any]:
         "Out split size": "[]",
         "Process Group Name": ",".join(map(str, ran.ranks)),
         "Process Group Description": "simcoll",
-        "Process Group Ranks": str([int(one) for one in ran.ranks]),
+        "Process Group Ranks": str([int(member) for member in ran.ranks]),
         "Rank": rank,
         "collective": ran.collective,
         "algorithm": ran.algorithm,

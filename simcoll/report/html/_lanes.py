@@ -45,19 +45,19 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[str, str]:
     order = {process: place for place, process in enumerate(dict.fromkeys(track.process for track in tracks))}
     names: dict[str, int] = {}
     colors: dict[str, int] = {}
-    told = [
+    lanes = [
         {"p": track.process, "n": track.name, "s": _numbers(track.slices, names, colors)}
         for track in sorted(tracks, key=lambda track: order[track.process])
     ]
     return json.dumps(
-        {"end": trace.end_ps, "tracks": told, "names": list(names), "colors": list(colors)}, separators=(",", ":")
+        {"end": trace.end_ps, "tracks": lanes, "names": list(names), "colors": list(colors)}, separators=(",", ":")
     ), note
 
 
 def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
-    """As many tracks as can be shown: all; or those of ranks; or streams alone; or those of the first ranks."""
+    """Select as many tracks as can be shown: all; or those of ranks; or streams alone; or those of the first ranks."""
     ranks = [track for track in trace.tracks if track.process != LINKS]
-    streams = [track for track in ranks if not {"send", "receive", "copy"} & {one.kind for one in track.slices}]
+    streams = [track for track in ranks if not {"send", "receive", "copy"} & {span.kind for span in track.slices}]
     for tracks, note in (
         (trace.tracks, ""),
         (ranks, "Links are left out here: there are too many transfers."),
@@ -77,27 +77,28 @@ def _slices(tracks: Sequence[Track]) -> int:
 
 
 def _numbers(slices: Sequence[Slice], names: dict[str, int], colors: dict[str, int]) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     at = 0
-    for one in slices:
-        color = colors.setdefault(_color(one), len(colors))
-        name = names.setdefault(_told(one), len(names))
-        found += [one.begin - at, one.end - one.begin, name, color, one.args.get("bytes", -1), one.args.get("step", -1)]
-        at = one.end
-    return found
+    for span in slices:
+        color = colors.setdefault(_color(span), len(colors))
+        name = names.setdefault(_label(span), len(names))
+        args = span.args
+        numbers += [span.begin - at, span.end - span.begin, name, color, args.get("bytes", -1), args.get("step", -1)]
+        at = span.end
+    return numbers
 
 
-def _told(one: Slice) -> str:
-    if one.kind == "kernel":
-        return str(one.args.get("operation") or one.name)
-    return f"chunk {one.name}" if one.kind in ("send", "receive", "link", "memory") else one.name
+def _label(span: Slice) -> str:
+    if span.kind == "kernel":
+        return str(span.args.get("operation") or span.name)
+    return f"chunk {span.name}" if span.kind in ("send", "receive", "link", "memory") else span.name
 
 
-def _color(one: Slice) -> str:
+def _color(span: Slice) -> str:
     """Transfers have the colour of their chunk, on ranks and on links alike."""
-    if one.kind == PATH:
-        return CAUSE_COLORS[one.args["cause"]]
-    return _KINDS.get(one.kind) or _CHUNKS[one.args["chunk"] % len(_CHUNKS)]
+    if span.kind == PATH:
+        return CAUSE_COLORS[span.args["cause"]]
+    return _KINDS.get(span.kind) or _CHUNKS[span.args["chunk"] % len(_CHUNKS)]
 
 
 def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:

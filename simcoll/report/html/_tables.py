@@ -1,4 +1,4 @@
-"""Results as HTML: tables that can be sorted, and the label that tells what a prediction is worth."""
+"""Results as HTML: tables that can be sorted, and the label that rates a prediction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORTH: Final = {
 
 
 def badge(confidence: object) -> str:
-    """What a prediction is worth, in a word."""
+    """The label that rates a prediction in a word."""
     word = str(confidence or "uncalibrated")
     return f'<span class="badge {escape(word)}" title="{escape(WORTH.get(word, ""))}">{escape(word)}</span>'
 
@@ -109,7 +109,7 @@ def _cell(column: str, value: Any) -> str:
 
 
 def facts(pairs: Mapping[str, object]) -> str:
-    """Names and what they are; what is None or empty is left out."""
-    there = {name: str(its) for name, its in pairs.items() if its not in (None, "")}
-    told = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(its)}</dd>" for name, its in there.items())
-    return f"<dl>\n{told}\n</dl>"
+    """A list of names and values; values that are None or empty are left out."""
+    there = {name: str(value) for name, value in pairs.items() if value not in (None, "")}
+    entries = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in there.items())
+    return f"<dl>\n{entries}\n</dl>"

@@ -41,7 +41,7 @@ def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, comman
     script = _asset("report.js")
     return Template(_asset("report.html")).substitute(
         title=escape(name),
-        what=_what(rows),
+        what=_summary(rows),
         generator=escape(f"simcoll {simcoll.__version__}"),
         hash=f"sha256-{base64.b64encode(hashlib.sha256(f'{chr(10)}{script}'.encode()).digest()).decode()}",
         style=_asset("report.css"),
@@ -55,10 +55,10 @@ def _asset(name: str) -> str:
     return (files("simcoll.report.html") / name).read_text(encoding="utf-8")
 
 
-def _what(rows: Sequence[ResultRow]) -> str:
-    told = (f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing"))
-    labels = " ".join(badge(one) for one in dict.fromkeys(_worth(row) for row in rows if row.status == "ok"))
-    return f"simcoll {escape(simcoll.__version__)} · {escape(' · '.join(told))} · predictions are {labels}"
+def _summary(rows: Sequence[ResultRow]) -> str:
+    shared = (f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing"))
+    labels = " ".join(badge(word) for word in dict.fromkeys(_worth(row) for row in rows if row.status == "ok"))
+    return f"simcoll {escape(simcoll.__version__)} · {escape(' · '.join(shared))} · predictions are {labels}"
 
 
 def _worth(row: ResultRow) -> str:
@@ -92,7 +92,7 @@ def _plots(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
 def _provenance(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> str:
     names = dict.fromkeys(point.scenario.profile for point in points)
     profiles = "; ".join(f"{name}: {load_profile(name).description}" for name in names)
-    told = facts({
+    summary = facts({
         "simcoll": simcoll.__version__,
         "command": command,
         "profile": profiles,
@@ -103,6 +103,6 @@ def _provenance(rows: Sequence[ResultRow], points: Sequence[Point], command: str
     })  # fmt: skip
     manifest = json.dumps(sweep.manifest(rows, points, command), indent=1)
     return (
-        f"{told}\n<details><summary>manifest.json</summary><pre>{escape(manifest)}</pre></details>\n"
+        f"{summary}\n<details><summary>manifest.json</summary><pre>{escape(manifest)}</pre></details>\n"
         f"<details><summary>results.csv</summary><pre>{escape(to_csv(rows))}</pre></details>"
     )

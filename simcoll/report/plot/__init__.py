@@ -15,7 +15,7 @@ from simcoll.errors import InputError, did_you_mean
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format that the suffix says, whole or not at all; makes the folder.
 
-    Equal figures make equal PNG files: nothing in them tells of time or versions. Raises InputError for a suffix that
+    Equal figures make equal PNG files: they hold no date and no version. Raises InputError for a suffix that
     is no picture's, and where nothing can be written.
     """
     kind, known = path.suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
@@ -29,11 +29,11 @@ def save(figure: Figure, path: Path) -> None:
 
 def drawn(figure: Figure, kind: str) -> bytes:
     """A figure as `svg` or `png`; equal figures give equal bytes. Texts of vectors remain texts."""
-    found = io.BytesIO()
+    file = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": "simcoll"}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll"}):
-        figure.savefig(found, format=kind, dpi=120, metadata=metadata)
-    return found.getvalue()
+        figure.savefig(file, format=kind, dpi=120, metadata=metadata)
+    return file.getvalue()
 
 
 def _write(figure: Figure, path: Path, kind: str) -> None:

@@ -23,12 +23,12 @@ def bucket_figure(rows: Iterable[PlotRow]) -> Figure:
     """A panel for each `name`: times of steps over `bucket_cap`, in the order of the rows, a line predicted, points
     measured; the shortest of each is ringed. Raises ValueError without rows.
     """
-    found = list(rows)
-    if not found:
+    steps = list(rows)
+    if not steps:
         raise ValueError("there are no steps of several bucket sizes to draw")
-    panels = by_columns(found, (), ("name",), lambda row: str(row["name"]))
+    panels = by_columns(steps, (), ("name",), lambda row: str(row["name"]))
     figure, grid = grid_of(panels, one_scale=False)
-    caps = sorted({str(row["bucket_cap"]) for row in found}, key=_size)
+    caps = sorted({str(row["bucket_cap"]) for row in steps}, key=_size)
     for axes, panel in zip(grid, panels, strict=False):
         _draw(axes, panel, caps)
     entries = {
@@ -46,11 +46,11 @@ def _size(cap: str) -> int:
 
 def _draw(axes: Axes, panel: Panel, caps: Sequence[str]) -> None:
     places = [caps.index(str(row["bucket_cap"])) for row in panel.rows]
-    for column, how in (("predicted_us", _PREDICTED), ("measured_us", _MEASURED)):
+    for column, options in (("predicted_us", _PREDICTED), ("measured_us", _MEASURED)):
         times = [row[column] / 1e3 for row in panel.rows]
-        axes.plot(places, times, **how)
+        axes.plot(places, times, **options)
         best = times.index(min(times))
-        axes.plot([places[best]], [times[best]], color=how["color"], **_BEST)
+        axes.plot([places[best]], [times[best]], color=options["color"], **_BEST)
     axes.set_xticks(range(len(caps)), caps, rotation=40, ha="right")
     axes.set_ylim(0, ROOM * max(row[column] / 1e3 for row in panel.rows for column in ("predicted_us", "measured_us")))
     axes.set_xlabel("bucket cap", size=9, color=INK)

@@ -40,7 +40,7 @@ LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like i
 
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
 MAX_BANDS: Final = 3  # lines with a band around them; more are a fog
-MAX_ENTRIES: Final = 8  # of lines in the legend; of more it tells colours and dashes apart
+MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
 WITHOUT: Final = "without in-network reduction"
 
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
@@ -55,7 +55,7 @@ _MEASURED: Final[dict[str, Any]] = {
 
 
 class LineStyle(NamedTuple):
-    """How a line is drawn, and the two things that this tells."""
+    """Look and dash of a line: the look stands for its algorithm, the dash for its setting."""
 
     look: Look
     dash: Dash
@@ -69,10 +69,10 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
     Dashed is what no schedule can beat; with reduction in the network it is another bound, dotted.
     Raises ValueError if no row has a size and a time.
     """
-    found, points = [row for row in drawable(rows) if row["size_bytes"] > 0], list(measured)
-    if not found:
+    sized, points = [row for row in drawable(rows) if row["size_bytes"] > 0], list(measured)
+    if not sized:
         raise ValueError("no row has a size (a barrier has none); plot 'scaling' instead")
-    panels = by_columns(found, points, ("collective", "ranks"), _ranked)
+    panels = by_columns(sized, points, ("collective", "ranks"), _ranked)
     figure, grid = grid_of(panels)
     entries = _draw(grid, panels, "size_bytes", _busbw if quantity == "busbw" else _time)
     _size_axes(grid, panels)
@@ -86,10 +86,10 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
 
     Raises ValueError if no row has a time, or all have the same number of ranks.
     """
-    found = drawable(rows)
-    if len(counts := {row["ranks"] for row in found}) == 1:
+    timed = drawable(rows)
+    if len(counts := {row["ranks"] for row in timed}) == 1:
         raise ValueError(f"all rows have {counts.pop()} ranks, a single point on the axis; sweep ranks, nodes or hosts")
-    kept = [row for row in found if row["size_bytes"] in _three_sizes(found, row["collective"])]
+    kept = [row for row in timed if row["size_bytes"] in _three_sizes(timed, row["collective"])]
     panels = by_columns(kept, list(measured), ("collective", "size_bytes"), _sized)
     figure, grid = grid_of(panels, one_scale=False)
     entries = _draw(grid, panels, "ranks", _time)
@@ -106,13 +106,13 @@ def compare_figure(points: Iterable[Any]) -> Figure:
     `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`, as
     keys or as attributes; error = predicted/measured − 1. Raises ValueError if there are none.
     """
-    found = [row for row in map(_mapping, points) if row["size_bytes"] > 0]
-    if not found:
+    joined = [row for row in map(_mapping, points) if row["size_bytes"] > 0]
+    if not joined:
         raise ValueError("no point to compare; see that prediction and table have collective, ranks and size in common")
-    panels = by_columns(found, (), ("collective", "ranks"), _ranked)
+    panels = by_columns(joined, (), ("collective", "ranks"), _ranked)
     figure, tall = grid_of(panels, strip=True)
     grid, strips = tall[::2], tall[1::2]
-    columns = telling(found, COMPETING + SETTINGS)
+    columns = telling(joined, COMPETING + SETTINGS)
     entries: LegendLines = {}
     for axes, strip, panel in zip(grid, strips, panels, strict=False):
         _compared(axes, strip, panel, columns, entries)
@@ -121,7 +121,7 @@ def compare_figure(points: Iterable[Any]) -> Figure:
     _error_axes(strips)
     entries["predicted"] = Line2D([], [], color=GREY, linewidth=1.6)
     entries["measured"] = Line2D([], [], marker="o", **{**_MEASURED, "color": GREY})
-    error = sum(abs(row["error"]) for row in found) / len(found)
+    error = sum(abs(row["error"]) for row in joined) / len(joined)
     finish_panels(figure, tall, panels, "Predicted and measured time", entries, f"mean absolute error {error:.1%}")
     return figure
 
@@ -159,26 +159,24 @@ def _three_sizes(rows: Sequence[PlotRow], collective: str) -> set[int]:
 
 def _series(rows: Iterable[PlotRow], columns: Sequence[str]) -> dict[str, list[PlotRow]]:
     """Rows by the label of their line."""
-    found: dict[str, list[PlotRow]] = {}
+    series: dict[str, list[PlotRow]] = {}
     for row in rows:
-        found.setdefault(label(row, columns), []).append(row)
-    return found
+        series.setdefault(label(row, columns), []).append(row)
+    return series
 
 
 def _curve(rows: Iterable[PlotRow], x: str, value: Value) -> tuple[list[int], list[float]]:
     """Points in order of x, one each: equal engines give equal rows."""
-    points = {row[x]: found for row in rows if (found := value(row)) is not None}
+    points = {row[x]: y for row in rows if (y := value(row)) is not None}
     return sorted(points), [points[key] for key in sorted(points)]
 
 
 def _time(row: PlotRow) -> float | None:
-    found: float | None = row["time_us"]
-    return found
+    return row["time_us"]  # type: ignore[no-any-return]  # rows hold values of any kind
 
 
 def _busbw(row: PlotRow) -> float | None:
-    found: float | None = row["busbw_GBps"]
-    return found
+    return row["busbw_GBps"]  # type: ignore[no-any-return]
 
 
 def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
@@ -190,10 +188,11 @@ def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
 
 
 def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineStyle]:
-    """By label: colour and marker are the algorithm's; the setting has a dash or, beyond four, a shade and a marker."""
+    """Choose the style of each label: colour and marker by algorithm, the dash by setting; beyond four settings a shade
+    and a marker."""
     kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
     kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
-    found: dict[str, LineStyle] = {}
+    styles: dict[str, LineStyle] = {}
     for row in rows:
         algorithm, kind = str(row.get("algorithm") or ""), label({**row, "algorithm": ""}, columns)
         base, number = look(algorithm), kinds[kind]
@@ -201,8 +200,8 @@ def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineS
         stroke = LineStyle(
             base if few else variant(base, number, number), DASHES[number] if few else "-", algorithm, kind
         )
-        found.setdefault(label(row, columns), stroke)
-    return found
+        styles.setdefault(label(row, columns), stroke)
+    return styles
 
 
 def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> LegendLines:
@@ -228,27 +227,27 @@ def _lines(
 ) -> None:
     for text, rows in series.items():
         (color, marker), dash, *_ = drawn[text]
-        how: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.6}
-        (line,) = axes.plot(*_curve(rows, x, value), label=text, markersize=4.5, **how)
+        style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.6}
+        (line,) = axes.plot(*_curve(rows, x, value), label=text, markersize=4.5, **style)
         entries.setdefault(text, line)
         if len(series) <= MAX_BANDS:
             _band(axes, rows, x, value, color)
 
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
-    """Of many lines colours and markers first, then dashes, instead of every combination."""
+    """Shorten the legend of many lines: colours and markers first, then dashes, instead of every combination."""
     dashes = {stroke.setting: stroke.dash for stroke in drawn.values()}
     if len(drawn) <= MAX_ENTRIES or not 1 < len(dashes) <= len(DASHES):
         return entries
     looks = {stroke.algorithm: stroke.look for stroke in drawn.values()}
-    told = {name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()}
-    told |= {name: Line2D([], [], color=INK, linestyle=dash, linewidth=1.6) for name, dash in dashes.items() if name}
-    return told | {text: line for text, line in entries.items() if text not in drawn}
+    legend = {name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()}
+    legend |= {name: Line2D([], [], color=INK, linestyle=dash, linewidth=1.6) for name, dash in dashes.items() if name}
+    return legend | {text: line for text, line in entries.items() if text not in drawn}
 
 
 def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLines) -> None:
     for name, points in _series(panel.measured, ()).items():
-        drawn = [(m[x], found) for m in points if (found := value(m)) is not None]
+        drawn = [(m[x], y) for m in points if (y := value(m)) is not None]
         marker = "o" if name in ("", "none", "auto") else look(name).marker
         axes.plot(*zip(*drawn, strict=True), marker=marker, label="measured", **_MEASURED) if drawn else None
     if panel.measured:
@@ -265,7 +264,7 @@ def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str)
 
 def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries: LegendLines) -> None:
     """The least lower bound of all rows of a kind at each point: as a time, or as the bus bandwidth it would mean."""
-    for reducing, text, how in ((False, plain, _BOUND), (True, "bound with in-network reduction", _REDUCING)):
+    for reducing, text, style in ((False, plain, _BOUND), (True, "bound with in-network reduction", _REDUCING)):
         least: dict[int, float] = {}
         for row in panel.rows:
             bound = row.get("lower_bound_us")
@@ -273,7 +272,7 @@ def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries:
                 limit = _if_it_took(row, bound, value)
                 least[row[x]] = (min if value is _time else max)(least.get(row[x], limit), limit)
         if least:
-            (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **how)
+            (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **style)
 
 
 def _reduces_in_network(row: PlotRow) -> bool:
@@ -282,7 +281,7 @@ def _reduces_in_network(row: PlotRow) -> bool:
 
 
 def _plain_bound(rows: Iterable[PlotRow]) -> str:
-    """What the dashed line is: an all-reduce in the network may beat it."""
+    """Name the dashed line: an all-reduce in the network may beat it."""
     collectives = {row["collective"] for row in rows}
     if "all_reduce" not in collectives:
         return "bound"

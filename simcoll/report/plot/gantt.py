@@ -83,18 +83,18 @@ def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], t
     panels = {"rank": _rank_lanes(program, timeline, devices, chunks)}
     if len(program.routes.links):
         panels["link"] = _link_lanes(program, timeline, program.link_names, chunks)
-    notes = [_cut(panels[what], f"{what}s") for what in panels]
-    placed = {what: _place(lanes, timeline.makespan_ps // HAIR) for what, lanes in panels.items()}
+    notes = [_cut(panels[panel], f"{panel}s") for panel in panels]
+    placed = {panel: _place(lanes, timeline.makespan_ps // HAIR) for panel, lanes in panels.items()}
     deep = [edges[-1] for edges, _, _ in placed.values()]
     figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=deep)[:, 0].tolist()
     color, entries = _colors(figure, grid, sorted(set(chunks)))
-    for axes, what in zip(grid, panels, strict=True):
-        _draw(axes, what, panels[what], placed[what], timeline.makespan_ps, color)
+    for axes, panel in zip(grid, panels, strict=True):
+        _draw(axes, panel, panels[panel], placed[panel], timeline.makespan_ps, color)
     grid[-1].set_xlabel("time (µs)", size=9, color=INK)
     figure.align_ylabels(grid)
-    told = [_facts(program, timeline), "thin: receive side" if any(lane.thin for lane in panels["rank"]) else ""]
-    finish(figure, title or program.schedule.name, "  ·  ".join(filter(None, told + notes)), entries)
+    facts = [_facts(program, timeline), "thin: receive side" if any(lane.thin for lane in panels["rank"]) else ""]
+    finish(figure, title or program.schedule.name, "  ·  ".join(filter(None, facts + notes)), entries)
     return figure
 
 
@@ -134,14 +134,14 @@ def _link_lanes(program: Program, timeline: Timeline, names: Sequence[str], chun
     return list(lanes.values())
 
 
-def _cut(lanes: list[Lane], what: str) -> str:
+def _cut(lanes: list[Lane], kind: str) -> str:
     """Keep the busiest of too many lanes, in their order, and say so."""
     total = len(lanes)
     if total <= MAX_LANES:
         return ""
     kept = {id(lane) for lane in sorted(lanes, key=lambda lane: -lane.busy)[:KEPT_LANES]}
     lanes[:] = [lane for lane in lanes if id(lane) in kept]
-    return f"the busiest {KEPT_LANES} of {total} {what}"
+    return f"the busiest {KEPT_LANES} of {total} {kind}"
 
 
 def _rows(spans: Sequence[ChunkInterval], hair: int) -> list[list[ChunkInterval]]:
@@ -174,7 +174,7 @@ def _place(lanes: Sequence[Lane], hair: int) -> GanttRows:
 
 
 def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Color, LegendArtists]:
-    """A colour for each chunk, told by a legend where they are few, else by a bar beside the panels."""
+    """Choose a colour for each chunk, with a legend where they are few, else a bar beside the panels."""
     if len(chunks) <= len(_FEW):
         table = dict(zip(chunks, _FEW, strict=False))
         return table.__getitem__, {f"chunk {chunk}": Patch(facecolor=table[chunk]) for chunk in chunks}
@@ -186,10 +186,10 @@ def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tupl
     return lambda chunk: to_hex(cmap(float(norm(chunk)))), {}
 
 
-def _draw(axes: Axes, what: str, lanes: Sequence[Lane], layout: GanttRows, makespan_ps: int, color: Color) -> None:
+def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, makespan_ps: int, color: Color) -> None:
     edges, thick, thin = layout
     dress(axes)
-    _bars(axes, thick, color, "sends" if what == "rank" else "links")
+    _bars(axes, thick, color, "sends" if panel == "rank" else "links")
     _bars(axes, thin, color, "receives")
     _numbers(axes, thick, color, (WIDTH - 2.0) / (makespan_ps or 1))
     axes.set_xlim(0, 1.005 * (makespan_ps or 1) / PS_PER_US)
@@ -197,7 +197,7 @@ def _draw(axes: Axes, what: str, lanes: Sequence[Lane], layout: GanttRows, makes
     axes.set_yticks([(above + below) / 2 for above, below in itertools.pairwise(edges)], [lane.name for lane in lanes])
     axes.tick_params(axis="y", length=0, labelsize=7)
     axes.grid(False, axis="y")
-    axes.set_ylabel(what, size=9, color=INK)
+    axes.set_ylabel(panel, size=9, color=INK)
     axes.hlines(edges[1:-1], 0, 1, transform=axes.get_yaxis_transform(), color=FAINT, linewidth=0.5, zorder=0.5)
 
 

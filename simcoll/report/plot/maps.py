@@ -1,4 +1,4 @@
-"""Which algorithm wins where: sizes across, ranks up, a cell for each point coloured by the fastest."""
+"""Maps of the fastest algorithm: sizes across, ranks up, a cell for each point coloured by the fastest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
 
 
 class Cell(NamedTuple):
-    """Who wins a point, and how many times as long the runner-up takes (None without one)."""
+    """The winner of a point, and how many times as long the runner-up takes (None without one)."""
 
     winner: str
     margin: float | None
@@ -50,8 +50,8 @@ def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
 
     Rows are mappings with the columns of results.csv. Raises ValueError if no row has a time.
     """
-    found = drawable(rows)
-    maps = _maps(found)
+    timed = drawable(rows)
+    maps = _maps(timed)
     shown = dict(list(maps.items())[:MAX_PANELS])
     ranks, sizes = (sorted({key[i] for cells in shown.values() for key in cells}) for i in (0, 1))
     wide = max(0.44 * len(sizes) + 0.7, 1.15 * CHARACTER * max(map(len, shown)) + 0.4 if len(maps) > 1 else 0)
@@ -68,7 +68,7 @@ def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
     winners = dict.fromkeys(cell.winner for cells in shown.values() for cell in cells.values())
     entries = {winner: Patch(facecolor=look(winner).color) for winner in winners}
     title = "Fastest algorithm" + (f": {next(iter(maps))}" if len(maps) == 1 else "")
-    finish(figure, title, "  ·  ".join(filter(None, _notes(found, maps, cell >= ROOM))), entries)
+    finish(figure, title, "  ·  ".join(filter(None, _notes(timed, maps, cell >= ROOM))), entries)
     return figure
 
 

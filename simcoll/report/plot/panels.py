@@ -26,12 +26,12 @@ def by_columns(
     rows: Sequence[PlotRow], measured: Sequence[PlotRow], key: Sequence[str], title: Callable[[PlotRow], str]
 ) -> list[Panel]:
     """Rows by the columns of `key`, in order of appearance; measured points go where they fit."""
-    found: dict[tuple[Any, ...], list[PlotRow]] = {}
+    groups: dict[tuple[Any, ...], list[PlotRow]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in key), []).append(row)
+        groups.setdefault(tuple(row[name] for name in key), []).append(row)
     return [
         Panel(title(group[0]), group, [m for m in measured if tuple(m.get(name) for name in key) == values])
-        for values, group in found.items()
+        for values, group in groups.items()
     ]
 
 
@@ -60,7 +60,7 @@ def finish_panels(
     figure: Figure,
     grid: Sequence[Axes],
     panels: Sequence[Panel],
-    what: str,
+    headline: str,
     entries: Mapping[str, Artist],
     note: str = "",
 ) -> None:
@@ -75,7 +75,7 @@ def finish_panels(
             axes.set_xlabel("")
         if place and place.colspan.start:
             axes.set_ylabel("")
-    title = f"{what}: {panels[0].title}" if len(panels) == 1 else what
+    title = f"{headline}: {panels[0].title}" if len(panels) == 1 else headline
     notes = [settings([row for panel in panels for row in panel.rows]), _systems(panels), note]
     notes += [f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else []
     last = {"predicted": 1, "measured": 2, "bound": 3}

@@ -1,4 +1,4 @@
-"""What NCCL's own choice costs over the best that it could have taken."""
+"""The cost of NCCL's own choice over the best that it could have made."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def regret_figure(rows: Sequence[PlotRow], subtitle: str) -> Figure:
     axes = figure.subplots()
     entries: dict[str, Artist] = {}
     for name in dict.fromkeys(row["collective"] for row in rows):
-        its = sorted((row["size_bytes"], 100 * row["regret"]) for row in rows if row["collective"] == name)
+        points = sorted((row["size_bytes"], 100 * row["regret"]) for row in rows if row["collective"] == name)
         color = _LINES.get(name, _OTHER)
-        (entries[name],) = axes.plot(*zip(*its, strict=True), color=color, marker="o", markersize=3, linewidth=1.2)
+        (entries[name],) = axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.2)
     size_axis(axes, {row["size_bytes"] for row in rows})
     axes.set_ylim(bottom=0)
     axes.set_ylabel("regret (%)", size=9, color=INK)

@@ -1,4 +1,4 @@
-"""What a fit leaves: the error of every row over its size, fitted rows apart from those that it has not seen."""
+"""Residuals of a fit: the error of every row over its size, fitted rows apart from rows held out."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def residual_figure(points: Iterable[PlotRow], by: Sequence[str] = ("collective"
     `points` have `algorithm, size_bytes, error, fitted` and the columns `by`; error = predicted/measured − 1. Filled
     markers are rows that were not fitted. Raises ValueError if no row has a size.
     """
-    found = [row for row in points if row["size_bytes"] > 0]
-    if not found:
+    sized = [row for row in points if row["size_bytes"] > 0]
+    if not sized:
         raise ValueError("no row has a size (a barrier has none): there is nothing to draw errors over")
-    panels = by_columns(found, (), by, lambda row: ", ".join(_said(column, row[column]) for column in by))
+    panels = by_columns(sized, (), by, lambda row: ", ".join(_said(column, row[column]) for column in by))
     figure, grid = grid_of(panels)
-    limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in found], 90)))
+    limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in sized], 90)))
     entries: dict[str, Line2D] = {}
     for axes, panel in zip(grid, panels, strict=False):
         _draw(axes, panel, entries)
-        size_axis(axes, {row["size_bytes"] for row in found})
+        size_axis(axes, {row["size_bytes"] for row in sized})
         axes.set_ylim(-limit, limit)
         axes.set_ylabel("error (%)", size=9, color=INK)
     entries |= {text: _marker(GREY, "o", fitted=text == "fitted") for text in ("fitted", "held out")}
-    beyond = sum(abs(100 * row["error"]) > limit for row in found)
-    note = f"{beyond} of {len(found)} points lie beyond the axis" if beyond else ""
+    beyond = sum(abs(100 * row["error"]) > limit for row in sized)
+    note = f"{beyond} of {len(sized)} points lie beyond the axis" if beyond else ""
     finish_panels(figure, grid, panels, "Predicted against measured time", entries, note)
     return figure
 
@@ -52,9 +52,9 @@ def _draw(axes: Axes, panel: Panel, entries: dict[str, Line2D]) -> None:
     for name in dict.fromkeys(row["algorithm"] or AUTO for row in panel.rows):
         color, marker = look(name)
         for fitted in (True, False):
-            its = [r for r in panel.rows if (r["algorithm"] or AUTO) == name and r["fitted"] == fitted]
+            series = [r for r in panel.rows if (r["algorithm"] or AUTO) == name and r["fitted"] == fitted]
             axes.plot(
-                *_places(its), label=f"{name}, {'fitted' if fitted else 'held out'}", **_how(color, marker, fitted)
+                *_places(series), label=f"{name}, {'fitted' if fitted else 'held out'}", **_how(color, marker, fitted)
             )
         entries.setdefault(name, _marker(color, marker, fitted=False))
 

@@ -36,23 +36,23 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
 
     Rows are mappings with the columns of results.csv. Raises ValueError if none is of a workload.
     """
-    found = [row for row in rows if row.get("status", "ok") == "ok" and row.get("step_us")]
-    if not found:
+    steps = [row for row in rows if row.get("status", "ok") == "ok" and row.get("step_us")]
+    if not steps:
         raise ValueError("no row is of a workload that ran; give the scenario a workload")
-    across = next((column for column in swept(found) if _sizes(found, column)), None)
+    across = next((column for column in swept(steps) if _sizes(steps, column)), None)
     figure = frame(6.4, 3.3)
     axes = figure.subplots()
-    entries = _lines(axes, found, across) if across else _bars(axes, found)
+    entries = _lines(axes, steps, across) if across else _bars(axes, steps)
     dress(axes)
     (axes.set_ylabel if across else axes.set_xlabel)("step (ms)", size=9, color=INK)
-    best = min(found, key=_step)
+    best = min(steps, key=_step)
     where = f"{best['algorithm']}" + (
         f" at {_named(across)} {size_text(_size(best.get(across)) or 0)}" if across else ""
     )
     finish(
         figure,
         f"Training step: {best['workload']}, {best['ranks']} ranks",
-        f"{settings(found)}  ·  shortest: {where}",
+        f"{settings(steps)}  ·  shortest: {where}",
         entries,
     )
     return figure

@@ -1,6 +1,6 @@
-"""What all plots share: an algorithm's colour and marker, frames with a headline, axes of sizes, durations and ranks.
+"""Style of all plots: colour and marker of an algorithm, frames with a headline, axes of sizes, durations and ranks.
 
-Colours are Paul Tol's "muted" and "bright" schemes, told apart by colour-blind readers ("Colour schemes", SRON
+Colours are Paul Tol's "muted" and "bright" schemes, distinct to colour-blind readers ("Colour schemes", SRON
 technical note SRON/EPS/TN/09-002).
 """
 
@@ -30,7 +30,7 @@ CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average
 MAX_PANELS: Final = 16
 TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and some air
 
-# What changes the prediction of one and the same algorithm; of two such rows at one point, the label must tell.
+# What changes the prediction of one and the same algorithm; the label must name what differs in two such rows.
 COMPETING: Final = ("protocol",)
 SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
 
@@ -38,7 +38,7 @@ PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns t
 
 
 class Look(NamedTuple):
-    """How an algorithm is drawn, in every plot."""
+    """Colour and marker of an algorithm, in every plot."""
 
     color: str
     marker: str
@@ -76,7 +76,7 @@ _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "d", "
 
 
 def look(algorithm: str) -> Look:
-    """Colour and marker of an algorithm; a variant, `name(option=…)` or `name, LL`, has its own shade and marker.
+    """Colour and marker of an algorithm; a variant, `name(option=…)` or `name, LL`, has another shade and marker.
 
     >>> look("ring"), look("ring, LL").color != look("ring").color
     (Look(color='#332288', marker='o'), True)
@@ -92,7 +92,7 @@ def look(algorithm: str) -> Look:
 
 def variant(base: Look, shade: int, marker: int) -> Look:
     """One of five shades, with one of twelve other markers."""
-    others = [other for other in _MARKERS if other != base.marker]
+    others = [each for each in _MARKERS if each != base.marker]
     return Look(_shade(base.color, shade), others[marker % len(others)])
 
 
@@ -120,32 +120,32 @@ def contrast(color: str) -> str:
 
 def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
     """The rows that have a time; raises ValueError if there is none."""
-    found = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
-    if not found:
+    timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
+    if not timed:
         raise ValueError("no row has a time to draw; see the column status for the reasons")
-    return found
+    return timed
 
 
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
-    """The columns that tell rows apart which agree in all of `point`; one that tells no more than those before it does
-    not count."""
-    found: list[str] = []
+    """Select the columns that distinguish rows which agree in all of `point`; one that adds nothing to those before it
+    is left out."""
+    chosen: list[str] = []
     for name in columns:
         values: dict[tuple[Any, ...], Any] = {}
-        key = (*point, *found)
+        key = (*point, *chosen)
         if any(row.get(name) != values.setdefault(tuple(map(row.get, key)), row.get(name)) for row in rows):
-            found.append(name)
-    return found
+            chosen.append(name)
+    return chosen
 
 
 def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
-    """The columns, and swept keys without one, that tell apart the rows of an algorithm (and `competing`) at a point.
+    """Select the columns, and swept keys, that distinguish the rows of an algorithm (and `competing`) at a point.
 
     Swept keys do so across algorithms: for each of their values `auto` may take another.
     """
     point = ("collective", "ranks", "size_bytes")
-    found = separating(rows, columns, (*point, "algorithm", *competing))
-    return found + separating(rows, swept(rows), (*point, *found))
+    chosen = separating(rows, columns, (*point, "algorithm", *competing))
+    return chosen + separating(rows, swept(rows), (*point, *chosen))
 
 
 def label(row: PlotRow, columns: Iterable[str]) -> str:
@@ -165,7 +165,7 @@ def label(row: PlotRow, columns: Iterable[str]) -> str:
 def _short(name: str, columns: Iterable[str]) -> str:
     """The last part of a dotted name, or all of it where another ends alike."""
     last = name.rsplit(".", 1)[-1]
-    return name if any(other != name and other.rsplit(".", 1)[-1] == last for other in columns) else last
+    return name if any(column != name and column.rsplit(".", 1)[-1] == last for column in columns) else last
 
 
 def settings(rows: Sequence[PlotRow]) -> str:
@@ -266,7 +266,7 @@ def _size_ticks(sizes: list[int], room: float) -> list[int]:
 
 
 def _thinned(values: Iterable[int], room: float) -> list[int]:
-    """From the first on those that are `room` octaves from the one before."""
+    """Keep the first value, and then each that is `room` octaves above the one kept before."""
     kept: list[int] = []
     for value in values:
         if not kept or math.log2(value / kept[-1]) > room - 1e-9:
@@ -275,7 +275,7 @@ def _thinned(values: Iterable[int], room: float) -> list[int]:
 
 
 def _room(axes: Axes, inches: float) -> float:
-    """As octaves of the axis."""
+    """Convert inches to octaves of the x axis."""
     place, (low, high) = axes.get_subplotspec(), axes.get_xlim()
     across = place.get_gridspec().ncols if place else 1
     width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]  # ours are no figures in figures

@@ -48,7 +48,7 @@ WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "
 
 
 class DeviceBox(NamedTuple):
-    """Where a device is drawn: its centre, its size in inches, its text."""
+    """Place of a device in the drawing: centre, size in inches, text."""
 
     x: float
     y: float
@@ -71,8 +71,8 @@ class Drawing:
 def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None) -> Figure:
     """The picture of a topology; with `utilisation` (0 … 1 by link) links are coloured by it.
 
-    A line stands for both directions; where their utilisation differs there are two. A device's link to its own memory
-    is not drawn.
+    A line stands for both directions; where their utilisation differs there are two. The link of a device to the
+    memory of that device is not drawn.
     """
     layout = _layout(topology)
     strokes = list(_strokes(topology, layout, utilisation))
@@ -238,8 +238,8 @@ def _short(switch: str) -> str:
 
 
 def _number(device: str) -> str:
-    found = re.search(r"\d+$", device)
-    return found[0] if found else device
+    digits = re.search(r"\d+$", device)
+    return digits[0] if digits else device
 
 
 # --- how links are drawn ---
@@ -301,7 +301,7 @@ def _width(link: Link, most: int) -> float:
 
 
 def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
-    """From edge to edge of two boxes, shifted to its own right; within a row a line to a neighbour, else an arc."""
+    """Corners of a line from box to box, shifted to its right; within a row straight to a neighbour, else an arc."""
     a, b = layout.boxes[u], layout.boxes[v]
     dx, dy = b.x - a.x, b.y - a.y
     length = math.hypot(dx, dy) or 1.0
@@ -326,10 +326,10 @@ def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
     return (a.x + side, edge), ((a.x + b.x) / 2, edge + 2 * down * bend), (b.x - side, edge)
 
 
-def _towards(box: DeviceBox, other: DeviceBox) -> float:
-    """Where on a box a line to another ends: as near to it as a wide box reaches, the centre of a narrow one."""
+def _towards(box: DeviceBox, target: DeviceBox) -> float:
+    """The x at which a line from `target` ends on a box: nearest point of a wide box, centre of a narrow one."""
     reach = box.width / 2 - 0.1 if box.width > 1 else 0.0
-    return min(max(other.x, box.x - reach), box.x + reach)
+    return min(max(target.x, box.x - reach), box.x + reach)
 
 
 def _extent(layout: Drawing, strokes: Iterable[DrawnLine]) -> tuple[float, float, float, float]:
@@ -372,26 +372,26 @@ def _shades(topology: Topology) -> dict[tuple[str, int], str]:
         if u != v:
             rates[link.kind].add(link.bandwidth)
     others = itertools.cycle(OTHERS)
-    found: dict[tuple[str, int], str] = {}
-    for kind, its in rates.items():
+    shades: dict[tuple[str, int], str] = {}
+    for kind, bandwidths in rates.items():
         colour = to_rgb(KINDS.get(kind) or next(others))
-        for i, rate in enumerate(sorted(its, reverse=True)):
-            pale = 0.5 * i / max(1, len(its) - 1)
+        for i, rate in enumerate(sorted(bandwidths, reverse=True)):
+            pale = 0.5 * i / max(1, len(bandwidths) - 1)
             red, green, blue = (part + (1 - part) * pale for part in colour)
-            found[kind, rate] = to_hex((red, green, blue))
-    return found
+            shades[kind, rate] = to_hex((red, green, blue))
+    return shades
 
 
 def _entries(topology: Topology, layout: Drawing) -> dict[str, Artist]:
     """A line a kind and bandwidth; a kind of many bandwidths has one line for their range."""
     most, shades = max(int(topology.bandwidths.max()), 1), _shades(topology)
-    found: dict[str, dict[int, Link]] = defaultdict(dict)
+    by_kind: dict[str, dict[int, Link]] = defaultdict(dict)
     for u, v in topology.links:
         if u != v and u in layout.boxes and v in layout.boxes:
             link = topology.link(u, v)
-            found[link.kind][link.bandwidth] = link
+            by_kind[link.kind][link.bandwidth] = link
     entries: dict[str, Artist] = {}
-    for kind, links in found.items():
+    for kind, links in by_kind.items():
         name, rates = WORDS.get(kind, kind), sorted(links, reverse=True)
         if len(rates) > 4:
             text = f"{name} {rates[-1] / 1e9:.4g} … {format_bandwidth(rates[0])}"
