@@ -96,6 +96,5 @@ def run(points: Sequence[Point], jobs: int = 1, cluster: str | None = None) -> R
 
     `jobs` processes share the work (-1: one a core), or the workers of the Dask scheduler at the address `cluster`.
     """
-    found = {index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)}
-    rows = sweep.ordered(found)
+    rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     return Results({**row, "time_ps": row.time_ps if row.status == "ok" else None} for row in rows)

@@ -1,8 +1,8 @@
 """The command line. stdout holds the result, stderr everything else.
 
-Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. A command lives in
-`commands/` and is imported when it is used; there it is one or two library calls, and what is heavy is imported inside
-the function. So `simcoll --help` and the start of any command are quick, however many commands there are.
+Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. A module of commands is
+imported when one of them is used; each command is a few library calls, and imports what is heavy inside its function.
+So `simcoll --help` and the start of any command are quick, however many commands there are.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import click
 from simcoll import __version__
 from simcoll.errors import NO_MEMORY, SimcollError
 
-COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of its help
+COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
     "predict": ("run.predict", "Predict one collective without a scenario file."),
     "plot": ("replot.plot", "Plot a results.csv again."),
-    "explain": ("explain.explain", "Tell why a scenario takes as long as it does, and what would make it faster."),
+    "explain": ("explain.explain", "Explain why a scenario takes as long as it does, and what would make it faster."),
     "recommend": (
         "recommend.recommend",
         "Recommend the best algorithm, protocol and settings for a scenario, by ranges of sizes.",
@@ -39,7 +39,7 @@ COMMANDS: Final = {  # name: where it is in `commands/`, and the first line of i
     "validate": ("validate.validate", "Measure, fit, predict, and report how good predictions are."),
     "import": (
         "exchange.import_",
-        "Turn a file of another program into one of ours, and tell what was read and assumed.",
+        "Turn a file of another program into one of simcoll, and list what was read and assumed.",
     ),
     "export": ("exchange.export", "Write a schedule, a topology or results for another program."),
     "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
@@ -86,8 +86,8 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(".")
-        found: Any = getattr(importlib.import_module(f"simcoll.cli.{module}"), attribute)
-        return found if isinstance(found, click.Command) else None
+        command: Any = getattr(importlib.import_module(f"simcoll.cli.{module}"), attribute)
+        return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

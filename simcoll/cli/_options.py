@@ -1,4 +1,4 @@
-"""What commands share: options of one spelling, and files read with one complaint."""
+"""Options that several commands have, and files read with one complaint."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ EVERY_S = 10
 
 
 class Watch:
-    """What has been done and what is under way. `name(index)` tells a point."""
+    """Points that are done and points that are under way; `name(index)` names a point."""
 
     def __init__(self, total: int, name: Callable[[int], str]):
         self.total, self.name = total, name
@@ -38,7 +38,7 @@ class Watch:
 
 @contextmanager
 def progress(total: int, name: Callable[[int], str], quiet: bool) -> Iterator[Watch]:
-    """Tell on stderr how far the watch has come, until the block ends."""
+    """Show on stderr how far the watch has come, until the block ends."""
     watch, over = Watch(total, name), threading.Event()
     if quiet:
         yield watch

@@ -20,7 +20,7 @@ from simcoll.errors import InputError
 @click.option(
     "--fit", multiple=True, metavar="COL=V,V", help="Fit these rows, score the others.  [default: every second size]"
 )
-@click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows tell]")
+@click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows determine]")
 @SETS
 @click.option("--seed", default=0, show_default=True, help="Of the bootstrap.")
 @JSON
@@ -48,17 +48,17 @@ def calibrate(
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
     names = [name.strip() for name in free.split(",")] if free else []
-    found = fits.calibrate(
+    fitted = fits.calibrate(
         measured, topology, name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed
     )  # fmt: skip
-    result_rows.write_atomically(output, found.text)
+    result_rows.write_atomically(output, fitted.text)
     print(output, file=sys.stderr)
     picture = output.with_name(f"{output.stem}-residuals.png")
     try:
-        save(residual_figure(found.document["points"]), picture)
+        save(residual_figure(fitted.document["points"]), picture)
     except ValueError as reason:
         print(f"{picture}: not drawn: {reason}", file=sys.stderr)
     else:
         print(picture, file=sys.stderr)
-    print(json.dumps(found.document, indent=1) if as_json else console.calibration_table(found.document))
+    print(json.dumps(fitted.document, indent=1) if as_json else console.calibration_table(fitted.document))
     return 0

@@ -13,15 +13,15 @@ from simcoll.cli._options import JSON, SETS
 
 @click.command(name="list")
 @click.argument(
-    "what",
+    "kind",
     default="algorithms",
     type=click.Choice(["algorithms", "collectives", "topologies", "scenarios", "profiles"]),
 )
-def list_(what: str) -> None:
+def list_(kind: str) -> None:
     """List what simcoll knows."""
     from simcoll.report import console
 
-    print(console.listing(what))
+    print(console.listing(kind))
 
 
 @click.group()
@@ -49,15 +49,15 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
     from simcoll.scenario import scenario
     from simcoll.topology import systems
 
-    found = systems.build(scenario.topology_spec(name, nodes, sets))
+    graph = systems.build(scenario.topology_spec(name, nodes, sets))
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.topology import topology_figure
 
-        save(topology_figure(found), png)
+        save(topology_figure(graph), png)
         print(f"drawn: {png}", file=sys.stderr)
-    told = systems.describe(found)
-    print(json.dumps(told, indent=1) if as_json else console.topology_text(told))
+    description = systems.describe(graph)
+    print(json.dumps(description, indent=1) if as_json else console.topology_text(description))
 
 
 @click.command()

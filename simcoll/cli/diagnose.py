@@ -1,4 +1,4 @@
-"""`simcoll diagnose`: is what was measured what this hardware should give, and if not, why?"""
+"""`simcoll diagnose`: whether measured times are what the hardware should give, and if not, why."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _of_region(region: dict[str, Any]) -> str:
 
 
 def _how(region: dict[str, Any]) -> str:
-    """How far a region is off, and where in it."""
+    """State how far a region is off, and at which sizes."""
     from simcoll.units import format_size
 
     if region["factor"] is None:
@@ -109,20 +109,21 @@ def _verdict(document: dict[str, Any]) -> list[str]:
     if document["verdict"] is None:
         return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}", *_faster(off)]
     best = document["hypotheses"][0]
-    told = f"{best['hypothesis']} {best['value']}".strip()
-    told += f" (or {', '.join(document['also'])}, which cannot be told from it here)" if document["also"] else ""
+    verdict = f"{best['hypothesis']} {best['value']}".strip()
+    if document["also"]:
+        verdict += f" (or {', '.join(document['also'])}, which cannot be distinguished from it here)"
     others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
-    told += f", {behind[document['sure']]} {others[0]}" if others else ""
+    verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
     left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
-    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {told}"]
+    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}"]
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:
     """The worst regions in words."""
     worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
-    told = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
-    return "; ".join(told) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
+    listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
+    return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
 
 
 def _faster(regions: list[dict[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`simcoll import` and `simcoll export`: other people's files, in and out."""
+"""`simcoll import` and `simcoll export`: files of other programs, read and written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def import_(
     columns: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Turn a file of another program into one of ours, and tell what was read and assumed.
+    """Turn a file of another program into one of simcoll, and list what was read and assumed.
 
     Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph), schedules become
     JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured tables
@@ -49,18 +49,18 @@ def import_(
 
     asked = importers.ImportOptions(like, collective, importers.assignments(columns))
     text = importers.decoded(_stdin()) if str(file) == "-" else importers.read_bounded(file)
-    found = importers.convert(text, str(file), asked, kind)
-    if output and output.suffix not in found.suffixes:
-        raise InputError(f"{output}: no name for a {found.kind}", f"end it in {found.suffixes[0]}")
-    notes = found.notes
-    told: dict[str, object] = {"kind": found.kind, "file": str(output) if output else None}
-    told |= {"read": notes.read, "assumed": notes.assumed, "warnings": notes.warnings}
+    imported = importers.convert(text, str(file), asked, kind)
+    if output and output.suffix not in imported.suffixes:
+        raise InputError(f"{output}: no name for a {imported.kind}", f"end it in {imported.suffixes[0]}")
+    notes = imported.notes
+    document: dict[str, object] = {"kind": imported.kind, "file": str(output) if output else None}
+    document |= {"read": notes.read, "assumed": notes.assumed, "warnings": notes.warnings}
     if output:
-        result_rows.write_atomically(output, found.text if found.text.endswith("\n") else f"{found.text}\n")
-        print(json.dumps(told, indent=1) if as_json else f"{found.kind}: {output}\n{notes}")
+        result_rows.write_atomically(output, imported.text if imported.text.endswith("\n") else f"{imported.text}\n")
+        print(json.dumps(document, indent=1) if as_json else f"{imported.kind}: {output}\n{notes}")
     else:
-        print(found.text)
-        print(json.dumps(told, indent=1) if as_json else notes, file=sys.stderr)
+        print(imported.text)
+        print(json.dumps(document, indent=1) if as_json else notes, file=sys.stderr)
 
 
 def _stdin() -> bytes:

@@ -25,7 +25,7 @@ MOST_POINTS: Final = 20
 def explain(
     scenario: str, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
 ) -> int:
-    """Tell why a scenario takes as long as it does, and what would make it faster.
+    """Explain why a scenario takes as long as it does, and what would make it faster.
 
     For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
     bind; and how many times as fast it is with one thing changed, each simulated.
@@ -37,22 +37,22 @@ def explain(
 
     points = load(scenario, sets)
     if len(points) > MOST_POINTS:
-        what = f"{scenario} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
-        raise InputError(what, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
-    found: list[dict[str, Any]] = []
+        mistake = f"{scenario} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
+        raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
+    documents: list[dict[str, Any]] = []
     with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
         for index, point in enumerate(points):
             watch.begun(index)
             try:
-                found.append(explanation(explained_run(point, replication), not no_what_if))
+                documents.append(explanation(explained_run(point, replication), not no_what_if))
             except RefusedError as error:
                 if not point.optional:
                     print(f"{sweep.told(point)}: refused: {error}", file=sys.stderr)
             watch.finished(index)
-    if not found:
+    if not documents:
         raise InputError(f"{scenario}: no point can be run", "choose other algorithms")
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "points": found}, indent=1))
+        print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
     else:
-        print(text(found))
+        print(text(documents))
     return 0

@@ -74,7 +74,7 @@ def measure(
     member = real.is_member()
     if dry_run:
         if member and real.membership()[0]:
-            return 0  # one of them tells it for all
+            return 0  # one rank prints it for all
         for line in rehearsed(points, backend, _told):
             print(line)
         return 0

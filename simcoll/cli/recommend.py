@@ -53,59 +53,61 @@ def recommend(
     if to and not output:
         raise InputError("--to says what to write, and not where", "name a file with -o")
     names = [name.strip() for name in among.split(",")] if among is not None else None
-    found = recommendations(load(scenario, sets), names)
-    _simulate(found, jobs, quiet)
-    document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [one.document() for one in found]}
+    asked = recommendations(load(scenario, sets), names)
+    _simulate(asked, jobs, quiet)
+    document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [each.document() for each in asked]}
     notes = ImportLog()
     if output:
         written = json.dumps(document, indent=1) + "\n"
         if to == "nccl-tuner":
-            written = nccl_tables.tuner([row for one in found for row in one.rows()], notes)
+            written = nccl_tables.tuner([row for each in asked for row in each.rows()], notes)
         result_rows.write_atomically(output, written)
     print(json.dumps(document, indent=1) if as_json else _text(document["recommendations"]))
     if output and not quiet:
         print(f"{notes}\n{output}".strip(), file=sys.stderr)
 
 
-def _simulate(found: Sequence[Recommendation], jobs: int, quiet: bool) -> None:
-    total = sum(len(one.sizes) * len(one.of) for one in found)
+def _simulate(asked: Sequence[Recommendation], jobs: int, quiet: bool) -> None:
+    total = sum(len(each.sizes) * len(each.of) for each in asked)
     with progress(total, lambda _: "", quiet) as watch:
 
         def done() -> None:
             watch.finished(len(watch.done))
             watch.total = max(watch.total, len(watch.done))  # how many a bisection takes is not known before
 
-        for one in found:
-            one.simulate(jobs, done)
+        for each in asked:
+            each.simulate(jobs, done)
 
 
-def _text(found: Sequence[Mapping[str, Any]]) -> str:
+def _text(documents: Sequence[Mapping[str, Any]]) -> str:
     from simcoll import __version__
 
-    lines = [f"# simcoll {__version__}: recommend {found[0]['scenario']}"]
-    for one in found:
-        lines += [*_lines(one), ""]
+    lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}"]
+    for document in documents:
+        lines += [*_lines(document), ""]
     return "\n".join(lines[:-1])
 
 
-def _lines(one: Mapping[str, Any]) -> Iterator[str]:
+def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     from simcoll.config import text_table
 
-    what = one["workload"] if "workload" in one else f"{one['collective']}, {one['dtype']}"
-    where = f"{one['ranks']} ranks on {one['nodes']} node{'s' if one['nodes'] > 1 else ''} of {one['topology']}"
-    yield f"# {what}, {where}   profile {one['profile']} ({one['confidence']})   sharing {one['sharing']}"
-    shown = [{**row, "margin": _margin(row), "choice": row["choice"]} for row in one["ranges"]]
-    sizes = [] if "workload" in one else ["from_bytes", "to_bytes"]
+    subject = advice["workload"] if "workload" in advice else f"{advice['collective']}, {advice['dtype']}"
+    nodes = f"{advice['nodes']} node{'s' if advice['nodes'] > 1 else ''} of {advice['topology']}"
+    profile = f"{advice['profile']} ({advice['confidence']})"
+    yield f"# {subject}, {advice['ranks']} ranks on {nodes}   profile {profile}   sharing {advice['sharing']}"
+    shown = [{**row, "margin": _margin(row), "choice": row["choice"]} for row in advice["ranges"]]
+    sizes = [] if "workload" in advice else ["from_bytes", "to_bytes"]
     yield text_table.render([*sizes, "time_us", "choice", "margin", "runner_up"], shown)
-    yield f"# of {one['candidates']} choices; time: where a range begins; margin: how much longer the runner-up takes"
-    if any(row["tie"] for row in one["ranges"]):
+    remark = "time: where a range begins; margin: how much longer the runner-up takes"
+    yield f"# of {advice['candidates']} choices; {remark}"
+    if any(row["tie"] for row in advice["ranges"]):
         yield "# a tie: within the 90 % interval of the profile, or equal"
-    if "choices" in one:
+    if "choices" in advice:
         yield "# the best choices"
         yield text_table.render(["time_us", "longer", "choice"], [
-            {**row, "longer": f"{100 * row['longer']:.1f} %"} for row in one["choices"][:10]
+            {**row, "longer": f"{100 * row['longer']:.1f} %"} for row in advice["choices"][:10]
         ])  # fmt: skip
-    if regret := one.get("regret"):
+    if regret := advice.get("regret"):
         worst = f"{100 * regret['worst']:.1f} % at {regret['worst_size_bytes']} B"
         yield f"# NCCL's own choice takes longer by {100 * regret['mean']:.1f} % in the mean, {worst} at worst"
 
@@ -114,5 +116,5 @@ def _margin(row: Mapping[str, Any]) -> str:
     least, most = row["margin_least"], row["margin_most"]
     if least is None:
         return "-"
-    told = f"{100 * least:.1f} %" if least == most else f"{100 * least:.1f} to {100 * most:.1f} %"
-    return f"{told}, a tie" if row["tie"] else told
+    text = f"{100 * least:.1f} %" if least == most else f"{100 * least:.1f} to {100 * most:.1f} %"
+    return f"{text}, a tie" if row["tie"] else text

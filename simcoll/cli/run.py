@@ -1,4 +1,4 @@
-"""`simcoll run` and `simcoll predict`: points simulated, told and written."""
+"""`simcoll run` and `simcoll predict`: points simulated, printed and written."""
 
 from __future__ import annotations
 
@@ -119,23 +119,23 @@ def predict(
         "algorithm": given(algorithm, "--algorithm"),
         "size": given(size, "--size"),
     } | ({"ranks": given(ranks, "--ranks")} if ranks is not None else {})
-    found = points(Node(keys, Place("predict", 1, 1)), sets)
-    rows, _ = _simulated(found, quiet=False)
-    _show(rows, found, as_json, False, 0)
+    asked = points(Node(keys, Place("predict", 1, 1)), sets)
+    rows, _ = _simulated(asked, quiet=False)
+    _show(rows, asked, as_json, False, 0)
     return _status(rows)
 
 
-def _simulated(points: Sequence[Point], quiet: bool, **how: Any) -> tuple[list[ResultRow], int]:
-    """The rows, and how many of them an earlier run left; `how` is what `sweep.sweep` takes."""
+def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:
+    """Simulate; return the rows and how many of them an earlier run left. `options` are those of `sweep.sweep`."""
     from simcoll.prediction import sweep
 
-    found, reused = {}, 0
+    finished, reused = {}, 0
     with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
-        for index, row, again in sweep.sweep(points, begun=watch.begun, **how):
-            found[index] = row
+        for index, row, again in sweep.sweep(points, begun=watch.begun, **options):
+            finished[index] = row
             reused += again
             watch.finished(index)
-    rows = sweep.ordered(found)
+    rows = sweep.ordered(finished)
     wrong = [row.status for row in rows if row.wrong_input]
     if wrong and len(wrong) == len(rows):
         once: dict[str, str] = {}  # what cures a mistake may differ from point to point
@@ -149,8 +149,8 @@ def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[Re
     """The rows of all shards; none while some are missing, or if another shard has written them already."""
     from simcoll.prediction import sweep
 
-    found = sweep.logged(points, journal)
-    missing = len(points) - len(found)
+    logged = sweep.logged(points, journal)
+    missing = len(points) - len(logged)
     if sweep.is_written(journal.folder, points):
         if missing:  # the others have dropped their logs: what this one holds is of no use any more
             journal.drop()
@@ -160,7 +160,7 @@ def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[Re
     elif missing:
         note = f"{missing} of {len(points)} points are missing: the shard that finds none writes results.csv"
     else:
-        return sweep.ordered(found)
+        return sweep.ordered(logged)
     if not quiet:
         print(note, file=sys.stderr)
     return None
@@ -187,15 +187,15 @@ def _check_trace(file: Path, points: Sequence[Point]) -> None:
         raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
     if len(points) > 1:
         keys = _varying([point.scenario.model_dump(mode="json") for point in points])
-        what = f"--trace shows one point, and there are {len(points)}"
-        raise InputError(what, "choose one: " + " ".join(f"--set {key}=…" for key in keys))
+        mistake = f"--trace shows one point, and there are {len(points)}"
+        raise InputError(mistake, "choose one: " + " ".join(f"--set {key}=…" for key in keys))
 
 
-def _varying(found: Sequence[Any]) -> list[str]:
+def _varying(documents: Sequence[Any]) -> list[str]:
     """The keys that have several values, with dots where they are nested."""
-    first, keys = found[0], list[str]()
+    first, keys = documents[0], list[str]()
     for key in first:
-        values = [one.get(key) for one in found]
+        values = [document.get(key) for document in documents]
         if all(isinstance(value, dict) for value in values):
             keys += [f"{key}.{below}" for below in _varying(values)]
         elif any(value != first[key] for value in values):
@@ -240,7 +240,7 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     for note in figures.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    found = figures.draw(scenarios, rows, plots)
+    drawn = figures.draw(scenarios, rows, plots)
     journal.drop()
     if not quiet:
-        print(f"{journal.folder / 'results.csv'} and {len(found)} plots in {plots}", file=sys.stderr)
+        print(f"{journal.folder / 'results.csv'} and {len(drawn)} plots in {plots}", file=sys.stderr)

@@ -44,10 +44,10 @@ def validate(
     tell = (lambda line: None) if quiet else Lines()
     options = StudyOptions(folder, output or folder, reuse, timeout, tell)
     asked = [*known.load(folder, studies), *(known.of_tables(tables, tell) if tables else ())]
-    found = [carry_out(study, options) for study in asked]
-    missed = report.check(found)
-    print(report.write(options.output, found))
-    for finding in found:
+    findings = [carry_out(study, options) for study in asked]
+    missed = report.check(findings)
+    print(report.write(options.output, findings))
+    for finding in findings:
         if finding.why_not:
             print(f"{finding.study.name}: not carried out: {finding.why_not}", file=sys.stderr)
     for goal in missed:
