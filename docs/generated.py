@@ -27,8 +27,11 @@ from simcoll import api
 from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.cli import main
 from simcoll.config.field_texts import field_texts, models
+from simcoll.explanation import what_if
+from simcoll.explanation.explained_run import explained_run
 from simcoll.formats.measured._rows import REQUIRED, MeasuredRow
 from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
+from simcoll.scenario import scenario
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -178,6 +181,14 @@ def hypotheses_tried() -> str:
     return _table(("hypothesis", "what is simulated"), [(f"`{name}`", text) for name, text in found.items()])
 
 
+def what_ifs(point: str) -> str:
+    """What `simcoll explain` tries on a point: a scenario and assignments. Nothing is simulated with the changes."""
+    name, *assignments = shlex.split(point)
+    (one,) = scenario.load(name, assignments)
+    tried = [change for change, _ in what_if.changes(explained_run(one)) if not change.startswith("algorithm ")]
+    return "".join(f"* {change}\n" for change in [*tried, "every other algorithm that serves"])
+
+
 def columns() -> str:
     """The columns of results.csv, in their order: type, unit and meaning of each."""
     rows = [(f"`{column}`", _HOLDS[kind], UNITS[column], TEXTS[column]) for column, kind in KINDS.items()]
@@ -264,6 +275,7 @@ class Generated(SphinxDirective):
         "table": changes,
         "hypotheses": hypotheses_tried,
         "accuracy": accuracy,
+        "what-ifs": what_ifs,
         "columns": columns,
         "measured-columns": measured_columns,
     }

@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 def answers(explained: ExplainedRun) -> list[Answer]:
     """Simulate every change that the point allows; the largest gain first. Changes that cannot run are left out."""
     simulated = []
-    for change, time in _changes(explained):
+    for change, time in changes(explained):
         try:
             took = time()
         except (RefusedError, InputError, StuckError):
@@ -57,7 +57,8 @@ def answers(explained: ExplainedRun) -> list[Answer]:
     return sorted(simulated, key=lambda answer: -answer.factor)
 
 
-def _changes(explained: ExplainedRun) -> Iterator[Change]:
+def changes(explained: ExplainedRun) -> Iterator[Change]:
+    """Every change that the point allows, by name, with a function that simulates it."""
     if isinstance(explained.ran, WorkloadPrediction):
         yield from _of_step(explained, explained.ran)
     else:

@@ -72,3 +72,12 @@ def test_every_error_is_from_the_report():
         table = study.split("| fit | rows | **simcoll** | NCCL's tuner |")[1].split("\n\n")[0]
         printed = re.findall(r"^\| (?:dgx-a100|hgx-h100|hgx-b200), \w+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|", table, re.M)
         assert errors == " | ".join(f"{ours} ({tuner})" for ours, tuner in printed), row
+
+
+def test_every_place_that_architecture_names_is_there():
+    """Paths in ARCHITECTURE.md exist, below simcoll/ or as they stand, and it has a row for every room."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    paths = {path for path in re.findall(r"`([\w/.-]+)`", text) if "/" in path}
+    assert not [path for path in sorted(paths) if not ((ROOT / "simcoll" / path).exists() or (ROOT / path).exists())]
+    rooms = {path.parent.name for path in (ROOT / "simcoll").glob("*/__init__.py")}
+    assert rooms <= set(re.findall(r"`(\w+)/`", text.split("| room |")[1].split("\n\n")[0]))
