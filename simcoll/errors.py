@@ -73,9 +73,9 @@ class StuckError(SimcollError):
     """A run that cannot finish: names the rank, the step and what it waits for; `when` (ps) that is given up, if it
     is."""
 
-    def __init__(self, what: str, when: int | None = None):
+    def __init__(self, problem: str, when: int | None = None):
         self.when = when
-        super().__init__(what)
+        super().__init__(problem)
 
 
 class MeasureError(SimcollError):
@@ -103,11 +103,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     if len(choices) > MOST_TOLD:
-        few = difflib.get_close_matches(word, choices, n=3, cutoff=0)
-        return f"there are {len(choices)}, e.g. {', '.join(few)}"
+        nearest = difflib.get_close_matches(word, choices, n=3, cutoff=0)
+        return f"there are {len(choices)}, e.g. {', '.join(nearest)}"
     return f"choose from: {', '.join(choices)}"
 
 
-def wrong(key: str, what: str, cure: str) -> InputError:
+def wrong(key: str, problem: str, cure: str) -> InputError:
     """Wrong input at a key of the scenario; whoever knows the file adds the place."""
-    return InputError([Diagnostic(what, cure, key)])
+    return InputError([Diagnostic(problem, cure, key)])

@@ -100,7 +100,7 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
 
 
 def kind_of(text: str) -> Unit | None:
-    """Which kind of quantity a string is, by its unit; None if it is none."""
+    """The kind of quantity that a string is, by its unit; None if it is no quantity."""
     match = _QUANTITY.fullmatch(text)
     unit = match[2] if match else None
     return next((kind for kind, units in _UNITS.items() if unit in units), None)

@@ -1,4 +1,4 @@
-"""What each key of a file means: the string below its field, which the JSON Schema and the documentation show."""
+"""The meaning of each key of a file: the string below its field, for the JSON Schema and the documentation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from simcoll.config.yaml_tree import Model
 
 
 def models() -> dict[str, type[Model]]:
-    """By name every kind of mapping that files hold."""
+    """Every kind of mapping that files hold, by name."""
     return {model.__name__: model for model in _subclasses(Model)}
 
 
 def field_texts(model: type[Model]) -> dict[str, str]:
-    """By key the text below its field, of the model and those it extends.
+    """The text below each field of a model, by key; fields of the models that it extends included.
 
     Read from the source when it is asked for, so that no command pays for it at its start.
     """
@@ -38,6 +38,6 @@ def _own(model: type[Model]) -> Iterator[tuple[str, str]]:
 
 
 def _subclasses(model: type[Model]) -> Iterator[type[Model]]:
-    for one in model.__subclasses__():
-        yield one
-        yield from _subclasses(one)
+    for subclass in model.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

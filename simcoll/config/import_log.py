@@ -1,4 +1,4 @@
-"""What an import has to tell: what it read, what it assumed where the file is silent, what was missing or odd."""
+"""The remarks of an import: what it read, what it assumed where the file is silent, what was missing or odd."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class ImportLog:
     warnings: list[str] = field(default_factory=list)
 
     def assume(self, line: str) -> None:
-        """Something that the file does not say."""
+        """Note a value that the file does not give."""
         if line not in self.assumed:
             self.assumed.append(line)
 
     def warn(self, line: str) -> None:
-        """Something that the file lacks, or says and should not."""
+        """Note something that the file lacks, or has and should not."""
         if line not in self.warnings:
             self.warnings.append(line)
 
     def __str__(self) -> str:
-        told = (("read", self.read), ("assumed", self.assumed), ("warning", self.warnings))
-        return "\n".join(f"{what}: {line}" for what, lines in told for line in lines)
+        remarks = (("read", self.read), ("assumed", self.assumed), ("warning", self.warnings))
+        return "\n".join(f"{kind}: {line}" for kind, lines in remarks for line in lines)

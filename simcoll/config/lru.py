@@ -1,4 +1,4 @@
-"""A cache of what was made last, bounded by how large it is."""
+"""A cache that keeps the values used last, up to a total weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LruCache(Generic[T]):
         self._known: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of `key`, made if it is not at hand."""
+        """The value of `key`; `make` makes it if the cache does not hold it."""
         if key not in self._known:
             self._known[key] = make()
         self._known.move_to_end(key)

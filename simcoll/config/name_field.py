@@ -1,4 +1,4 @@
-"""Keys of files that hold one of several names: what is none of them is told the nearest, and editors know them all."""
+"""String fields limited to known names: errors suggest the closest match, and the JSON Schema lists all names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from simcoll.errors import did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Annotates a text that is one of `names`, as they are known when it is read. `also` are other spellings with what
-    they mean; what is `hidden` is accepted and not told of."""
+    """Annotates a text that is one of `names`, as they are known when the text is read.
+
+    `kind` is the word for the names in errors; `also` maps other spellings to names; `hidden` names are accepted, but
+    neither suggested nor listed.
+    """
 
     kind: str
     names: Callable[[], Iterable[str]]
@@ -23,7 +26,7 @@ class OneOf:
     hidden: Collection[str] = ()
 
     def __call__(self, value: object) -> str:
-        """The name that is meant; raises ValueError for what is none."""
+        """The name that a text means; raises ValueError for an unknown name."""
         text, names = str(value), list(self.names())
         meant = self.also.get(text, text)
         if meant not in names and meant not in self.hidden:

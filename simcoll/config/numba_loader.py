@@ -50,13 +50,15 @@ def pays(transfers: int) -> bool:
 
 
 def choose(transfers: int, compiled: bool | None = None) -> bool:
-    """Whether to run so many transfers compiled: as told, else if it pays. Raises InputError if they are too many to go
-    uncompiled."""
+    """Whether to run so many transfers compiled: `compiled` decides, and if it is None whether that pays.
+
+    Raises InputError if they are too many to run uncompiled.
+    """
     if compiled is None:
         compiled = pays(transfers)
     if not compiled and transfers > MOST_PLAIN:
-        what = f"{transfers} transfers are too many to run uncompiled"
-        raise InputError(what, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
+        problem = f"{transfers} transfers are too many to run uncompiled"
+        raise InputError(problem, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
     return compiled
 
 
@@ -126,7 +128,7 @@ class Loops:
 
 
 def _cache_folder() -> Path | None:
-    """Where numba keeps compiled code: the first folder that takes it; None leaves the choice to numba."""
+    """The folder for numba's compiled code: the first that can be written; None leaves the choice to numba."""
     asked = [Path(value) for name in ("SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR") if (value := os.environ.get(name))]
     return next((folder for folder in (*asked, *_own_folders()) if _has_room(folder)), None)
 
@@ -138,8 +140,8 @@ def _own_folders() -> Iterator[Path]:
     with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids
         folder = Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        told = folder.lstat()
-        if stat.S_ISDIR(told.st_mode) and told.st_uid == os.getuid() and not told.st_mode & 0o022:
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
             yield folder  # nobody else can put code there
 
 

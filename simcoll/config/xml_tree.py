@@ -1,4 +1,4 @@
-"""XML as elements that know their places: what every reader of XML files stands on.
+"""XML as elements that know their line and column; every reader of XML files uses this.
 
 Safe: no document type and so no entities, nothing is fetched, and there are limits to bytes, elements and depth.
 """
@@ -12,8 +12,8 @@ from xml.parsers import expat
 
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
-MOST_BYTES: Final = 16 * 2**20
-MOST_ELEMENTS: Final = 200_000
+MOST_BYTES: Final = 16 * 2**20  # bounds memory; NCCL's and MSCCL's files are far smaller
+MOST_ELEMENTS: Final = 200_000  # bounds memory; a file within MOST_BYTES could hold millions
 
 
 @dataclass
@@ -25,16 +25,16 @@ class Element:
     place: Place
     children: list[Element] = field(default_factory=list)
 
-    def wrong(self, what: str, cure: str) -> NoReturn:
+    def wrong(self, problem: str, cure: str) -> NoReturn:
         """Raise InputError about this element."""
-        raise InputError([Diagnostic(what, cure, self.name, self.place)])
+        raise InputError([Diagnostic(problem, cure, self.name, self.place)])
 
     def text(self, name: str, default: str | None = None) -> str:
         """An attribute; raises InputError if it is neither there nor given a default."""
-        found = self.attributes.get(name, default)
-        if found is None:
+        value = self.attributes.get(name, default)
+        if value is None:
             self.wrong(f"no attribute {name!r}", "add it, as the program that wrote the file does")
-        return found
+        return value
 
     def number(self, name: str, default: str | None = None) -> float:
         """An attribute from 0 to a million."""
@@ -59,7 +59,7 @@ class Element:
         return number
 
     def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
-        """What `known` has for an attribute."""
+        """The value that `known` has for an attribute; raises InputError for an unknown attribute."""
         text = self.text(name, default)
         if text not in known:
             self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
@@ -79,9 +79,9 @@ class Element:
 
 
 def parse(
-    data: bytes | str, source: str, *, root: str, what: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
+    data: bytes | str, source: str, *, root: str, kind: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
 ) -> Element:
-    """The root of XML text; `source` names it in errors, `cure` tells what to give instead of what is no `what`.
+    """The root of XML text, of a file of some `kind`; errors name `source` and end with `cure`.
 
     A text has been decoded already, whatever it says of its encoding. Raises InputError with line and column, also if
     the root is no `root`.
@@ -99,7 +99,7 @@ def parse(
         count += 1
         element = Element(name, attributes, here())
         if not open_ and name != root:
-            element.wrong(f"is not the root of a {what}", f"{cure}: <{root} …>")
+            element.wrong(f"is not the root of a {kind}", f"{cure}: <{root} …>")
         if count > most_elements or len(open_) >= deepest:
             element.wrong("too many or too deeply nested elements", cure)
         (open_[-1].children if open_ else roots).append(element)
@@ -117,8 +117,8 @@ def parse(
         parser.Parse(data.encode("utf-8", errors="replace") if isinstance(data, str) else data, True)
     except expat.ExpatError as error:
         place = Place(source, error.lineno, error.offset + 1)
-        found = f"not XML: {expat.ErrorString(error.code)}"
-        raise InputError([Diagnostic(found, cure, "", place)]) from None
+        problem = f"not XML: {expat.ErrorString(error.code)}"
+        raise InputError([Diagnostic(problem, cure, "", place)]) from None
     except (LookupError, ValueError) as error:  # Python knows no such encoding, or none that expat could use
         raise InputError([Diagnostic(f"not XML: {error}", "write it in UTF-8", "", Place(source, 1, 1))]) from None
     return roots[0]

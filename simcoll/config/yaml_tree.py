@@ -135,7 +135,7 @@ def is_file(path: Path) -> bool:
 
 
 def text_of(path: Path) -> str:
-    """What a file says, carried along or here; raises OSError."""
+    """The text of a file that was carried along, or of one on this machine; raises OSError."""
     with open_file(path) as file:
         return file.read().decode("utf-8", errors="replace")
 
@@ -155,40 +155,42 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     if len(data) > MAX_FILE_BYTES:
         raise InputError(f"{source}: larger than {units.format_size(MAX_FILE_BYTES)}", "split the file")
     making = _kept if len(data) <= MAX_KEPT_BYTES else _parsed
-    return _told(*making(data.decode("utf-8", errors="replace"), source), errors)
+    return _checked(*making(data.decode("utf-8", errors="replace"), source), errors)
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
     """Parse YAML text; `source` names it in errors."""
-    return _told(*_parsed(text, source), errors)
+    return _checked(*_parsed(text, source), errors)
 
 
-def _told(tree: Node, found: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
+def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
     if errors is not None:
-        errors += found
-    elif found:
-        raise InputError(found)
+        errors += mistakes
+    elif mistakes:
+        raise InputError(mistakes)
     return tree
 
 
 def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
     """The tree, and the mistakes after which reading can go on; raises InputError for others."""
-    found: list[Diagnostic] = []
+    mistakes: list[Diagnostic] = []
     try:
         loader = _Yaml12(text)
         try:
             root = loader.get_single_node()
-            tree = _locate(loader, root, source, found, itertools.count()) if root else None
+            tree = _locate(loader, root, source, mistakes, itertools.count()) if root else None
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source, 1, 1)
-        what = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise InputError([Diagnostic(f"not YAML: {what}", "check indentation, colons and quotes", "", place)]) from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise InputError(
+            [Diagnostic(f"not YAML: {problem}", "check indentation, colons and quotes", "", place)]
+        ) from None
     except RecursionError:
         raise InputError(f"{source}: nested too deeply", "flatten the file") from None
-    return tree or Node({}, Place(source, 1, 1)), tuple(found)
+    return tree or Node({}, Place(source, 1, 1)), tuple(mistakes)
 
 
 _kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep asks for the same files at each point
@@ -207,8 +209,8 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
             key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
             if key in keys:
                 first = keys[key]
-                what = f"key {key!r} stands twice (first in line {first.line}, column {first.column})"
-                errors.append(Diagnostic(what, "keep one of them", key, key_place))
+                problem = f"key {key!r} stands twice (first in line {first.line}, column {first.column})"
+                errors.append(Diagnostic(problem, "keep one of them", key, key_place))
                 continue
             keys[key] = key_place
             children[key] = _locate(loader, value_node, source, errors, visits)
@@ -247,8 +249,8 @@ def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Nod
     if not keys:
         return value
     if tree.value is not None and not isinstance(tree.value, dict):
-        what = f"{keys[0]!r} cannot be set: its parent is not a mapping"
-        raise InputError([Diagnostic(what, "set the parent instead", "", place)])
+        problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
+        raise InputError([Diagnostic(problem, "set the parent instead", "", place)])
     children: dict[str, Node] = dict(tree.value or {})
     children[keys[0]] = _assigned(children.get(keys[0], Node(None, place)), keys[1:], value, place)
     return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
@@ -259,17 +261,17 @@ def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Nod
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
     """Every tree as a `model`; raises InputError with all mistakes of all trees, and those made before, each once."""
-    found: list[M] = []
+    models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
         try:
-            found.append(model.model_validate(tree.plain()))
+            models.append(model.model_validate(tree.plain()))
         except ValidationError as error:
             for diagnostic in _located(error, model, tree):
                 errors.setdefault((diagnostic.place, diagnostic.what), diagnostic)
     if errors:
         raise InputError(sorted(errors.values(), key=lambda d: (d.place is None, d.place)))
-    return found
+    return models
 
 
 def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iterator[Diagnostic]:
@@ -289,7 +291,7 @@ def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iter
         if node.broken:
             continue
         if detail["type"] == "missing" and any(loc[:-1] == detail["loc"][:-1] for loc in unknown):
-            continue  # a misspelt key is one mistake, and its own line says what was meant
+            continue  # a misspelt key is one mistake, reported at the misspelt key
         where = place if detail["type"] in ("extra_forbidden", "missing") else node.place
         text = _wording(detail)
         if detail["type"] == "extra_forbidden":
@@ -328,9 +330,9 @@ def _wording(detail: Any) -> str:
 
 
 def diagnostic(text: str, path: str, place: Place) -> Diagnostic:
-    """From a text `what; what instead`."""
-    what, _, cure = text.partition("; ")
-    return Diagnostic(what, cure, path, place)
+    """The mistake that a text `what is wrong; what to write instead` describes."""
+    problem, _, cure = text.partition("; ")
+    return Diagnostic(problem, cure, path, place)
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
@@ -347,7 +349,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 
 def _branch(annotation: Any, tag: str | int) -> Any:
-    """What stands under a tag in a tagged union; None if nothing does."""
+    """The member of a tagged union that has the tag; None if there is none."""
     arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
@@ -364,8 +366,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def dump(value: Any, *, inline: bool = False) -> str:
     """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
     flow = None if inline else False
-    how: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
-    return str(yaml.dump(value, Dumper=_Quoting, **how))
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
+    return str(yaml.dump(value, Dumper=_Quoting, **options))
 
 
 class _Quoting(yaml.SafeDumper):

@@ -1,7 +1,7 @@
-"""Other people's files: what a file is, and what becomes of it. Nothing in a file leads to another one.
+"""Import of other programs' files: recognise the kind of a file, and convert it to a file of simcoll.
 
-Texts are decoded whatever they are, and bounded. Speeds that a file does not carry, and other things that it leaves
-open, are told in notes.
+A text is decoded whatever its encoding, and its size is bounded. No file can make another file be read. The notes of an
+import list what was assumed, for example speeds that the file does not carry.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_
 from simcoll.schedule.ir import Schedule
 from simcoll.units import format_size
 
-MOST_BYTES: Final = 16 * 2**20
+MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What whoever imports adds to a file: the shipped system that lends speeds, the collective of a schedule, columns
+    """Additions to a file that is imported: the shipped system that lends speeds, the collective of a schedule, columns
     of a measured table."""
 
     like: str | None = None
@@ -35,8 +35,8 @@ class ImportOptions:
 
 
 class Imported(NamedTuple):
-    """What a file became: `kind` is what it was taken for, `text` ours of it (a topology file, a schedule, a measured
-    table), `suffixes` how names of such files end."""
+    """An imported file: the `kind` it was taken for, the `text` of simcoll's file (a topology file, a schedule, a
+    measured table), the `suffixes` of such files' names, and the notes."""
 
     kind: str
     text: str
@@ -60,8 +60,8 @@ def read_bounded(path: Path) -> str:
         with yaml_tree.open_file(path) as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(what, "give the path of a file") from None
+        problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(problem, "give the path of a file") from None
     if len(data) > MOST_BYTES:
         raise InputError(f"{path}: larger than {format_size(MOST_BYTES)}", "give a part of it")
     return decoded(data)
@@ -69,13 +69,13 @@ def read_bounded(path: Path) -> str:
 
 def assignments(options: Iterable[str]) -> dict[str, str]:
     """Columns and values of `COLUMN=VALUE`; raises InputError."""
-    found = {}
+    values = {}
     for option in options:
         column, equals, value = option.partition("=")
         if not equals or not column.strip():
             raise InputError(f"--set {option!r} is not COLUMN=VALUE", "write e.g. --set ranks=8")
-        found[column.strip()] = value.strip()
-    return found
+        values[column.strip()] = value.strip()
+    return values
 
 
 def convert(text: str, source: str, asked: ImportOptions, kind: str | None = None) -> Imported:
@@ -100,7 +100,7 @@ _ROOTS: Final = {nccl_xml.ROOT: "nccl-topology", graph_file.ROOT: "nccl-graph", 
 
 
 def recognise(text: str) -> str | None:
-    """The kind of file that a text is, told by what only that kind has; None if nothing tells."""
+    """The kind of file that a text is, recognised by something that only that kind has; None if it is unknown."""
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith("<"):
         root = _ROOT.search(_REMARK.sub("", start[:65536]))
@@ -155,14 +155,16 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
 
 def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """A schedule of ours; proved, as any."""
-    found = schedule_json.parse(text, source)
+    schedule = schedule_json.parse(text, source)
     try:
-        _thread_order.prove(found)
+        _thread_order.prove(schedule)
     except ScheduleError as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(f"{source}: {what}", cure or "it does not do what its collective promises") from None
-    notes.read.append(f"proved {found.name}: {found.n} ranks, {found.n_steps} steps, {found.messages} messages")
-    return found
+        problem, _, cure = str(error).partition("; ")
+        raise InputError(f"{source}: {problem}", cure or "it does not do what its collective promises") from None
+    notes.read.append(
+        f"proved {schedule.name}: {schedule.n} ranks, {schedule.n_steps} steps, {schedule.messages} messages"
+    )
+    return schedule
 
 
 KINDS: Final[Mapping[str, Reader]] = {

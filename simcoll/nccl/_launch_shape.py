@@ -23,7 +23,7 @@ class LaunchShape(NamedTuple):
 def launch(
     communicator: Communicator, constants: Constants, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int
 ) -> LaunchShape:
-    """What a call of `nbytes` (the largest buffer of a rank) gets: first channels are taken away, then threads."""
+    """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads."""
     threads = figures().threads
     if algorithm in ("nvls", "nvls_tree"):
         channels = communicator.nvls_channels(constants)

@@ -20,7 +20,7 @@ AT_ONCE: Final = 8  # messages that a block serves at once
 
 @dataclass(frozen=True)
 class MessageParts:
-    """How a message goes: in parts of so many bytes at most, each on one of so many `channels`, by `protocol`.
+    """The cut of a message: parts of at most `part` bytes, each on one of the `channels`, sent by `protocol`.
 
     `blocks` is the number of blocks of the kernel, `most` what it could be.
     """
@@ -46,7 +46,7 @@ class MessageParts:
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
 ) -> MessageParts:
-    """How a message to each of `peers` goes, over links of `between` B/s from GPU to GPU of a node."""
+    """The cut of a message to each of `peers`, over links of `between` B/s from GPU to GPU of a node."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
     if comm.nodes == 1 and rule.fewer_for_more_ranks:
@@ -83,11 +83,11 @@ def _each(comm: Communicator, between: int) -> int:
     """Channels for one peer: two for each NVLink, two over PCIe, and as many as the network needs."""
     speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
-    found = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
+    channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
     if comm.nodes > 1 and comm.nic_GBps:
         network = max(1, -(-comm.nic_GBps // figures().network_GBps_a_channel))
-        found = int(network) if comm.gpus == 1 else min(found, int(network))
-    return _power(min(found, comm.channels))
+        channels = int(network) if comm.gpus == 1 else min(channels, int(network))
+    return _power(min(channels, comm.channels))
 
 
 def _power(count: int) -> int:

@@ -110,6 +110,6 @@ def _column(comm: Communicator) -> int:
 
 
 def _ll_ceiling(comm: Communicator, constants: NcclConstants) -> float:
-    """Of all channels together; over several nodes it goes by the host's processor and not by the GPU."""
+    """The limit of all channels together in LL; over several nodes it depends on the host's processor, not the GPU."""
     row = comm.generation if comm.nodes == 1 else "ampere" if comm.cpu == "amd" else "volta"
     return constants.ceilings_GBps.ll[row][_column(comm)]

@@ -20,7 +20,7 @@ def of(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> float:
-    """What a call of nearly nothing takes, in us: a base and the hops of the longest way, one after another."""
+    """The time of a call of nearly no bytes, in us: a base, and the hops of the longest way one after another."""
     i = PROTOCOLS.index(protocol)
     hop, nodes = constants.hop_us, comm.nodes
     base = constants.base_us[algorithm][i]

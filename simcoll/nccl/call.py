@@ -41,7 +41,7 @@ SCHEDULES: Final[dict[tuple[NcclAlgorithm | Literal["p2p"], str], str]] = {
     ("p2p", "send_recv"): "ring",
 }
 SLICE: Final = 32 << 10  # bytes, the least in Simple
-LL_SLICE: Final = 64  # bytes, below which lines are not told apart: eight of them
+LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
 LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
@@ -49,11 +49,11 @@ MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
 NVLS_CHUNK: Final = 128 << 10
 MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
-HEADS: Final = 8  # of which `hop` tells what a chunk of each of them takes: one is at them in turn
+HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
 _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
-SPREAD: Final = 1 << 20  # bytes of which `Kernels.spread` tells
+SPREAD: Final = 1 << 20  # bytes for which `Kernels.spread` is given
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
@@ -80,7 +80,7 @@ class NcclCall:
 
     @property
     def kind(self) -> CostKind:
-        """Whose costs are its."""
+        """Key of the cost block that applies."""
         return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
 
     @property
@@ -95,8 +95,11 @@ class NcclCall:
 
     @property
     def alike(self) -> int:
-        """How many such as are run go side by side: channels, or pairs of them, each of which goes by a tree of its
-        own. Blocks of LL take their time themselves: one of them is run, half by each tree."""
+        """Number of units like the simulated one that run side by side: channels, or pairs of channels.
+
+        A pair has two trees, one for each of its channels. In LL the time is the block's own, so one channel is
+        simulated, and half of its data goes by each tree.
+        """
         paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and self.protocol != "LL")
         return max(1, self.channels // 2) if paired else self.channels
 
@@ -140,17 +143,17 @@ class NcclCall:
 
     @property
     def slices(self) -> int:
-        """Parts of a ring's chunk that are told to the next rank one by one."""
+        """Parts of a ring's chunk; the next rank may use each as soon as it has come."""
         if self.schedule == "ring" and self._lines:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
-        how = self.collective, self.algorithm, self.protocol
-        return self.chunk // slice_bytes(*how)  # type: ignore[arg-type]  # a ring's, so no p2p
+        key = self.collective, self.algorithm, self.protocol
+        return self.chunk // slice_bytes(*key)  # type: ignore[arg-type]  # a ring's, so no p2p
 
     @property
     def message(self) -> int:
-        """What a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree."""
+        """Bytes that a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree."""
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
@@ -160,22 +163,24 @@ class NcclCall:
     @property
     def aggregation(self) -> int:
         """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
-        most, found = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
-        while found < most and step_bytes("Simple") // (max(1, self.step) * found) >= 2:
-            found *= 2
-        return min(most, found * figures().steps)
+        most, count = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
+        while count < most and step_bytes("Simple") // (max(1, self.step) * count) >= 2:
+            count *= 2
+        return min(most, count * figures().steps)
 
     @property
     def options(self) -> str:
-        """Those of the schedule."""
+        """Option string for the schedule."""
         if self.schedule == "pat":
             return f"(aggregation={self.aggregation})"
         return f"(slices={self.slices})" if self.slices > 1 else ""
 
     @property
     def handed(self) -> int:
-        """What is told to the next rank at a time, at most; 0: everything. With flags beside the data that is what the
-        threads move at once."""
+        """The most bytes that are handed to the next rank at a time; 0: everything.
+
+        With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
+        """
         if self.schedule == "ring":
             return self.chunk // self.slices
         if self.schedule == "chain" and self.protocol == "Simple" and self.communicator.capability >= 80:
@@ -231,7 +236,7 @@ class NcclCall:
         return {**params, "o_recv": hop + self._handled(block, self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
-        """What the call takes beside its steps, on links of which a channel has so many B/s."""
+        """Time of the call beside its steps, in ps, on links of which a channel has `bandwidth` B/s."""
         block = self.block(costs)
         wide = costs.grid - costs.grid // (self.parts.blocks if self.parts else self.channels)
         if self.parts and self.protocol == "LL":
@@ -243,7 +248,7 @@ class NcclCall:
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 
     def _own(self, block: BlockCosts) -> float:
-        """What a rank does by itself, in steps."""
+        """Work that a rank does by itself, in steps."""
         if self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce"):
             return 0.0
         own = block.own
@@ -254,7 +259,7 @@ class NcclCall:
         return max(0.0, own - saved)
 
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """How much later the last block ends than blocks do on average, on links of which what is run has so many B/s.
+        """Delay of the last block behind the average one, in ps, on links of which a channel has `bandwidth` B/s.
 
         What one moves takes now more, now less, where it waits for whole slices or chunks; what adds up grows with the
         root of what was moved. The expected largest of several normal deviates is Blom's (Statistical Estimates and
@@ -270,12 +275,12 @@ class NcclCall:
         return round(costs.spread * last * math.sqrt(moved * SPREAD) * PS_PER_S * blocks / bandwidth)
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """What a channel has of links within a node, of those to the `host` where data are staged there, or of those to
-        the network (`outer`), of which rings use `nics`.
+        """The share that a channel has of links within a node, of links to the `host` where data are staged there, or
+        of links to the network (`outer`), of which rings use `nics`.
 
         Where links are what limits it, what all channels reach is shared.
         """
-        found = self.block(costs).reach
+        reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
             return self.block(costs).host_reach * wire / (1 if self.kind == "P2P" else self.alike)
@@ -286,9 +291,9 @@ class NcclCall:
         if self.collective == "send_recv":
             return 1.0
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
-            found *= self._heads / (self._heads + 1)
+            reach *= self._heads / (self._heads + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
-        return found if whole else found * wire / self.alike
+        return reach if whole else reach * wire / self.alike
 
     def most(self, costs: Kernels, host: bool) -> float:
         """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
@@ -306,15 +311,15 @@ class NcclCall:
         return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
 
     def net_ps(self, costs: Kernels) -> int:
-        """How much longer a hop is between nodes: a NIC sends a message when all of it is there."""
+        """Additional time of a hop between nodes, in ps: a NIC sends a message when all of it is there."""
         block = self.block(costs)
         hop = block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
         return (costs.net or 0) + (hop or 0) + _service(self.message, block.net_rate or 0)
 
     def block(self, costs: Kernels) -> BlockCosts:
-        """What its blocks cost."""
-        found: BlockCosts = getattr(costs, self.kind)
-        return found
+        """Costs of its thread blocks."""
+        block: BlockCosts = getattr(costs, self.kind)
+        return block
 
     def _message_rate(self, block: BlockCosts) -> int:
         """B/s of a message by its blocks alone; 0: no limit."""
@@ -328,12 +333,15 @@ class NcclCall:
 
     @property
     def _split(self) -> float:
-        """How much longer blocks of trees take in LL: 70 % of their threads reduce upwards, the others, who then take
-        1 / 0.3, broadcast downwards; here both are turns of one receiver, with half of that each."""
+        """Factor on the time of a tree's blocks in LL.
+
+        In NCCL 70 % of the threads reduce upwards and 30 % broadcast downwards, which then takes 1 / 0.3 as long. Here
+        both are turns of one receiver, each with half of that.
+        """
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:
-        """How long a block is at so many bytes, in ps: 0 where it is the link that takes time."""
+        """Time that a block takes for some bytes, in ps; 0 where the link is what takes time."""
         if self.kind != "LL" or self._lines:
             return 0
         at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
@@ -381,9 +389,10 @@ def call(
     protocol: Protocol | Literal["auto"] = "auto",
     between: int = 0,
 ) -> NcclCall:
-    """What NCCL does with a call, or would with that algorithm and protocol; of algorithms that are modelled: the next
-    choice where NCCL would take another. `between`: B/s from GPU to GPU of a node. Raises RefusedError if
-    there is none.
+    """The call as NCCL runs it, or would run it with that algorithm and protocol.
+
+    Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
+    a node. Raises RefusedError if there is no choice.
     """
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
@@ -404,6 +413,6 @@ def call(
     choice = tuner.choose(table, served, nbytes)
     if choice is None:
         raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here, or it is not modelled")
-    found = _launch_shape.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
-    what = comm, served, choice.algorithm, choice.protocol, nbytes, itemsize, found.channels, found.threads
-    return NcclCall(*what, version=version)
+    shape = _launch_shape.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
+    pair = choice.algorithm, choice.protocol
+    return NcclCall(comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version)

@@ -60,12 +60,14 @@ class Communicator:
         """Channels of ring and tree as kernels use them: the search's twice, fast ones across nodes four times."""
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
-        found = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
-        again = self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and found < 16
-        return 2 * found if again else found
+        channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
+        again = (
+            self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and channels < 16
+        )
+        return 2 * channels if again else channels
 
     def ring_steps(self, collective: TunedCollective) -> int:
-        """Of a ring, one after another; each of its links carries steps / ranks of the buffer."""
+        """Number of steps of a ring; each of its links carries steps / ranks of the buffer."""
         if collective == "all_reduce":
             return 2 * (self.ranks - 1)
         return self.ranks if collective in ("broadcast", "reduce") else self.ranks - 1
@@ -82,9 +84,9 @@ class Communicator:
 
 
 def communicator(
-    system: SystemFile, nodes: int = 1, ranks: int | None = None, found: Graphs | None = None
+    system: SystemFile, nodes: int = 1, ranks: int | None = None, graphs: Graphs | None = None
 ) -> Communicator:
-    """`ranks` (default: all GPUs) on `nodes` of a system; `found` takes the place of the graphs stored with it.
+    """`ranks` (default: all GPUs) on `nodes` of a system; `graphs` replace those stored with it.
 
     Raises InputError for systems without GPUs, and where no graphs are stored for so many GPUs a node.
     """
@@ -95,7 +97,7 @@ def communicator(
     if system.gpu.compute_capability is None and not amd:
         raise InputError(f"{system.name}: which GPUs these are is not told", "add gpu.compute_capability, e.g. 90")
     ranks = devices["gpu"] * nodes if ranks is None else ranks
-    _check(system.name, ranks, nodes, devices["gpu"], found)
+    _check(system.name, ranks, nodes, devices["gpu"], graphs)
     return Communicator(
         ranks=ranks,
         nodes=nodes,
@@ -103,24 +105,24 @@ def communicator(
         capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
-        graphs=nccl_graphs.find(system.nccl, system.name, ranks // nodes, nodes) if found is None else found,
+        graphs=nccl_graphs.find(system.nccl, system.name, ranks // nodes, nodes) if graphs is None else graphs,
         p2p_level=(system.nccl.p2p_level if system.nccl else None) or _p2p_level(system, ranks // nodes),
     )
 
 
 def _p2p_level(system: SystemFile, gpus: int) -> Level:
-    """What NCCL takes by itself: not through a host, but for two GPUs that are alone with an AMD host."""
+    """NCCL's default: no direct transfers through a host, except for two GPUs that are alone with an AMD host."""
     return "SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB"
 
 
-def _check(name: str, ranks: int, nodes: int, gpus: int, found: Graphs | None) -> None:
+def _check(name: str, ranks: int, nodes: int, gpus: int, graphs: Graphs | None) -> None:
     if nodes < 1 or ranks < 2:
         raise InputError(f"{ranks} ranks on {nodes} nodes have nothing to tune", "take 2 ranks or more")
     if ranks % nodes:
         raise InputError(f"{ranks} ranks on {nodes} nodes are not as many on each", f"take a multiple of {nodes}")
     if ranks // nodes > gpus:
         raise InputError(f"{name} has {gpus} GPUs a node, not {ranks // nodes}", "take more nodes or fewer ranks")
-    orders = found["ring"].orders if found else ()
+    orders = graphs["ring"].orders if graphs else ()
     if orders and len(orders[0]) != ranks // nodes:
-        what = f"the graphs go through {len(orders[0])} GPUs a node, not {ranks // nodes}"
-        raise InputError(what, f"take {len(orders[0]) * nodes} ranks")
+        problem = f"the graphs go through {len(orders[0])} GPUs a node, not {ranks // nodes}"
+        raise InputError(problem, f"take {len(orders[0]) * nodes} ranks")

@@ -19,7 +19,7 @@ Name = TypeVar("Name", bound=str)
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be used, by collective; a collective that is not named may use everything."""
+    """Algorithms and protocols that may be used, by collective; a collective that is not named may use all."""
 
     algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = field(default_factory=dict)
     protocols: Mapping[TunedCollective, frozenset[Protocol]] = field(default_factory=dict)
@@ -38,14 +38,14 @@ EVERYTHING: Final = Selection()
 
 
 def parse(algo: str | None = None, proto: str | None = None) -> Selection:
-    """What the values of NCCL_ALGO and NCCL_PROTO select; raises InputError for what NCCL does not understand."""
+    """The selection by the values of NCCL_ALGO and NCCL_PROTO; raises InputError for unknown names."""
     return Selection(
         _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
     )
 
 
-def _lists(variable: str, text: str | None, what: str, names: Sequence[Name]) -> dict[TunedCollective, frozenset[Name]]:
-    found: dict[TunedCollective, frozenset[Name]] = {}
+def _lists(variable: str, text: str | None, kind: str, names: Sequence[Name]) -> dict[TunedCollective, frozenset[Name]]:
+    selected: dict[TunedCollective, frozenset[Name]] = {}
     for i, entry in enumerate((text or "").split(";") if text else ()):
         function, colon, listed = entry.rpartition(":")
         if not colon and i:
@@ -54,19 +54,19 @@ def _lists(variable: str, text: str | None, what: str, names: Sequence[Name]) ->
                 "write e.g. allreduce:ring; only the first list may do without",
             )
         collectives = [_known(variable, function, "collective", COLLECTIVES)] if colon else COLLECTIVES
-        found.update(dict.fromkeys(collectives, _list(variable, listed, what, names)))
-    return found
+        selected.update(dict.fromkeys(collectives, _list(variable, listed, kind, names)))
+    return selected
 
 
-def _list(variable: str, text: str, what: str, names: Sequence[Name]) -> frozenset[Name]:
+def _list(variable: str, text: str, kind: str, names: Sequence[Name]) -> frozenset[Name]:
     listed = text.strip().removeprefix("^")
-    given = frozenset(_known(variable, word, what, names) for word in listed.split(","))
+    given = frozenset(_known(variable, word, kind, names) for word in listed.split(","))
     return frozenset(names) - given if text.strip().startswith("^") else given
 
 
-def _known(variable: str, word: str, what: str, names: Sequence[Name]) -> Name:
+def _known(variable: str, word: str, kind: str, names: Sequence[Name]) -> Name:
     by_spelling = {name.replace("_", "").lower(): name for name in names}  # as NCCL writes them, in any case
     spelling = word.strip().replace("_", "").lower()
     if spelling not in by_spelling:
-        raise InputError(f"{variable}: {word.strip()!r} is no {what}", did_you_mean(spelling, by_spelling))
+        raise InputError(f"{variable}: {word.strip()!r} is no {kind}", did_you_mean(spelling, by_spelling))
     return by_spelling[spelling]

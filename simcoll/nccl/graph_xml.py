@@ -65,22 +65,22 @@ def parse(data: bytes | str, source: str) -> GraphFile:
     """The graphs that XML text holds; `source` names it in errors."""
     cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
     root = xml_tree.parse(
-        data, source, root="graphs", what="graph file", deepest=_DEEPEST, cure=cure, most_elements=MOST_ELEMENTS
+        data, source, root="graphs", kind="graph file", deepest=_DEEPEST, cure=cure, most_elements=MOST_ELEMENTS
     )
-    found: dict[GraphKind, ChannelGraph] = {}
+    graphs: dict[GraphKind, ChannelGraph] = {}
     for element in root.children:
         if element.name != "graph":
             element.wrong("does not belong into <graphs>", "write <graph …>")
         kind = KINDS.get(element.text("id"))
-        if kind is None or kind in found:
+        if kind is None or kind in graphs:
             element.wrong(f"id={element.text('id')!r} is not known, or stands twice", "write 0 to 4, each once")
         if element.number("nchannels"):
-            found[kind] = _graph(element)
-    if "ring" not in found:
+            graphs[kind] = _graph(element)
+    if "ring" not in graphs:
         root.wrong("has no ring (id 0) with channels", "give the whole file that NCCL wrote")
     channels = (channel for element in root.children for channel in element.children)
     across = any(end.name == "net" for channel in channels for end in channel.children)
-    return GraphFile(found, len(found["ring"].orders[0]), across)
+    return GraphFile(graphs, len(graphs["ring"].orders[0]), across)
 
 
 def _graph(element: Element) -> ChannelGraph:
@@ -112,15 +112,15 @@ def _graph(element: Element) -> ChannelGraph:
 def _order(channel: Element) -> tuple[int, ...]:
     if channel.name != "channel":
         channel.wrong("does not belong into <graph>", "write <channel>")
-    found: list[int] = []
+    gpus: list[int] = []
     for element in channel.children:
         if element.name not in ("gpu", "net"):
             element.wrong("does not belong into <channel>", 'write <gpu dev="…"/> or <net dev="…"/>')
         if element.name == "gpu":
-            found.append(_device(element))
-    if not found or len(set(found)) < len(found):
+            gpus.append(_device(element))
+    if not gpus or len(set(gpus)) < len(gpus):
         channel.wrong("has no GPU, or one of them twice", "let it go through each GPU once")
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _device(element: Element) -> int:

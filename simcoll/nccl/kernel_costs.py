@@ -1,4 +1,4 @@
-"""What NCCL's kernels cost: the key `kernels` of a profile.
+"""Costs of NCCL's kernels: the key `kernels` of a profile.
 
 A kernel runs one thread block a channel. In LL, which moves data by flags that the receiver polls, what a step takes is
 time of the block. In LL128 and Simple the block keeps the link busy, and the link is what limits it.
@@ -95,8 +95,8 @@ class Kernels(Model):
         """With what `network` says of hops between nodes, where these do not."""
         blocks: dict[str, Any] = {"net": network.net if self.net is None else self.net}
         for kind in KINDS:
-            own, its = getattr(self, kind), getattr(network, kind)
-            said = {name: getattr(its, name) for name in BETWEEN_NODES if getattr(own, name) is None}
+            own, others = getattr(self, kind), getattr(network, kind)
+            said = {name: getattr(others, name) for name in BETWEEN_NODES if getattr(own, name) is None}
             if own.net is not None:  # trees' hops are those of rings, unless they say so
                 said.pop("net_tree", None)
             blocks[kind] = own.model_copy(update=said)

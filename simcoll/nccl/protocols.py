@@ -1,4 +1,4 @@
-"""How NCCL moves data: LL, LL128 and Simple, with their buffers, steps, chunks and threads (`protocols.yaml`).
+"""NCCL's protocols LL, LL128 and Simple: their buffers, steps, chunks and threads (`protocols.yaml`).
 
 A connection of a channel has one buffer of 8 steps; a chunk is what an algorithm hands on at a time, a slice what its
 receiver may begin with. Sizes are bytes; those of buffers count flags as well, those of data do not.
@@ -35,7 +35,7 @@ class Wire(Model):
 
 
 class BufferSteps(Model):
-    """How many steps of the buffer a chunk and a slice take."""
+    """Steps of the buffer that a chunk and a slice take."""
 
     chunk: int
     slice: int
@@ -58,7 +58,7 @@ class Threads(Model):
 
 
 class Messages(Model):
-    """How point-to-point messages are split: in parts of at least and at most so many bytes, by LL up to so many a
+    """Cut of point-to-point messages: in parts of at least and at most so many bytes, by LL up to so many a
     channel. The first of these rows that fits holds."""
 
     chunk_bytes: int
@@ -73,7 +73,7 @@ class Messages(Model):
 
 
 class NVLink(Model):
-    """What one link has, of GPUs from a compute capability on."""
+    """Speed of one link of GPUs, from a compute capability on."""
 
     from_capability: int
     GBps: float
@@ -95,7 +95,7 @@ class Halved(Model):
 
 
 class Protocols(Model):
-    """The file."""
+    """The file `protocols.yaml`."""
 
     steps: int
     protocols: Mapping[Protocol, Wire]
@@ -114,7 +114,7 @@ _ONE: Final = BufferSteps(chunk=1, slice=1)
 
 @functools.cache
 def figures() -> Protocols:
-    """What `protocols.yaml` says."""
+    """The contents of `protocols.yaml`."""
     return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
 
 
@@ -175,7 +175,7 @@ def pat_chunk_bytes(share: int, gathers: bool) -> int:
 
 
 def slice_bytes(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
-    """The part of a chunk that is told to the receiver at a time."""
+    """The part of a chunk that its receiver may use before the rest has come."""
     return _steps(collective, algorithm, protocol).slice * step_bytes(protocol)
 
 

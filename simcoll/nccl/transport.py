@@ -1,4 +1,4 @@
-"""How GPUs of a node reach each other: into each other's memory (P2P), or through the host's (SHM).
+"""Transports between GPUs of a node: directly into each other's memory (P2P), or through the host's (SHM).
 
 Which it is NCCL decides by the path between two GPUs: up to `p2p_level` they talk directly. Beyond, the sender writes
 into a buffer in the memory of the receiver's host, and the receiver reads it from there over PCIe; where not even GPUs
@@ -47,13 +47,13 @@ def by_host(topology: Topology, comm: Communicator) -> Topology:
 
 
 def _far(topology: Topology) -> dict[str, int]:
-    """How many links each device is from the nearest host."""
-    far, found = dict.fromkeys(topology.kinds, len(topology.kinds)), topology.of_kind(HOST)
+    """Number of links from each device to the nearest host."""
+    far, reached = dict.fromkeys(topology.kinds, len(topology.kinds)), topology.of_kind(HOST)
     steps = 0
-    while found:
-        far |= dict.fromkeys(found, steps)
+    while reached:
+        far |= dict.fromkeys(reached, steps)
         steps += 1
-        found = tuple(u for u, v in topology.links if v in found and far[u] > steps)
+        reached = tuple(u for u, v in topology.links if v in reached and far[u] > steps)
     return far
 
 

@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class TunerTable:
-    """What NCCL works out once for a communicator; pairs that it cannot use are not there."""
+    """The table that NCCL works out once for a communicator; pairs that it cannot use are left out."""
 
     communicator: Communicator
     constants: NcclConstants | RcclConstants
@@ -86,7 +86,7 @@ def time_us(
     nbytes: int,
     operations: int = 1,
 ) -> float:
-    """What the tuner reckons with for a call of `nbytes`, or for so many `operations` fused into one.
+    """The tuner's time for a call of `nbytes`, or for so many `operations` fused into one, in us.
 
     Raises RefusedError for a pair that is not in the table.
     """
@@ -146,8 +146,8 @@ def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, a
     farthest = PATHS.index("PXN" if comm.capability >= 90 else "PXB")
     if graph is None:
         return False
-    told = isinstance(constants, RcclConstants) or constants.knows_p2c
-    inter = "PHB" if graph.type_inter == "P2C" and not told else graph.type_inter
+    knows_p2c = isinstance(constants, RcclConstants) or constants.knows_p2c
+    inter = "PHB" if graph.type_inter == "P2C" and not knows_p2c else graph.type_inter
     return (
         comm.capability >= 70 and PATHS.index(inter) <= farthest and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
     )

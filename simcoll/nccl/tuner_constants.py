@@ -1,4 +1,4 @@
-"""What the tuners of NCCL and RCCL reckon with, by release: the YAML files `nccl.yaml` and `rccl.yaml`.
+"""The constants of the tuners of NCCL and RCCL by release: the YAML files `nccl.yaml` and `rccl.yaml`.
 
 A release is a text such as `2.27` or `2.27.3`. Rows of three are by protocol (LL, LL128, Simple) or by the number of
 nodes (one, two, more), as the files say.
@@ -36,21 +36,21 @@ ByGeneration = Mapping[Generation, Triple]
 
 
 class Proxy(Model):
-    """What the host's processor takes to hand a message on, by its vendor."""
+    """Time, in us, in which the host's processor hands a message on, by vendor of the processor."""
 
     amd: float
     other: float
 
 
 class Plateau(Model):
-    """What the ring's latency is multiplied by, from compute capability 8.0 on and before."""
+    """Factor on the ring's latency, from compute capability 8.0 on and before."""
 
     from_cc_80: float
     before: float
 
 
 class Constants(Model):
-    """What both libraries have: the terms of a latency."""
+    """Constants that both libraries have: the terms of a latency."""
 
     release: str
     oldest: str
@@ -74,7 +74,7 @@ class Ceilings(Model):
 
 
 class Shares(Model):
-    """What is left of the bandwidth of an algorithm's channels."""
+    """Shares of the bandwidth of its channels that an algorithm reaches."""
 
     ring_ll: Fractional
     ring_ll_without_reduction: Fractional
@@ -88,7 +88,7 @@ class Shares(Model):
 
 
 class NvlsChannels(Model):
-    """How many channels NVLS has on so many nodes, with at least such NICs and at most so many GPUs a node."""
+    """Number of channels of NVLS on so many nodes, with at least such NICs and at most so many GPUs a node."""
 
     channels: int
     nodes: int | None = None
@@ -97,7 +97,7 @@ class NvlsChannels(Model):
 
 
 class NcclConstants(Constants):
-    """What NCCL has beyond that."""
+    """Constants that only NCCL has."""
 
     library: Literal["nccl"]
     ceilings_GBps: Ceilings  # noqa: N815
@@ -110,7 +110,7 @@ class NcclConstants(Constants):
 
 
 class RcclConstants(Constants):
-    """What RCCL has beyond that."""
+    """Constants that only RCCL has."""
 
     library: Literal["rccl"]
     shares_to_two_nodes: Mapping[NcclAlgorithm, Triple]
@@ -152,11 +152,11 @@ def nearest(version: str, collective: str = "") -> str | None:
     """The known release of NCCL that is nearest to the one in a text (`2.27.3+cuda12.4`); None if there is none in
     it."""
     file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
-    found = re.search(r"\d+\.\d+", version)
-    if found is None:
+    release = re.search(r"\d+\.\d+", version)
+    if release is None:
         return None
     known: tuple[str, str] = (_OLDEST_MESSAGES if collective in MESSAGES else file["oldest"], file["release"])
-    return max(known[0], min(found[0], known[1], key=numbers), key=numbers)
+    return max(known[0], min(release[0], known[1], key=numbers), key=numbers)
 
 
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
@@ -175,10 +175,10 @@ def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[i
 
 def numbers(version: str) -> tuple[int, int]:
     """Major and minor number of a release: constants do not move between patches. Raises InputError."""
-    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*(?:-\d+)?", version.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*(?:-\d+)?", version.strip(), re.ASCII)
+    if match is None:
         raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _changed(file: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:

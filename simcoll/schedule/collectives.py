@@ -1,4 +1,4 @@
-"""What each collective promises, apart from any algorithm: who holds what before, who must hold what after.
+"""The contract of each collective, apart from any algorithm: who holds what before, who must hold what after.
 
 A *value* is named by the rank whose data it is and the block of that rank's buffer. `before` says which value each
 slot of each rank holds; `after` which value each slot must hold, from how many ranks reduced together.
@@ -51,12 +51,14 @@ class Collective:
     turns: Literal["ranks", "blocks", ""] = ""
 
     def table(self, held: Held, n: int, n_chunks: int, root: int = 0, slots: Numbers | None = None) -> Numbers:
-        """What `before` or `after` say of every rank and of some slots (default: all): int64 (n, slots, 2), the rank
-        whose value it is (NOTHING, ALL) and that value's block."""
+        """The contract `held` (`before` or `after`) of every rank and of some slots (default: all).
+
+        int64 (n, slots, 2): the rank whose value a slot holds (or NOTHING, ALL), and the block of that value.
+        """
         chosen = np.arange(n_chunks) if slots is None else slots
-        found = np.empty((n, len(chosen), 2), np.int64)
-        found[..., 0], found[..., 1] = held(np.arange(n)[:, None], chosen[None, :], n, n_chunks, root)
-        return found
+        values = np.empty((n, len(chosen), 2), np.int64)
+        values[..., 0], values[..., 1] = held(np.arange(n)[:, None], chosen[None, :], n, n_chunks, root)
+        return values
 
     def sizes(
         self, nbytes: int, n: int, n_chunks: int, root: int = 0, itemsize: int = 1, weights: object = None

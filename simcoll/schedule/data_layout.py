@@ -1,4 +1,4 @@
-"""Where the values of a schedule lie: what the proof and real data share."""
+"""The places where the values of a schedule lie, for the proof and for runs with real data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.steps import singles
 from simcoll.schedule.streamed import AnySchedule
 
-SPARSE: Final = 4  # times as many places as are touched: from there on only those that are touched are numbered
+SPARSE: Final = 4  # if there are this many times more places than touched ones, only touched ones are numbered
 
 
 class Places:
@@ -48,12 +48,12 @@ class Places:
     def of(self, participant: NDArray[Any], slot: NDArray[Any]) -> Numbers:
         """The numbers of places."""
         column = self._column[slot]
-        found: Numbers = participant.astype(np.int64) * self._columns + column
+        numbers: Numbers = participant.astype(np.int64) * self._columns + column
         outside = np.flatnonzero(column < 0)
         if len(outside):
             keys = participant[outside].astype(np.int64) * self.width + slot[outside]
-            found[outside] = self.dense + np.searchsorted(self._others, keys)
-        return found
+            numbers[outside] = self.dense + np.searchsorted(self._others, keys)
+        return numbers
 
 
 def _keys(source: AnySchedule, width: int) -> Iterable[Numbers]:

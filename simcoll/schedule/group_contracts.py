@@ -1,4 +1,4 @@
-"""What a schedule's collective promises its ranks, group by group: which slots, where they lie, what they hold."""
+"""The contract of a schedule's collective, group by group: the slots of each rank, their places and contents."""
 
 from __future__ import annotations
 
@@ -65,26 +65,28 @@ def promised(schedule: Schedule, rank: int) -> list[int]:
 def expected(
     schedule: Schedule, rank: int, buffer_of: Callable[[int], NDArray[Any]], op: str, weights: object = None
 ) -> NDArray[Any]:
-    """What the promised slots of a rank must hold, end to end; `buffer_of(r)` is rank r's whole buffer beforehand.
+    """The contents that the promised slots of a rank must have, end to end.
+
+    `buffer_of(r)` is the whole buffer of rank r before the collective.
 
     Depends on the contract alone, not on the schedule. One buffer at a time is in memory.
     """
     slots = promised(schedule, rank)
     after, cuts = contracts(schedule, "after")[rank], cut_slots(schedule, len(buffer_of(rank)), weights)
-    found: dict[int, NDArray[Any]] = {}
+    parts: dict[int, NDArray[Any]] = {}
     owners = {int(owner) for owner in after[slots, 0]}
     if ALL in owners:
         members = next(group for group in schedule.groups if rank in group)
         whole = buffer_of(members[0])
         for member in members[1:]:
             whole = OPERATORS[op](whole, buffer_of(member))
-        found |= {slot: whole[cuts[rank][after[slot, 1]]] for slot in slots if after[slot, 0] == ALL}
+        parts |= {slot: whole[cuts[rank][after[slot, 1]]] for slot in slots if after[slot, 0] == ALL}
     for owner in sorted(owners - {ALL}):
-        theirs = buffer_of(owner)
-        found |= {slot: theirs[cuts[owner][after[slot, 1]]] for slot in slots if after[slot, 0] == owner}
+        owned = buffer_of(owner)
+        parts |= {slot: owned[cuts[owner][after[slot, 1]]] for slot in slots if after[slot, 0] == owner}
     if not slots:
         return buffer_of(rank)[:0]
-    values = np.concatenate([found[slot] for slot in slots])
+    values = np.concatenate([parts[slot] for slot in slots])
     return scaled(schedule, rank, values, values.dtype, op)
 
 

@@ -84,7 +84,7 @@ class Schedule:
 
     @classmethod
     def from_steps(
-        cls, parts: Iterable[StepPattern], *, n_chunks: int, in_order: bool = False, **what: Any
+        cls, parts: Iterable[StepPattern], *, n_chunks: int, in_order: bool = False, **fields: Any
     ) -> Schedule:
         """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), unless they are
         `in_order` already: engines meet them in an order close to that of time; what one sender does keeps its order.
@@ -101,18 +101,18 @@ class Schedule:
                 column[rows] = values
             step[rows] = np.repeat(np.arange(number, number + part.steps, dtype=np.int32), part.rows)
             at, number = rows.stop, number + part.steps
-        return cls(n_chunks=n_chunks, step=step, **columns._asdict(), **what)
+        return cls(n_chunks=n_chunks, step=step, **columns._asdict(), **fields)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Sequence[int]], **what: Any) -> Schedule:
-        """From `(step, src, src_slot, dst, dst_slot, reduce)` rows, order kept."""
+    def from_rows(cls, rows: Iterable[Sequence[int]], **fields: Any) -> Schedule:
+        """Make a schedule of `(step, src, src_slot, dst, dst_slot, reduce)` rows, in their order."""
         table = np.asarray([tuple(int(x) for x in row) for row in rows], dtype=np.int64).reshape(-1, 6)
         if np.abs(table).max(initial=0) >= 2**31:
             raise ScheduleError("a schedule's numbers must fit 32 bits")
         columns = [np.ascontiguousarray(c, dtype=np.int32) for c in table.T]
         names = ("step", "src", "src_slot", "dst", "dst_slot")
         table_of: dict[str, Any] = dict(zip(names, columns, strict=False))
-        return cls(reduce=columns[5].astype(np.bool_), **table_of, **what)
+        return cls(reduce=columns[5].astype(np.bool_), **table_of, **fields)
 
     def replace(self, **changes: Any) -> Schedule:
         """A copy with some fields changed; checked like any other."""
@@ -149,12 +149,12 @@ class Schedule:
 
     @property
     def transfers(self) -> int:
-        """How many, local ones too."""
+        """Number of transfers, local copies included."""
         return len(self.step)
 
     @property
     def rows(self) -> int:
-        """How many rows are kept: what it takes of memory."""
+        """Number of rows in memory."""
         return len(self.step)
 
     def parts(self) -> Iterator[Step]:

@@ -33,13 +33,15 @@ Proof = Literal["full", "fingerprint"]
 MOST_BYTES: Final = 1 << 26  # of what is known of some chunks at a time
 
 
-def prove(source: AnySchedule, how: Proof = "full") -> None:
+def prove(source: AnySchedule, reading: Proof = "full") -> None:
     """Check a schedule, or a stream, against its collective's contract.
 
     Raises ScheduleError naming the step, rank and chunk of the first thing wrong, what was expected and what is there.
     """
     check_shape(source)
-    full = how == "full" or collective(source.collective).at_least_once  # where some may count twice, sums say nothing
+    full = (
+        reading == "full" or collective(source.collective).at_least_once
+    )  # where some may count twice, sums say nothing
     check = _check_symbols if full else _check_fingerprints
     for chosen in _portions(source, (source.n // 4 + 9) if full else 16):
         check(source, chosen)
@@ -189,8 +191,8 @@ def _compare_symbols(source: AnySchedule, chosen: Numbers | None, places: Places
         place = at[first]
         raise ScheduleError(
             _complaint(source, int(rank[first]), int(_slots(chosen, slot)[first]))
-            + f"expected {_told(after[rank[first], slot[first], 1], wanted[first], None)}, "
-            f"found {_told(state.block[place], state.once[place], state.more[place])}"
+            + f"expected {_described(after[rank[first], slot[first], 1], wanted[first], None)}, "
+            f"found {_described(state.block[place], state.once[place], state.more[place])}"
         )
 
 
@@ -204,7 +206,7 @@ def _complaint(source: AnySchedule, rank: int, slot: int) -> str:
     return f"{source.name}: rank {rank}, chunk {slot} ({when}): "
 
 
-def _told(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -> str:
+def _described(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -> str:
     """Contents in words: `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
     if block == NOTHING:
         return "nothing"
@@ -214,8 +216,8 @@ def _told(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -
     def ranks(bits: NDArray[np.uint8]) -> list[int]:
         return np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()
 
-    found, twice = ranks(once), ranks(more) if more is not None else []
-    text = f"chunk {block} of rank{'s' if len(found) != 1 else ''} {_listed(found)}"
+    contributors, twice = ranks(once), ranks(more) if more is not None else []
+    text = f"chunk {block} of rank{'s' if len(contributors) != 1 else ''} {_listed(contributors)}"
     return f"{text} ({_listed(twice)} more than once)" if twice else text
 
 

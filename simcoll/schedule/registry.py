@@ -26,7 +26,7 @@ Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2,
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of an algorithm: `n` ranks, the root, the groups, in-network agents at hand, its own options."""
+    """A request to an algorithm: `n` ranks, the root, the groups, the in-network agents at hand, and its options."""
 
     n: int
     root: int = 0
@@ -199,8 +199,8 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
     try:
         find_collective(collective)
     except ValueError as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(what, cure) from None
+        problem, _, cure = str(error).partition("; ")
+        raise InputError(problem, cure) from None
     entries = ALGORITHMS.get(collective, {})
     match = _SPEC.fullmatch(spec)
     name = match[1] if match else spec

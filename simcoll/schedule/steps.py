@@ -28,17 +28,17 @@ class Step(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many transfers."""
+        """Number of transfers."""
         return len(self.src)
 
     @property
     def transfers(self) -> int:
-        """The same: there is one step."""
+        """Number of transfers: a step is played once."""
         return len(self.src)
 
     @property
     def steps(self) -> int:
-        """One."""
+        """Number of steps: one."""
         return 1
 
     def in_order(self) -> Step:
@@ -61,17 +61,17 @@ class Repeat:
 
     @property
     def rows(self) -> int:
-        """How many transfers each step has."""
+        """Number of transfers of each step."""
         return len(self.first.src)
 
     @property
     def transfers(self) -> int:
-        """How many all steps have."""
+        """Number of transfers of all steps."""
         return self.rows * self.times
 
     @property
     def steps(self) -> int:
-        """How many."""
+        """Number of steps."""
         return self.times
 
     def __iter__(self) -> Iterator[Step]:
@@ -95,8 +95,10 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Of all steps the rows that send one of some slots (`wanted`, by slot): the step of each, never decreasing,
-        and the rows."""
+        """The rows of all steps that send one of some slots (`wanted`, by slot), and the number of each row's step.
+
+        The numbers never decrease.
+        """
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
         period = self.span // stride

@@ -18,7 +18,7 @@ HELD: Final = 4_000_000  # rows up to which the parts of a stream are kept: some
 
 @dataclass(frozen=True, eq=False)
 class StreamedSchedule:
-    """What a `Schedule` holds, without its transfers: `make` yields them anew each time, see `parts`.
+    """A `Schedule` without stored transfers: `make` yields them anew each time, see `parts`.
 
     `rotation` is one that should turn the schedule into itself; whoever relies on it has to verify it.
     """
@@ -74,22 +74,22 @@ class StreamedSchedule:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """All ranks in one."""
+        """One group of all ranks."""
         return (tuple(range(self.n)),)
 
     @property
     def rows(self) -> int:
-        """How many rows are kept: what it takes of memory."""
+        """Number of rows in memory."""
         return sum(part.rows for part in self._held or ())
 
     @cached_property
     def n_steps(self) -> int:
-        """How many steps."""
+        """Number of steps."""
         return sum(part.steps for part in self.parts())
 
     @cached_property
     def transfers(self) -> int:
-        """How many transfers, local ones too."""
+        """Number of transfers, local copies included."""
         return sum(part.transfers for part in self.parts())
 
     @cached_property
@@ -98,7 +98,7 @@ class StreamedSchedule:
         return max([self.n_chunks, *(_highest(part) + 1 for part in self.parts())])
 
     def schedule(self) -> Schedule:
-        """All of it at once."""
+        """The schedule with all its transfers in memory."""
         return Schedule.from_steps(
             self.parts(),
             in_order=True,

@@ -21,7 +21,7 @@ class Rotation(NamedTuple):
     span: int
 
     def chunk(self, chunk: NDArray[Any]) -> NDArray[Any]:
-        """What chunks become."""
+        """The chunks that chunks become."""
         within = chunk % self.span
         turned: NDArray[Any] = chunk - within + (within + self.chunks) % self.span
         return turned

@@ -37,7 +37,7 @@ class FabricPlan:
 
 @dataclass(frozen=True)
 class FabricShape:
-    """What a fabric is made of: the cable of a port, the latency between switches, and how wide the levels are."""
+    """The make of a fabric: the cable of a port, the latency between switches, and the width of the levels."""
 
     cable: Link
     trunk_latency: int
@@ -133,8 +133,8 @@ def torus(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
     pairs: dict[tuple[int, int], None] = {}
     for place in places:
         for axis, size in enumerate(shape.dims):
-            other = number[(*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])]
-            low, high = sorted((number[place], other))
+            neighbour = number[(*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])]
+            low, high = sorted((number[place], neighbour))
             if low != high:
                 pairs[low, high] = None
     _direct(plan, machines, list(pairs), shape)

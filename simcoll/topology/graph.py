@@ -1,4 +1,4 @@
-"""What a run happens on: devices, and directed links between them.
+"""The network that a run happens on: devices, and directed links between them.
 
 A topology wraps a `networkx.DiGraph`. Devices have a `kind` (gpu, host, nvswitch, pcie_switch, cpu, nic, switch, …),
 may have a `node` (the index of the machine they sit in) and be `in_network` (a switch that can reduce and multicast);
@@ -90,7 +90,7 @@ class Topology:
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """All devices of a kind, in order."""
-        return tuple(device for device, its in self.kinds.items() if its == kind)
+        return tuple(device for device, own in self.kinds.items() if own == kind)
 
     def node_of(self, device: str) -> int | None:
         """The index of the machine that a device sits in; None for a switch between machines."""
@@ -98,7 +98,7 @@ class Topology:
 
     @cached_property
     def nodes(self) -> int:
-        """How many machines there are."""
+        """Number of machines."""
         return len(set(self._node.values()) - {None})
 
     def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
@@ -147,9 +147,9 @@ class Topology:
         graph = self.graph.copy()
         for (u, v), link in zip(self.links, links, strict=True):
             graph.edges[u, v]["link"] = link
-        found = Topology(graph, self.name, self.routing, self.explicit)
-        found._router = self._router
-        return found
+        changed = Topology(graph, self.name, self.routing, self.explicit)
+        changed._router = self._router
+        return changed
 
     @cached_property
     def link_names(self) -> tuple[str, ...]:
@@ -173,18 +173,18 @@ class Topology:
 
         Raises TopologyError for an unknown device, and where there is no way.
         """
-        found = self._routes.get((src, dst))
-        if found is None:
-            found = self._routes[src, dst] = self._find(src, dst)
-        return found
+        route = self._routes.get((src, dst))
+        if route is None:
+            route = self._routes[src, dst] = self._find(src, dst)
+        return route
 
     def _find(self, src: str, dst: str) -> Route:
         if self._known(src) == self._known(dst):
             return (self._id[src, src],) if (src, src) in self._id else ()
-        found = self._router.route(src, dst)
-        if found is None:
+        route = self._router.route(src, dst)
+        if route is None:
             raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
-        return found
+        return route
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
         """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
@@ -194,30 +194,32 @@ class Topology:
         met, others = np.flatnonzero(meet), np.flatnonzero(~meet)
         count = np.zeros(len(src) + 1, np.int64)
         count[met + 1] = 2
-        found = [self.route(devices[a], devices[b]) for a, b in zip(src[others], dst[others], strict=True)]
-        count[others + 1] = [len(route) for route in found]
+        searched = [self.route(devices[a], devices[b]) for a, b in zip(src[others], dst[others], strict=True)]
+        count[others + 1] = [len(route) for route in searched]
         hop = np.cumsum(count)
         links = np.empty(hop[-1], np.int64)
         links[hop[met]], links[hop[met] + 1] = up[src[met]], down[dst[met]]
         rest = np.ones(len(links), np.bool_)
         rest[hop[met]] = rest[hop[met] + 1] = False
-        links[rest] = np.fromiter(itertools.chain.from_iterable(found), np.int64)
+        links[rest] = np.fromiter(itertools.chain.from_iterable(searched), np.int64)
         return hop, links
 
     def _stubs(self, devices: tuple[str, ...]) -> tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]:
-        """Which devices hang on one switch of the fabric by one link each way, their links, and that switch: between
-        two of them that share it there is one route, and it need not be searched for."""
+        """Devices that hang on a switch of the fabric by one link each way: whether each does, its links, its switch.
+
+        Between two such devices of one switch there is one route, so that it need not be searched for.
+        """
         if devices not in self._stubs_of:
             number = {device: i for i, device in enumerate(self.kinds)}
-            found = np.full((3, len(devices)), -1, np.int64)
+            stubs = np.full((3, len(devices)), -1, np.int64)
             for i, device in enumerate(devices):
                 ahead, behind = self.graph.succ[device], self.graph.pred[device]
                 if len(ahead) == len(behind) == 1 and self._node[device] is not None and not self._routes_given:
                     (switch,) = ahead
                     if switch in behind and self._node[switch] is None and self.kinds[switch] not in ENDPOINTS:
-                        found[:, i] = self._id[device, switch], number[switch], self._id[switch, device]
+                        stubs[:, i] = self._id[device, switch], number[switch], self._id[switch, device]
             alone = len({self._node[device] for device in devices}) == len(devices)
-            self._stubs_of = {devices: ((found[0] >= 0) & alone, *found)}
+            self._stubs_of = {devices: ((stubs[0] >= 0) & alone, *stubs)}
         return self._stubs_of[devices]
 
     @cached_property
@@ -245,8 +247,8 @@ class Topology:
         if not self.ranks:
             raise TopologyError(f"{self.name} has neither gpus nor hosts", "give the devices that compute kind='gpu'")
         first = self.ranks[0]
-        for way, found in (("to", nx.descendants(self.graph, first)), ("from", nx.ancestors(self.graph, first))):
-            lost = [rank for rank in self.ranks[1:] if rank not in found]
+        for way, reached in (("to", nx.descendants(self.graph, first)), ("from", nx.ancestors(self.graph, first))):
+            lost = [rank for rank in self.ranks[1:] if rank not in reached]
             if lost:
                 pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
                 raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")

@@ -61,7 +61,7 @@ class Gpu(Model):
 
 
 class Nic(Model):
-    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` tells what
+    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` says what
     hops of the library's calls cost between nodes, where the profile of the calls does not."""
 
     model: str = ""
@@ -102,7 +102,7 @@ class LinkRule(Model):
 
 class SystemFile(Model):
     """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster. `profile`
-    tells what calls of the library cost on it."""
+    names what calls of the library cost on it."""
 
     name: str
     description: str = ""
@@ -150,10 +150,10 @@ def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
                     raise ValueError(f"{u}->{v} has a link already; join the two into one with their summed bandwidth")
                 plan.links.append((u, v, link))
         except ValueError as error:
-            what, _, cure = str(error).partition("; ")
+            problem, _, cure = str(error).partition("; ")
             links = tree.get("links")
             place = links.value[i].place if links else tree.place
-            raise InputError([Diagnostic(what, cure, f"links.{i}", place)]) from None
+            raise InputError([Diagnostic(problem, cure, f"links.{i}", place)]) from None
     return plan
 
 
@@ -197,7 +197,7 @@ def _matched(left: str, right: str, names: Sequence[str]) -> list[tuple[str, str
 
 
 def _matching(pattern: str, names: Sequence[str]) -> list[str]:
-    found: list[str] = fnmatch.filter(names, pattern)
-    if not found:
+    matching: list[str] = fnmatch.filter(names, pattern)
+    if not matching:
         raise ValueError(f"{pattern!r} matches no device; {did_you_mean(pattern, names)}")
-    return found
+    return matching

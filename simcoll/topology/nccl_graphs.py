@@ -1,4 +1,4 @@
-"""What the graph search of NCCL finds on a machine: how many channels, how fast, over what kinds of paths.
+"""The results of NCCL's graph search on a machine: the number of channels, their speed, the kinds of their paths.
 
 Systems hold it under the key `nccl`, as rows for one node or several and for so many GPUs a node; `find` collects the
 rows that fit. Speeds are GB/s of one channel and one direction.
@@ -17,7 +17,7 @@ from simcoll.errors import InputError
 
 Path = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 GraphPattern = Literal["ring", "balanced_tree", "split_tree", "tree", "nvls", "collnet_direct"]
-Level = Literal["LOC", "NVL", "PXB", "PHB", "SYS"]  # those of NCCL_P2P_LEVEL that are told apart
+Level = Literal["LOC", "NVL", "PXB", "PHB", "SYS"]  # values of NCCL_P2P_LEVEL that make a difference here
 GraphKind = Literal["ring", "tree", "nvls", "collnet_chain", "collnet_direct"]
 
 PATHS: Final[tuple[Path, ...]] = get_args(Path)  # from near to far
@@ -91,11 +91,11 @@ class Search(Model):
 
     @model_validator(mode="after")
     def _says_each_once(self) -> Search:
-        for one, other in itertools.combinations(self.graphs, 2):
-            shared = range(max(one.gpus[0], other.gpus[0]), min(one.gpus[1], other.gpus[1]) + 1)
-            if (one.graph, one.nodes) == (other.graph, other.nodes) and shared:
-                what = f"two rows for {one.graph} on {one.nodes} node{'s' if one.nodes == 'several' else ''}"
-                raise ValueError(f"{what} with {shared[0]} GPUs; keep one of them")
+        for first, second in itertools.combinations(self.graphs, 2):
+            shared = range(max(first.gpus[0], second.gpus[0]), min(first.gpus[1], second.gpus[1]) + 1)
+            if (first.graph, first.nodes) == (second.graph, second.nodes) and shared:
+                rows = f"two rows for {first.graph} on {first.nodes} node{'s' if first.nodes == 'several' else ''}"
+                raise ValueError(f"{rows} with {shared[0]} GPUs; keep one of them")
         return self
 
 
@@ -103,14 +103,16 @@ def find(search: Search | None, name: str, gpus: int, nodes: int) -> Graphs:
     """The graphs of `nodes` nodes with `gpus` ranks each; raises InputError where none are stored."""
     size = "one" if nodes == 1 else "several"
     rows = [] if search is None else [row for row in search.graphs if row.nodes == size]
-    found: dict[GraphKind, ChannelGraph] = {}
+    graphs: dict[GraphKind, ChannelGraph] = {}
     for row in rows:
         if row.gpus[0] <= gpus <= row.gpus[1]:
-            found[row.graph] = row.of(gpus)
-    if "ring" not in found:
-        what = f"what NCCL's graph search finds on {name} with {gpus} GPUs a node"
+            graphs[row.graph] = row.of(gpus)
+    if "ring" not in graphs:
+        missing = f"what NCCL's graph search finds on {name} with {gpus} GPUs a node"
         known = sorted({row.gpus for row in rows if row.graph == "ring"})
         spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in known)
         cure = f"take {spans} GPUs a node, or give" if known else "give"
-        raise InputError(f"{what} on {size} node{'s' if nodes > 1 else ''} is not known", f"{cure} NCCL's graph file")
-    return found
+        raise InputError(
+            f"{missing} on {size} node{'s' if nodes > 1 else ''} is not known", f"{cure} NCCL's graph file"
+        )
+    return graphs

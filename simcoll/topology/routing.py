@@ -74,7 +74,8 @@ class Net:
 
 
 class SearchRegion(NamedTuple):
-    """Where a leg may lie: what it may pass, and whether it may go from y to x, inside or outside the node `home`."""
+    """The part of the net where a leg may lie: states it may pass, and whether it may go from y to x, given the node
+    `home`."""
 
     passes: Callable[[Net, SearchState], bool]
     goes: Callable[[Net, object, SearchState, SearchState], bool]
@@ -115,18 +116,18 @@ class Field:
 
     def ways(self, source: SearchState) -> FewestHops | None:
         """The ways from `source`; expands the field until they are known."""
-        while (found := self._ahead(source, 2)) is None and self._frontier:
+        while (ways := self._ahead(source, 2)) is None and self._frontier:
             self._expand()
-        return found
+        return ways
 
     def _expand(self) -> None:
-        found: dict[SearchState, NextSteps] = {}
+        steps_of: dict[SearchState, NextSteps] = {}
         for x in self._frontier:
             for link, y in self.net.into[x]:
                 if y not in self._ways and self._passable(y) and self.region.goes(self.net, self.home, y, x):
-                    found.setdefault(y, []).append((link, x))
-        self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in found.items()}
-        self._frontier = list(found)
+                    steps_of.setdefault(y, []).append((link, x))
+        self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in steps_of.items()}
+        self._frontier = list(steps_of)
 
     def _passable(self, x: SearchState) -> bool:
         return self.net.passable(x) and self.region.passes(self.net, x)
@@ -162,7 +163,7 @@ class Field:
         return min(after.width, self.widths[link]) if self.widths else math.inf
 
     def route(self, ways: FewestHops, number: int) -> Route:
-        """Of the P routes, in the order of their links, the one numbered `number` mod P."""
+        """Route `number` mod P of the P routes, in the order of their links."""
         route: list[int] = []
         number %= ways.paths
         while ways.hops:
@@ -191,7 +192,7 @@ class MachineRoutes:
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
-        """Of the fewest-hop routes inside the widest, the one numbered `number`."""
+        """Route `number` of the widest among the fewest-hop routes inside the machine."""
         if first == last:
             return ()
         ways = self._ways(first, last)
@@ -208,13 +209,13 @@ class MachineRoutes:
     def nic_of(self) -> dict[int, int]:
         """The NIC of each GPU: the nearest; GPUs that are equally near to several take one each in turn."""
         turn: dict[tuple[int, ...], int] = {}
-        found = {}
+        nics = {}
         for gpu in self.gpus:
             near = self._nearest(gpu)
             if near:
                 turn[near] = turn.get(near, -1) + 1
-                found[gpu] = near[turn[near] % len(near)]
-        return found
+                nics[gpu] = near[turn[near] % len(near)]
+        return nics
 
     def _nearest(self, gpu: int) -> tuple[int, ...]:
         ways = {nic: self._ways(gpu, nic) for nic in self.nics}
@@ -278,8 +279,8 @@ class Router:
             within = inside.leg(place[first], place[last], number)
             return within or self._leg(first, last, "everywhere", False, number)
         rails = self.policy == "rails" and node is not None and to is not None
-        found = self._rails(first, last, self._insides[node], self._insides[to], number) if rails else None
-        return found or self._leg(first, last, "everywhere", True, number)
+        railed = self._rails(first, last, self._insides[node], self._insides[to], number) if rails else None
+        return railed or self._leg(first, last, "everywhere", True, number)
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
         """A leg between devices that are, or are not, of one node."""
@@ -302,7 +303,7 @@ class Router:
         return self._fields[key], tail
 
     def _rails(self, src: int, dst: int, here: Inside, there: Inside, number: int) -> Route | None:
-        """By the destination's NIC and the source's NIC of that index; None where they or a way do not exist."""
+        """The route by the destination's NIC and the source's NIC of that index; None if any is missing."""
         first, last = self._place[src], self._place[dst]
         if first not in here.machine.nic_of or last not in there.machine.nic_of:
             return None

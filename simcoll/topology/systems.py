@@ -67,7 +67,7 @@ class Spread(Model):
 
 
 class Cable(Model):
-    """What the cables of a fabric are."""
+    """The cables of a fabric."""
 
     bandwidth: Annotated[
         Annotated[Bandwidth, Tag("<fixed>")] | Annotated[Spread, Tag("<drawn>")],
@@ -85,7 +85,7 @@ class Cable(Model):
 
 
 class Override(Model):
-    """What is different about some links; a bandwidth of 0 takes them down."""
+    """A change of some links; a bandwidth of 0 takes them down."""
 
     bandwidth: Annotated[str, quantity("bandwidth")] | None = None
     """Bandwidth instead; `0 B/s` takes the link down."""
@@ -147,7 +147,7 @@ class TopologySpec(Model):
 
     @property
     def title(self) -> str:
-        """What results call it."""
+        """The name of the topology in results."""
         name = self.system or (Path(self.file).stem if self.file else None)
         if name is None or self.fabric in (None, "rail-optimised"):
             return name or str(self.fabric)
@@ -215,7 +215,7 @@ def _product(numbers: Iterable[int]) -> int:
 
 
 def load_system(name: str) -> SystemFile:
-    """What the file of a shipped system says, or a topology file of devices and links; raises InputError."""
+    """The contents of the file of a shipped system, or of a topology file of devices and links; raises InputError."""
     known = shipped_systems()
     if name not in known and not name.endswith((".yaml", ".yml")):
         raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
@@ -251,15 +251,15 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
         try:
             _check(spec, machine=True)
         except ValueError as error:
-            what, _, cure = str(error).partition("; ")
-            raise InputError(f"topology: {what}", cure) from None
+            problem, _, cure = str(error).partition("; ")
+            raise InputError(f"topology: {problem}", cure) from None
         return spec, read_machine(tree)
     if tree.get("file") is not None:
         raise InputError(f"{path}: names another topology file", "name that one in the scenario")
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
-    found = yaml_tree.validate(TopologySpec, [merged])[0]
-    return found, read_machine(yaml_tree.read(shipped_systems()[found.system])) if found.system else None
+    whole = yaml_tree.validate(TopologySpec, [merged])[0]
+    return whole, read_machine(yaml_tree.read(shipped_systems()[whole.system])) if whole.system else None
 
 
 Built = tuple[FabricPlan, Policy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
@@ -349,18 +349,18 @@ def _override(graph: nx.DiGraph[str], overrides: Mapping[str, Override]) -> None
         return
     names = {f"{u}->{v}": data for u, v, data in graph.edges(data=True)}
     for pattern, override in overrides.items():
-        found = fnmatch.filter(names, pattern.replace(" ", ""))
-        if not found:
+        matching = fnmatch.filter(names, pattern.replace(" ", ""))
+        if not matching:
             raise InputError([Diagnostic("matches no link", did_you_mean(pattern, names), f"topology.links.{pattern}")])
-        for name in found:
+        for name in matching:
             names[name]["link"] = override.changed(names[name]["link"])
 
 
-# --- telling ---
+# --- text for people ---
 
 
 def describe(topology: Topology) -> dict[str, Any]:
-    """What `simcoll topology show` prints: devices by kind, links by kind, ranks, bisection bandwidth, routing."""
+    """The facts that `simcoll topology show` prints: devices and links by kind, ranks, bisection bandwidth, routing."""
     links: dict[tuple[str, int, int], list[str]] = {}
     for u, v, link in topology.graph.edges.data("link"):
         links.setdefault((link.kind, link.bandwidth, link.latency), []).append(f"{u}->{v}")

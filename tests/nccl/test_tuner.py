@@ -96,7 +96,7 @@ def test_one_node_of_h100_is_as_logged(ranks: int) -> None:
 def test_three_nodes_of_h100_are_as_logged() -> None:
     """8 GiB by ring and Simple on 3 × 8 H100 with 200 Gb/s each, rules before 2.23: 86069.97 us and 16 channels."""
     found = {"ring": ChannelGraph(channels=8, intra=24, inter=24, pattern="ring")}
-    table = tuner.table(communicator(load_system("hgx-h100"), 3, found=found), "2.22.3")
+    table = tuner.table(communicator(load_system("hgx-h100"), 3, graphs=found), "2.22.3")
     assert tuner.time_us(table, "all_reduce", "ring", "Simple", 8 << 30) == pytest.approx(86069.97, abs=0.01)
     assert table.communicator.channels == 16
 
@@ -104,7 +104,7 @@ def test_three_nodes_of_h100_are_as_logged() -> None:
 def test_two_nodes_of_h100_are_as_logged() -> None:
     """Latencies of 2 × 8 H100 with one channel of 20 GB/s, release 2.20."""
     ring, tree = (ChannelGraph(channels=1, intra=20, inter=20, pattern=pattern) for pattern in ("ring", "tree"))
-    table = tuner.table(communicator(load_system("hgx-h100"), 2, found={"ring": ring, "tree": tree}), "2.20.5")
+    table = tuner.table(communicator(load_system("hgx-h100"), 2, graphs={"ring": ring, "tree": tree}), "2.20.5")
     logged = {
         ("all_gather", "ring", "LL"): 23.3,
         ("all_gather", "ring", "LL128"): 44.6,

@@ -55,8 +55,8 @@ def read_measured(path: Path | str, defaults: Mapping[str, object] | None = None
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(what, "give the path of a measured table") from None
+        problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(problem, "give the path of a measured table") from None
     return parse_measured(data.decode("utf-8-sig", errors="replace"), str(path), defaults)
 
 

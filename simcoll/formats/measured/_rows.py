@@ -1,4 +1,4 @@
-"""What one row of a measured table says, in one vocabulary, and the checks of it, whoever read the table.
+"""One row of a measured table in one vocabulary, and its checks; every reader of tables ends here.
 
 `size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports.
 Strict on the columns listed in `COLUMNS`, tolerant on all others, which are kept as they are.
@@ -124,7 +124,7 @@ def normal(column: str, value: object) -> Any:
 
 def given(defaults: Mapping[str, object]) -> LocatedCells:
     """Defaults as cells; raises InputError for a column that does not exist and for a value that it cannot have."""
-    found: LocatedCells = {}
+    cells: LocatedCells = {}
     mistakes = []
     for column, value in defaults.items():
         try:
@@ -132,14 +132,14 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
                 raise ValueError(f"unknown column; {did_you_mean(column, COLUMNS)}")
             meant = normal(column, value)
         except ValueError as error:
-            what, _, cure = str(error).partition("; ")
-            mistakes.append(Diagnostic(what, cure, column))
+            problem, _, cure = str(error).partition("; ")
+            mistakes.append(Diagnostic(problem, cure, column))
             continue
         if meant is not None:
-            found[column] = (str(meant), None)
+            cells[column] = (str(meant), None)
     if mistakes:
         raise InputError(mistakes)
-    return found
+    return cells
 
 
 def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
@@ -147,13 +147,13 @@ def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diag
 
     Raises InputError with these and the reader's own `mistakes`, at most MAX_MISTAKES of them.
     """
-    found = [_row(cells, given, mistakes) for cells in table]
+    made = [_row(cells, given, mistakes) for cells in table]
     if mistakes:
         first = sorted(mistakes, key=lambda d: (d.place is None, d.place))[:MAX_MISTAKES]
         if len(mistakes) > len(first):
             first[-1] = Diagnostic(f"{len(mistakes) - len(first) + 1} more mistakes", "mend these first")
         raise InputError(first)
-    return [row for row in found if row is not None]
+    return [row for row in made if row is not None]
 
 
 def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:
@@ -165,8 +165,8 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
             try:
                 values[column] = normal(column, text)
             except ValueError as error:
-                what, _, cure = str(error).partition("; ")
-                mistakes.append(Diagnostic(what, cure, column, place))
+                problem, _, cure = str(error).partition("; ")
+                mistakes.append(Diagnostic(problem, cure, column, place))
     missing = [column for column in REQUIRED if column not in said and column not in given]
     mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
     if len(mistakes) > before:

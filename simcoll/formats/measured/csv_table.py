@@ -34,9 +34,9 @@ def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic
     for where, texts in records:
         empty = False
         if len(texts) != len(header):
-            what = f"the row has {len(texts)} cells, the header {len(header)}"
+            problem = f"the row has {len(texts)} cells, the header {len(header)}"
             cure = "give every row all columns, and texts with commas in quotes"
-            mistakes.append(Diagnostic(what, cure, "", where[0]))
+            mistakes.append(Diagnostic(problem, cure, "", where[0]))
             continue
         yield dict(zip(header, zip(texts, where, strict=True), strict=True))
     if empty:
@@ -67,12 +67,12 @@ def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
                 yield _places(source, start, lines[start], len(cells)), cells
             start = reader.line_num
     except csv.Error as error:
-        what = f"not CSV: {error}"
-        raise InputError([Diagnostic(what, "check commas and quotes", "", Place(source, start + 1, 1))]) from None
+        problem = f"not CSV: {error}"
+        raise InputError([Diagnostic(problem, "check commas and quotes", "", Place(source, start + 1, 1))]) from None
 
 
 def _places(source: str, start: int, line: str, count: int) -> list[Place]:
-    """Where each cell of a record begins; cells that follow a line break in quotes count as at its end."""
+    """The place where each cell of a record begins; cells behind a line break in quotes get the place of its end."""
     columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
     columns += [columns[-1]] * (count - len(columns))
     return [Place(source, start + 1, column) for column in columns[:count]]

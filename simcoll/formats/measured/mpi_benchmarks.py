@@ -1,4 +1,4 @@
-"""What the OSU micro-benchmarks and the Intel MPI benchmarks print of collectives.
+"""Reader of the tables that the OSU micro-benchmarks and the Intel MPI benchmarks print of collectives.
 
     # OSU MPI Allreduce Latency Test v7.0          # Benchmarking Allreduce
     # Size       Avg Latency(us) …                 # #processes = 4
@@ -31,10 +31,10 @@ _PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))
 
 @dataclass
 class _MpiTable:
-    """The table that is being read: which columns hold what."""
+    """The table that is being read; `suite` is `osu` or `imb`."""
 
     collective: str
-    whose: str
+    suite: str
     columns: list[str]
 
 
@@ -45,28 +45,28 @@ def looks(text: str) -> bool:
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row. Raises InputError if there is none, or if nothing says how many ranks."""
-    found: list[LocatedCells] = []
-    whose, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
+    rows: list[LocatedCells] = []
+    suite, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         place = Place(source, number, 1)
         if title := _OSU.search(line) or _IMB.search(line):
-            whose = "osu" if "osu" in title[0].lower() else "imb"
+            suite = "osu" if "osu" in title[0].lower() else "imb"
             collective, table = _NAMES.get(names.squashed(title[1].lower().removeprefix("mpi"))), None
             continue
         if said := _RANKS.search(line):
             ranks = said[1] or said[2]
         elif collective and _is_header(line):
-            table = _MpiTable(collective, whose, _columns(line))
+            table = _MpiTable(collective, suite, _columns(line))
         elif table and (words := list(_WORD.finditer(line))) and all(_NUMBER.fullmatch(word[0]) for word in words):
             if row := _row(table, [(w[0], Place(source, number, w.start() + 1)) for w in words], ranks, place):
-                found.append(row)
+                rows.append(row)
         elif line.strip() and not line.lstrip().startswith("#") and not collective:
             table = None
-    if not found:
+    if not rows:
         raise InputError(
             f"{source}: holds no measurement", "give what OSU's or Intel's MPI benchmarks print, with heads"
         )
-    return found
+    return rows
 
 
 def _is_header(line: str) -> bool:
@@ -97,7 +97,7 @@ def _row(table: _MpiTable, words: list[tuple[str, Place]], ranks: str, place: Pl
     each = int(float(size[0])) if len(size[0]) < 20 else 0
     nbytes = each * int(ranks) if table.collective in _PER_RANK and len(ranks) < 10 else each
     row: LocatedCells = {"collective": (table.collective, place), "ranks": (ranks, place), "time_us": time}
-    row |= {"size_bytes": (str(nbytes), size[1]), "timing": (f"{table.whose} benchmarks, mean over ranks", place)}
+    row |= {"size_bytes": (str(nbytes), size[1]), "timing": (f"{table.suite} benchmarks, mean over ranks", place)}
     row |= {"library": ("mpi", place), "harness": ("library", place)}
     for column, headers in (("time_us_min", _LEAST), ("time_us_max", _MOST)):
         times = [named[header] for header in headers if header in named and named[header][0].strip("0.")]

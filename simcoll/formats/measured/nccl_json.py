@@ -1,4 +1,4 @@
-"""What nccl-tests writes with `-J`, and rccl-tests as JSON, a row a line.
+"""Reader of the JSON that nccl-tests writes with `-J`, and of that of rccl-tests, a row a line.
 
 nccl-tests dumps the whole environment of the process with it: of that only NCCL's own variables are looked at, and
 kept. Where single runs were timed (`-I 1`) the median, the least and the most of them count.
@@ -34,70 +34,70 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row. Raises InputError with the place of what is no JSON."""
     start = text.lstrip("\ufeff")
     if '"busBw"' in start and '"results"' not in start:
-        found = list(_rccl(start, source))
+        rows = list(_rccl(start, source))
     else:
-        found = list(_nccl(_parsed(start, source, 1), source, given))
-    if not found:
+        rows = list(_nccl(_parsed(start, source, 1), source, given))
+    if not rows:
         raise InputError(f"{source}: holds no measurement", _CURE)
-    return found
+    return rows
 
 
 def _parsed(text: str, source: str, line: int) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         place = Place(source, getattr(error, "lineno", 1) + line - 1, getattr(error, "colno", 1))
-        what = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-        raise InputError([Diagnostic(what, _CURE, "", place)]) from None
-    if not isinstance(found, dict):
+        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        raise InputError([Diagnostic(problem, _CURE, "", place)]) from None
+    if not isinstance(document, dict):
         raise InputError([Diagnostic("not a mapping", _CURE, "", Place(source, line, 1))])
-    return found
+    return document
 
 
-def _nccl(found: Mapping[str, Any], source: str, given: LocatedCells) -> Iterator[LocatedCells]:
+def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iterator[LocatedCells]:
     place = Place(source, 1, 1)
-    config = _mapping(found.get("config"))
-    said = _said(found, config, given, place)
-    for row in _list(found.get("results")):
+    config = _mapping(document.get("config"))
+    said = _said(document, config, given, place)
+    for row in _list(document.get("results")):
         result = _mapping(row)
         out, inside = (_mapping(result.get(key)) for key in ("out_of_place", "in_place"))
         time, runs = _time(out, _mapping(result.get("out_of_place_per_iter")))
         if time is None or not result.get("size"):
             continue
-        told = {"size_bytes": result["size"], "dtype": result.get("type"), "redop": result.get("redop"), **runs}
-        told |= {"root": result.get("root"), "#wrong": out.get("nwrong"), "time_us": time}
-        told |= {"runs": runs.get("runs") or result.get("actual_iterations")}
-        told |= {"in_place_time_us": _time(inside, _mapping(result.get("in_place_per_iter")))[0]}
-        told |= {"experiment_name": result.get("experiment_name")}
-        yield {**said, **{column: (str(value), place) for column, value in told.items() if value is not None}}
+        columns = {"size_bytes": result["size"], "dtype": result.get("type"), "redop": result.get("redop"), **runs}
+        columns |= {"root": result.get("root"), "#wrong": out.get("nwrong"), "time_us": time}
+        columns |= {"runs": runs.get("runs") or result.get("actual_iterations")}
+        columns |= {"in_place_time_us": _time(inside, _mapping(result.get("in_place_per_iter")))[0]}
+        columns |= {"experiment_name": result.get("experiment_name")}
+        yield {**said, **{column: (str(value), place) for column, value in columns.items() if value is not None}}
 
 
 def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object, dict[str, object]]:
-    """Microseconds, and what single runs tell of them."""
+    """The time in microseconds, and the columns that single runs give."""
     times = [t for t in _list(single.get("times_us")) if isinstance(t, int | float) and not isinstance(t, bool)]
     if times:
-        told: dict[str, object] = {"time_us_min": min(times), "time_us_max": max(times), "runs": len(times)}
-        return statistics.median(times), told
-    told = {f"time_us_{which}": single[f"{which}_us"] for which in ("min", "max") if f"{which}_us" in single}
-    return single.get("p50_us", result.get("time", result.get("cpu_time"))), told
+        columns: dict[str, object] = {"time_us_min": min(times), "time_us_max": max(times), "runs": len(times)}
+        return statistics.median(times), columns
+    columns = {f"time_us_{which}": single[f"{which}_us"] for which in ("min", "max") if f"{which}_us" in single}
+    return single.get("p50_us", result.get("time", result.get("cpu_time"))), columns
 
 
-def _said(found: Mapping[str, Any], config: Mapping[str, Any], given: LocatedCells, place: Place) -> LocatedCells:
-    """What is true of all rows."""
+def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: LocatedCells, place: Place) -> LocatedCells:
+    """The columns that all rows share."""
     devices = [_mapping(device) for device in _list(config.get("devices"))]
     groups = {str(device.get("group", 0)) for device in devices}
     members = [device for device in devices if str(device.get("group", 0)) == min(groups)]
-    words = [str(word) for word in _list(found.get("args"))]
+    words = [str(word) for word in _list(document.get("args"))]
     programs = _PROGRAM.findall(" ".join(words[:1]))
     said: dict[str, object] = {
         "library": "nccl",
-        "library_version": found.get("nccl_version"),
+        "library_version": document.get("nccl_version"),
         "collective": programs[0].rpartition("/")[2] if programs else None,
         "ranks": len(members) or None,
         "nodes": len({str(device.get("hostname")) for device in members}) or None,
         "timing": "nccl-tests -J",
         "harness": "nccl-tests",
-        **dict(_environment(found.get("env"))),
+        **dict(_environment(document.get("env"))),
     }
     cells: LocatedCells = {column: (str(value), place) for column, value in said.items() if value is not None}
     for column, cure in (("collective", "collective=NAME"), ("ranks", "ranks=N")):
@@ -106,12 +106,16 @@ def _said(found: Mapping[str, Any], config: Mapping[str, Any], given: LocatedCel
     return cells
 
 
-def _environment(found: object) -> Iterator[tuple[str, str]]:
+def _environment(variables: object) -> Iterator[tuple[str, str]]:
     """NCCL's own variables of the dumped environment, and nothing else of it."""
-    pairs = found.items() if isinstance(found, dict) else (str(v).split("=", 1) for v in _list(found) if "=" in str(v))
+    pairs = (
+        variables.items()
+        if isinstance(variables, dict)
+        else (str(v).split("=", 1) for v in _list(variables) if "=" in str(v))
+    )
     for name, value in pairs:
         if KEPT.fullmatch(str(name)) and not _SECRET.search(str(name)):
-            yield f"env.{str(name).lower()}", str(value)  # columns are told apart in small letters
+            yield f"env.{str(name).lower()}", str(value)  # names of columns are in small letters
 
 
 def _rccl(text: str, source: str) -> Iterator[LocatedCells]:
@@ -121,11 +125,11 @@ def _rccl(text: str, source: str) -> Iterator[LocatedCells]:
         if not line.strip().startswith("{"):
             continue
         row, place = _parsed(line, source, number), Place(source, number, 1)
-        told = {_LINE[key]: row[key] for key in _LINE if row.get(key) is not None}
-        told |= {"ranks": row.get("ranks", row.get("gpus")), "nodes": row.get("nodes")}
-        told |= {"library": "rccl", "timing": "rccl-tests", "harness": "nccl-tests"}
-        cells: LocatedCells = {column: (str(value), place) for column, value in told.items() if value is not None}
-        key = tuple(str(told.get(column)) for column in ("collective", "size_bytes", "dtype", "redop"))
+        columns = {_LINE[key]: row[key] for key in _LINE if row.get(key) is not None}
+        columns |= {"ranks": row.get("ranks", row.get("gpus")), "nodes": row.get("nodes")}
+        columns |= {"library": "rccl", "timing": "rccl-tests", "harness": "nccl-tests"}
+        cells: LocatedCells = {column: (str(value), place) for column, value in columns.items() if value is not None}
+        key = tuple(str(columns.get(column)) for column in ("collective", "size_bytes", "dtype", "redop"))
         if str(row.get("inPlace", 0)).lower() in ("1", "true"):
             if key in rows and "time_us" in cells:
                 rows[key]["in_place_time_us"] = cells["time_us"]

@@ -1,4 +1,4 @@
-"""What nccl-tests and rccl-tests print, of any version, read by the words of its header.
+"""Reader of the tables that nccl-tests and rccl-tests of any version print, by the words of their headers.
 
 The text may be a whole log: several tests one after the other, labels before each line, and NCCL's debug output
 between the lines or in the middle of one. Rows that are incomplete, that have no out-of-place time, or that moved
@@ -53,24 +53,24 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
 
     A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so.
-    Raises InputError when there is no row, or when neither the text nor `given` tells collective or ranks.
+    Raises InputError when there is no row, or when neither the text nor `given` has collective or ranks.
     """
     tests = [test for test in _tests(text, source) if test.rows]
     if not tests:
-        what = f"{source}: holds no measurement"
+        problem = f"{source}: holds no measurement"
         cure = (
             "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
         )
-        raise InputError(what, cure)
+        raise InputError(problem, cure)
     mistakes: list[Diagnostic] = []
     common = _library(text)
-    found = []
+    rows = []
     for test in tests:
         said = common | _said(test, given, mistakes)
-        found += [{c: cell for c, cell in row.items() if c not in test.tail} | said for row in test.rows]
+        rows += [{c: cell for c, cell in row.items() if c not in test.tail} | said for row in test.rows]
     if mistakes:
         raise InputError(mistakes)
-    return found
+    return rows
 
 
 def _tests(text: str, source: str) -> list[_Test]:
@@ -142,7 +142,7 @@ def _library(text: str) -> LocatedCells:
 
 
 def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> LocatedCells:
-    """What the lines before a table say of all its rows."""
+    """The columns that the lines before a table give for all its rows."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
@@ -182,7 +182,7 @@ def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | No
 
 
 def _gpus_per_process(before: list[str]) -> int | None:
-    """How many GPUs a thread drives, where it is more than one."""
+    """Number of GPUs that a thread drives, if it is more than one."""
     said = [int(m[2]) for line in before for m in _THREADS.finditer(line)]
     return said[-1] if said and said[-1] > 1 else None
 

@@ -25,7 +25,7 @@ class Buffers:
     alias: bool
 
     def slot(self, rank: int, buffer: str, offset: int) -> int:
-        """Of a buffer's chunk; raises ValueError if the buffer is smaller."""
+        """The slot of a buffer's chunk; raises ValueError if the buffer is smaller."""
         size = self.sizes[buffer] or (self.n_chunks if buffer != "s" else 0)
         if not 0 <= offset < size:
             raise ValueError(f"chunk {offset} of buffer {buffer!r}, which has {size}")
@@ -36,7 +36,7 @@ class Buffers:
         return self._block(rank, buffer) + offset
 
     def _block(self, rank: int, buffer: str) -> int:
-        """Where a rank's own block begins, if that is all that the buffer holds."""
+        """The slot at which a rank's own block begins, if that is all that the buffer holds; else 0."""
         own = self.collective in _OF_RANK[buffer] and 0 < self.sizes[buffer] <= self.n_chunks // self.n
         return rank * (self.n_chunks // self.n) if own else 0
 
@@ -46,7 +46,7 @@ class Buffers:
         return self.n_chunks + self.sizes["s"] + (0 if self.alias else self.sizes["o"])
 
     def copy_out(self, moves: Moves) -> None:
-        """The output to where the contract wants it, if it is not there."""
+        """Copy the output to where the contract wants it, if it is not there."""
         if self.alias:
             return
         written = set(zip(moves.dst, moves.dst_slot, strict=True))

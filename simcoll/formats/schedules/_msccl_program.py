@@ -57,7 +57,7 @@ class Thread:
 
 @dataclass
 class MscclProgram:
-    """What the file says, before it is played."""
+    """The contents of the file, before it is played."""
 
     root: Element
     name: str
@@ -87,9 +87,9 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
         thread.done = 0
     _run(program, where, moves, ways, form)
     if any(ways.values()):
-        src, dst, channel = next(way for way, found in ways.items() if found)
-        what = f"GPU {src} sends to {dst} on channel {channel} what is never received"
-        program.root.wrong(what, "let every send have its receive")
+        src, dst, channel = next(way for way, sends in ways.items() if sends)
+        problem = f"GPU {src} sends to {dst} on channel {channel} what is never received"
+        program.root.wrong(problem, "let every send have its receive")
     where.copy_out(moves)
     return moves.schedule(
         collective=program.collective,
@@ -111,8 +111,8 @@ def _run(program: MscclProgram, where: Buffers, moves: Moves, ways: PendingSends
         others = [thread for thread in left if thread not in slow]
         if not _round(program, others, where, moves, ways, form) and not _one(program, slow, where, moves, ways, form):
             op = left[0].ops[left[0].done]
-            what = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
-            op.element.wrong(what, "for a message that is never sent, or a step that is never done")
+            problem = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
+            op.element.wrong(problem, "for a message that is never sent, or a step that is never done")
         left = [thread for thread in left if thread.done < len(thread.ops)]
 
 
@@ -190,7 +190,7 @@ def _step(program: MscclProgram, thread: Thread, where: Buffers, moves: Moves, w
 
 def _slots(thread: Thread, op: MscclOp, where: Buffers, place: BufferPlace) -> list[int]:
     if place[0] == "spare":
-        before = sum(one.spares for one in thread.ops[: thread.done])
+        before = sum(earlier.spares for earlier in thread.ops[: thread.done])
         first = where.spare + thread.spare + before
         return list(range(first, first + op.chunks))
     buffer, offset = place

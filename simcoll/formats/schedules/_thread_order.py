@@ -1,4 +1,4 @@
-"""From programs of threads to steps: what readers of schedules share.
+"""Programs of threads cut into steps, for all readers of foreign schedules.
 
 A reader plays its program in any order that the program allows and records who reads and writes which slot. What
 follows from the data alone then cuts the transfers into steps: a value is read later than it is written, and not later
@@ -32,7 +32,7 @@ def check_size(ranks: int, slots: int) -> None:
 
 
 class Hint(NamedTuple):
-    """Where a transfer stands in the schedule that a file was made from: its step and its row."""
+    """The step and the row of a transfer in the schedule that a file was made from."""
 
     step: int
     row: int
@@ -40,7 +40,7 @@ class Hint(NamedTuple):
 
 @dataclass
 class _Slot:
-    """What was last done with a slot."""
+    """The last accesses of a slot."""
 
     writer: int = -1
     reduced: bool = False
@@ -61,7 +61,7 @@ class Moves:
     _after: list[tuple[int, int, int]] = field(default_factory=list)  # step of the second ≥ that of the first + …
 
     def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
-        """A transfer begins: `rank` reads `slot`. Its number."""
+        """Begin a transfer: `rank` reads `slot`. Returns its number."""
         if len(self.src) >= MOST_TRANSFERS:
             raise ScheduleError(f"more than {MOST_TRANSFERS} transfers; give a smaller schedule")
         number = len(self.src)
@@ -78,7 +78,7 @@ class Moves:
         return number
 
     def write(self, number: int, rank: int, slot: int, reduce: bool) -> None:
-        """It ends: `rank` has it in `slot`."""
+        """End a transfer: `rank` has it in `slot`."""
         self.dst[number], self.dst_slot[number], self.reduce[number] = rank, slot, reduce
         known = self._slots.setdefault((rank, slot), _Slot())
         if known.writer >= 0:
@@ -95,16 +95,16 @@ class Moves:
         """The second transfer is no step before the first: both are of one thread."""
         self._after.append((first, second, 0))
 
-    def schedule(self, **what: Any) -> Schedule:
+    def schedule(self, **fields: Any) -> Schedule:
         """The schedule, in the steps and rows that hints give if all have one and these fit, else as early as data
         allow. Raises ScheduleError."""
         slots = max(self.src_slot + self.dst_slot, default=0) + 1
-        check_size(what["n"], max(slots, what["n_chunks"]))
+        check_size(fields["n"], max(slots, fields["n_chunks"]))
         hinted = self._hinted()
         if hinted is not None:
             rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
-            return Schedule.from_rows(rows, **what)
-        return Schedule.from_steps(self._parts(self._levels(), what["n"]), **what)
+            return Schedule.from_rows(rows, **fields)
+        return Schedule.from_steps(self._parts(self._levels(), fields["n"]), **fields)
 
     def _row(self, i: int) -> tuple[int, int, int, int, bool]:
         return self.src[i], self.src_slot[i], self.dst[i], self.dst_slot[i], self.reduce[i]
@@ -114,7 +114,7 @@ class Moves:
         if not hints or len(hints) < len(self.hints) or len({hint.row for hint in hints}) < len(hints):
             return None
         by_row = sorted(hints, key=lambda hint: hint.row)
-        if any(one.step > other.step for one, other in itertools.pairwise(by_row)):
+        if any(first.step > second.step for first, second in itertools.pairwise(by_row)):
             return None
         fits = all(hints[b].step >= hints[a].step + apart for a, b, apart in self._after)
         return hints if fits else None
@@ -142,8 +142,11 @@ class Moves:
         return level
 
     def _parts(self, level: list[int], n: int) -> Iterable[Step]:
-        """By step. What a rank sends to several in one step is the work of threads side by side: first what most steps
-        wait for, then whoever is next, so that not all send to the same rank at once."""
+        """The transfers by step.
+
+        What a rank sends to several ranks in one step is the work of threads side by side: first what most steps wait
+        for, then the nearest rank ahead, so that not all send to the same rank at once.
+        """
         if not level:
             return []
         apart = (np.asarray(self.dst) - np.asarray(self.src)) % n
@@ -163,13 +166,13 @@ Builder = Callable[[Variant], Schedule]
 
 
 def prove(schedule: Schedule) -> None:
-    """In full. Raises ScheduleError, also for a schedule that cannot be proved in little memory."""
+    """Prove a schedule in full. Raises ScheduleError, also for a schedule that cannot be proved in little memory."""
     check_size(schedule.participants, schedule.n_slots)
     places = schedule.participants * schedule.n_slots
     apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
     if not apart and places * (schedule.n + 140) > MOST_BYTES:
-        what = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
-        raise ScheduleError(f"{what} are too many to be proved; give a smaller schedule")
+        problem = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
+        raise ScheduleError(f"{problem} are too many to be proved; give a smaller schedule")
     proof.prove(schedule)
 
 
@@ -181,20 +184,20 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
     own need (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is
     wrong.
     """
-    found = build(truth)
-    prove(found)
-    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(found))))
+    schedule = build(truth)
+    prove(schedule)
+    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(schedule))))
     for k in range(tries):
         try:
             prove(build({**truth, "order": 1 + k * threads // tries}))
         except ScheduleError as error:
-            what = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
-            raise ScheduleError(f"{what}; let steps that use the same chunks wait for each other") from None
+            problem = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
+            raise ScheduleError(f"{problem}; let steps that use the same chunks wait for each other") from None
     for variant in simpler:
         try:
-            other = build(variant)
-            prove(other)
+            simplified = build(variant)
+            prove(simplified)
         except ScheduleError:
             continue
-        return other
-    return found
+        return simplified
+    return schedule

@@ -40,7 +40,7 @@ _RANK: Final = re.compile(r"rank\s+(\d+)\s*\{?")
 _LABEL: Final = re.compile(r"[tu](\d{1,9})s(\d{1,9})a(\d{1,9})b(\d{1,9})(r?)")
 _WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n(\d{1,9})_root(\d{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
-_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # what can be told from who talks to whom
+_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # they follow from who talks to whom
 
 
 @dataclass
@@ -72,23 +72,23 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     whole = next((m for op in ranks[0] if op.kind == "calc" and (m := _WHOLE.fullmatch(op.label))), None)
     try:
         if whole and asked in (None, whole[1]):
-            found = _ours(ranks, whole)
+            schedule = _ours(ranks, whole)
         else:
-            found = _others(ranks, _asked(asked, source), notes)
-        _thread_order.prove(found)
+            schedule = _others(ranks, _asked(asked, source), notes)
+        _thread_order.prove(schedule)
     except ScheduleError as error:
-        what, _, cure = str(error).partition("; ")
+        problem, _, cure = str(error).partition("; ")
         cure = cure or "the schedule does not do what its collective promises"
-        raise InputError([Diagnostic(what, cure, "", Place(source, 1, 1))]) from None
-    notes.read.append(f"proved {found.collective}: {found.n_steps} steps, {found.messages} messages")
-    return found
+        raise InputError([Diagnostic(problem, cure, "", Place(source, 1, 1))]) from None
+    notes.read.append(f"proved {schedule.collective}: {schedule.n_steps} steps, {schedule.messages} messages")
+    return schedule
 
 
 def _asked(asked: str | None, source: str) -> str:
     name = collective_named(asked or "")
     if name not in _WHOLE_BUFFER:
-        what = f"{source}: GOAL does not say which data a message carries" + (f", as {asked} needs" if asked else "")
-        raise InputError(what, f"say with --collective what it does, of: {', '.join(_WHOLE_BUFFER)}")
+        problem = f"{source}: GOAL does not say which data a message carries" + (f", as {asked} needs" if asked else "")
+        raise InputError(problem, f"say with --collective what it does, of: {', '.join(_WHOLE_BUFFER)}")
     return str(name)
 
 
@@ -205,13 +205,13 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
     tries: Iterable[int] = range(min(len(ranks), 64)) if collective(name).rooted else (0,)
     error = ScheduleError("no rank could be the root")
     for root in tries:
-        found = _played(ranks, name, root)
+        schedule = _played(ranks, name, root)
         try:
-            _thread_order.prove(found)
+            _thread_order.prove(schedule)
         except ScheduleError as wrong:
             error = wrong
             continue
-        return found
+        return schedule
     raise error
 
 
@@ -269,8 +269,8 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
     play = _Play(ranks, name, root)
     play.run()
     if play.done < sum(map(len, ranks)):
-        waiting = [its for parked in play.parked.values() for its in parked]
-        blocked = ((r, i) for r, its in enumerate(play.left) for i, count in enumerate(its) if count)
+        waiting = [receive for parked in play.parked.values() for receive in parked]
+        blocked = ((r, i) for r, counts in enumerate(play.left) for i, count in enumerate(counts) if count)
         rank, i = min(waiting) if waiting else next(blocked)
         cure = "for a message that is never sent, or an operation that is never done"
         raise InputError([Diagnostic(f"rank {rank} waits here for ever", cure, "", ranks[rank][i].place)])
@@ -291,9 +291,9 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
     waits = dependencies(schedule)
     sizes = _sizes(schedule, waits, nbytes, itemsize)
     lines: list[list[str]] = [[] for _ in range(schedule.n)]
-    what = f"simcoll_{schedule.collective}_n{schedule.n_chunks}_root{schedule.root}_p{int(schedule.pipelined)}"
+    label = f"simcoll_{schedule.collective}_n{schedule.n_chunks}_root{schedule.root}_p{int(schedule.pipelined)}"
     name = plain(schedule.algorithm, "own").translate(str.maketrans("-.", "__"))
-    lines[0].append(f"{what}_{name}: calc 0")
+    lines[0].append(f"{label}_{name}: calc 0")
     codes, ends = [], []
     for i, row in enumerate(schedule):
         codes.append(f"{i}s{row.step}a{row.src_slot}b{row.dst_slot}{'r' if row.reduce else ''}")
@@ -308,16 +308,16 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
             lines[row.src].append(f"t{codes[i]} requires {ends[before]}")
             before = int(waits.chain[before])
     texts = [f"num_ranks {schedule.n}", ""]
-    for rank, its in enumerate(lines):
-        texts += [f"rank {rank} {{", *its, "}", ""]
+    for rank, operations in enumerate(lines):
+        texts += [f"rank {rank} {{", *operations, "}", ""]
     return "\n".join(texts)
 
 
 def _sizes(schedule: Schedule, waits: Dependencies, nbytes: int, itemsize: int) -> list[int]:
     """Bytes of each transfer: of the slot that its value was in at first."""
     held = collective(schedule.collective).sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root, itemsize)
-    found: list[int] = []
+    sizes: list[int] = []
     for row, before in zip(schedule, waits.reads.tolist(), strict=True):
         first = int(held[row.src, row.src_slot]) if row.src_slot < schedule.n_chunks else 0
-        found.append(first if before < 0 else found[before])
-    return found
+        sizes.append(first if before < 0 else sizes[before])
+    return sizes

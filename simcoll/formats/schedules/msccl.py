@@ -36,11 +36,11 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 
     Raises InputError with line and column, or when the program does not do what its collective promises.
     """
-    root = xml_tree.parse(text, source, root=ROOT, what="MSCCL program", deepest=5, cure=_CURE)
+    root = xml_tree.parse(text, source, root=ROOT, kind="MSCCL program", deepest=5, cure=_CURE)
     program = _program(root, asked)
     types = [op.kind for thread in program for op in thread.ops]
-    told = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types))
-    notes.read.append(f"{program.collective} of {program.n} GPUs, {program.n_chunks} chunks, steps: {told}")
+    counts = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types))
+    notes.read.append(f"{program.collective} of {program.n} GPUs, {program.n_chunks} chunks, steps: {counts}")
     _tell(root, program, notes)
     roots = _roots(root, program)
     for candidate in roots:
@@ -49,22 +49,22 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
         simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
         try:
-            found = _thread_order.proved(build, truth, simpler, sum(1 for _ in program))
+            schedule = _thread_order.proved(build, truth, simpler, sum(1 for _ in program))
         except ScheduleError as error:
             if candidate != roots[-1]:
                 continue
             raise _refused(root, str(error)) from None
         if collective(program.collective).rooted:
             notes.read.append(f"root {candidate}")
-        notes.read.append(f"proved: {found.n_steps} steps, {found.messages} messages")
-        return found
+        notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
+        return schedule
     raise AssertionError("there is always a root to try")
 
 
 def _refused(root: Element, text: str) -> InputError:
-    what, _, cure = text.partition("; ")
+    problem, _, cure = text.partition("; ")
     return InputError(
-        [Diagnostic(what, cure or "the program does not do what its collective promises", "", root.place)]
+        [Diagnostic(problem, cure or "the program does not do what its collective promises", "", root.place)]
     )
 
 
@@ -77,7 +77,7 @@ def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
 
 
 def _roots(root: Element, program: MscclProgram) -> list[int]:
-    """Which ranks may be the root: the one that the file names, else all, 0 first."""
+    """The ranks that may be the root: the one that the file names, else all, 0 first."""
     if "root" in root.attributes:
         return [root.whole("root", most=program.n - 1)]
     if not collective(program.collective).rooted:
@@ -108,7 +108,7 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     for gpu, number in zip(gpus, ids, strict=True):
         for element in gpu.each("tb"):
             thread = _thread(element, number, n)
-            thread.spare = sum(other.spares for other in program.threads.get(number, {}).values())
+            thread.spare = sum(earlier.spares for earlier in program.threads.get(number, {}).values())
             if program.threads.setdefault(number, {}).setdefault(thread.number, thread) is not thread:
                 element.wrong(f"thread block {thread.number} stands twice", "number them from 0")
     _check_deps(program)
@@ -149,6 +149,6 @@ def _check_deps(program: MscclProgram) -> None:
     for thread in program:
         for op in thread.ops:
             if op.deps is not None:
-                other = program.threads[thread.gpu].get(op.deps[0])
-                if other is None or not 0 <= op.deps[1] < len(other.ops):
+                awaited = program.threads[thread.gpu].get(op.deps[0])
+                if awaited is None or not 0 <= op.deps[1] < len(awaited.ops):
                     op.element.wrong(f"waits for step {op.deps[1]} of thread block {op.deps[0]}", "there is none")

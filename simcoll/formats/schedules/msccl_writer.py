@@ -27,7 +27,7 @@ Peers = tuple[int, int]  # of a thread block: where it sends to and receives fro
 
 
 class _Event(NamedTuple):
-    """What a rank does for a transfer."""
+    """The part of a rank in a transfer."""
 
     does: Literal["send", "local", "receive"]
     number: int  # of the row
@@ -140,18 +140,18 @@ def _check(schedule: Schedule) -> None:
 
 def _events(schedule: Schedule) -> list[list[_Event]]:
     """Rank by rank: in each step sends, own copies, receives."""
-    found: list[list[_Event]] = [[] for _ in range(schedule.n)]
+    events: list[list[_Event]] = [[] for _ in range(schedule.n)]
     for rows in schedule.steps():
         step = [(i, schedule.row(i)) for i in range(rows.start, rows.stop)]
         for i, row in step:
             if row.src != row.dst:
-                found[row.src].append(_Event("send", i, row))
+                events[row.src].append(_Event("send", i, row))
         for i, row in _copies(step):
-            found[row.src].append(_Event("local", i, row))
+            events[row.src].append(_Event("local", i, row))
         for i, row in step:
             if row.src != row.dst:
-                found[row.dst].append(_Event("receive", i, row))
-    return found
+                events[row.dst].append(_Event("receive", i, row))
+    return events
 
 
 def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
@@ -216,30 +216,30 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
 
 def _next_accesses(events: list[_Event]) -> dict[int, int]:
     """For each event that writes, or reads, the next one that has to do with that slot."""
-    found: dict[int, int] = {}
+    following: dict[int, int] = {}
     last: dict[int, list[int]] = {}
     for at, event in enumerate(events):
         for slot in {event.reads, event.writes} - {None}:
             assert slot is not None
             for before in last.get(slot, []):
                 if slot == (events[before].writes if events[before].writes is not None else events[before].reads):
-                    found.setdefault(before, at)
+                    following.setdefault(before, at)
             last[slot] = [at]
-    return found
+    return following
 
 
 def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
-    """Which receiver's thread block sends to whom: the pairs of one channel that hand on most."""
+    """The rank that the thread block of each receiver sends to: the pairs of one channel that hand on most."""
     counts: Counter[Peers] = Counter()
     for at, following in next_on.items():
         if events[at].does == "receive" and events[following].does == "send":
             counts[events[following].row.dst, events[at].row.src] += 1
-    found: dict[int, int] = {}
+    partners: dict[int, int] = {}
     for (send, receive), _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         alike = _channel(n, (send, -1), rank) == _channel(n, (-1, receive), rank)
-        if alike and receive not in found and send not in found.values():
-            found[receive] = send
-    return found
+        if alike and receive not in partners and send not in partners.values():
+            partners[receive] = send
+    return partners
 
 
 def _peers(event: _Event, partner: Mapping[int, int]) -> Peers:
@@ -287,9 +287,9 @@ def _waits(
 ) -> list[tuple[Peers, int]]:
     """The steps of other thread blocks that must be done: who wrote what is read, who used what is overwritten."""
     needed: dict[Peers, int] = {}
-    found = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
-    found += readers.get(event.writes, []) if event.writes is not None else []
-    for other, index in found:
-        if other != peers:
-            needed[other] = max(index, needed.get(other, -1))
+    awaited = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
+    awaited += readers.get(event.writes, []) if event.writes is not None else []
+    for block, index in awaited:
+        if block != peers:
+            needed[block] = max(index, needed.get(block, -1))
     return list(needed.items())

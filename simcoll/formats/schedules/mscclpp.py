@@ -56,7 +56,7 @@ class _ThreadBlock:
 
 @dataclass
 class _PlanFile:
-    """What the file says, before it is played."""
+    """The contents of the file, before it is played."""
 
     name: str
     collective: str
@@ -80,21 +80,21 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     """
     wrong = functools.partial(_wrong, source)
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         place = Place(source, getattr(error, "lineno", 1), getattr(error, "colno", 1))
         raise InputError([Diagnostic(f"not JSON: {getattr(error, 'msg', 'too deep')}", _CURE, "", place)]) from None
     try:
-        plan = _plan(found, asked, wrong)
-        told = Counter(op["name"] for block in plan.blocks for op in block.ops)
-        steps = ", ".join(f"{count} {name}" for name, count in told.items())
+        plan = _plan(document, asked, wrong)
+        names = Counter(op["name"] for block in plan.blocks for op in block.ops)
+        steps = ", ".join(f"{count} {name}" for name, count in names.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume(THREADS)
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
         schedule = _thread_order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ScheduleError as error:
-        what, _, cure = str(error).partition("; ")
-        raise wrong("", what, cure or "the plan does not do what its collective promises") from None
+        problem, _, cure = str(error).partition("; ")
+        raise wrong("", problem, cure or "the plan does not do what its collective promises") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise wrong("", f"not a plan: {type(error).__name__} {error}"[:200], _CURE) from None
     notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
@@ -104,8 +104,8 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 Wrong = Callable[[str, str, str], InputError]
 
 
-def _wrong(source: str, path: str, what: str, cure: str) -> InputError:
-    return InputError([Diagnostic(what, cure, path, Place(source, 1, 1))])
+def _wrong(source: str, path: str, problem: str, cure: str) -> InputError:
+    return InputError([Diagnostic(problem, cure, path, Place(source, 1, 1))])
 
 
 # --- the file ---
@@ -117,12 +117,12 @@ def _whole(value: object, most: int) -> int:
     return value
 
 
-def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _PlanFile:
-    name = collective_named(asked or str(found["collective"]))
+def _plan(document: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _PlanFile:
+    name = collective_named(asked or str(document["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
-        said = str(asked or found["collective"])[:40]
+        said = str(asked or document["collective"])[:40]
         raise wrong("collective", f"{said!r} is no collective of such plans", "say which with --collective NAME")
-    gpus = list(found["gpus"])
+    gpus = list(document["gpus"])
     n = len(gpus)
     if sorted(_whole(gpu["id"], MOST_RANKS) for gpu in gpus) != list(range(n)) or not n:
         raise wrong("gpus", f"{n} GPUs that are not numbered from 0", _CURE)
@@ -132,7 +132,7 @@ def _plan(found: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _PlanFil
     if n_chunks % collective(name).blocks(n):
         raise wrong("gpus", f"{n_chunks} chunks of {n} GPUs", f"{name} needs a multiple of {n}")
     plan = _PlanFile(
-        plain(str(found.get("name", "")), "imported"), name, n, n_chunks, bool(found.get("inplace")), sizes
+        plain(str(document.get("name", "")), "imported"), name, n, n_chunks, bool(document.get("inplace")), sizes
     )
     for gpu in gpus:
         plan.blocks += (_block(gpu, tb, n, wrong) for tb in gpu.get("threadblocks", []))
@@ -146,7 +146,7 @@ def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) 
         known = channels.setdefault(str(channel["channel_type"]), [])
         for peer in channel.get("connected_to", []):
             rank = _whole(peer, n - 1)
-            known.append((rank, sum(other == rank for other, _ in known)))
+            known.append((rank, sum(known_peer == rank for known_peer, _ in known)))
     buffers = [(_whole(b["rank"], n - 1), str(b["type"])[:1]) for b in gpu.get("remote_buffers", [])]
     peers = {
         str(c["channel_type"]): [channels[str(c["channel_type"])][_whole(i, 2**20)] for i in c["channel_ids"]]
@@ -160,8 +160,8 @@ def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) 
     for i, op in enumerate(ops):
         if op["name"] not in _KNOWN or str(op.get("channel_type")) == "switch":
             cure = "plans of copies and reductions are: put, get, copy, re, res, rre, rres and their packet forms"
-            what = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
-            raise wrong(f"{where}.ops.{i}", what, cure)
+            problem = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
+            raise wrong(f"{where}.ops.{i}", problem, cure)
     return _ThreadBlock(number, _whole(tb["id"], 2**20), ops, peers, remote, where)
 
 
@@ -214,24 +214,24 @@ class _PlanExecution:
         """Passed when as many thread blocks of the GPU as it says have come to it."""
         block.arrived = True
         same = [
-            other
-            for other in self.plan.blocks
-            if other.gpu == block.gpu
-            and other.arrived
-            and other.done < len(other.ops)
-            and other.ops[other.done].get("barrier_id") == op.get("barrier_id")
+            waiting
+            for waiting in self.plan.blocks
+            if waiting.gpu == block.gpu
+            and waiting.arrived
+            and waiting.done < len(waiting.ops)
+            and waiting.ops[waiting.done].get("barrier_id") == op.get("barrier_id")
         ]
         if len(same) < _whole(op.get("num_threadblocks", 1), 2**20):
             return False
-        for other in same:
-            other.arrived = False
-            if other is not block:
-                other.done += 1
+        for waiting in same:
+            waiting.arrived = False
+            if waiting is not block:
+                waiting.done += 1
         return True
 
     def _pieces(self, block: _ThreadBlock, op: Mapping[str, Any], key: str, kind: str) -> list[list[BufferRange]]:
         """The chunks of each buffer that an operation names."""
-        found = []
+        pieces = []
         for entry in op.get(key, []):
             first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
             if "buffer_id" in entry:
@@ -240,15 +240,15 @@ class _PlanExecution:
                 rank, buffer = block.gpu, str(entry["type"])[:1]
             if buffer not in "ios":
                 raise self.wrong(block.where, f"buffer {buffer!r} in {op['name']}", "buffers are i, o and s")
-            found.append([(rank, buffer, first + i) for i in range(size)])
-        return found
+            pieces.append([(rank, buffer, first + i) for i in range(size)])
+        return pieces
 
     def _slot(self, piece: BufferRange) -> tuple[int, int]:
         rank, buffer, chunk = piece
         return rank, self.where.slot(rank, buffer, chunk)
 
     def _came(self, pieces: list[list[BufferRange]]) -> bool:
-        return all(self._slot(p) in self.packets for its in pieces for p in its if p[1] == "s")
+        return all(self._slot(p) in self.packets for chunks in pieces for p in chunks if p[1] == "s")
 
     def _move(self, src: tuple[int, int], dst: tuple[int, int], reduce: bool) -> None:
         if src != dst:
@@ -259,19 +259,19 @@ class _PlanExecution:
         self, block: _ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
     ) -> None:
         src = src * len(dst) if len(src) == 1 else src
-        if [len(its) for its in src] != [len(its) for its in dst]:
+        if [len(chunks) for chunks in src] != [len(chunks) for chunks in dst]:
             raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
-        for one, other in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
-            self._move(self._slot(one), self._slot(other), False)
+        for source, target in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
+            self._move(self._slot(source), self._slot(target), False)
 
     def _reduce(
         self, block: _ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
     ) -> None:
         """The sum of all sources into the first destination of this GPU, or into scratch; from there to the others."""
-        if not src or not dst or len({len(its) for its in (*src, *dst)}) != 1:
+        if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
             raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
         for k in range(len(src[0])):
-            sources, targets = [self._slot(its[k]) for its in src], [self._slot(its[k]) for its in dst]
+            sources, targets = [self._slot(chunks[k]) for chunks in src], [self._slot(chunks[k]) for chunks in dst]
             own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
             if own not in sources:
                 self._move(sources.pop(0), own, False)

@@ -71,13 +71,13 @@ def is_file(algorithm: str) -> bool:
 
 
 def text(path: str) -> str:
-    """What a file says, carried along or here; raises InputError."""
+    """The text of a file that was carried along, or of one on this machine; raises InputError."""
     try:
         with yaml_tree.open_file(Path(path)) as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        what = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(what, "give the path of a schedule as `simcoll import` writes it") from None
+        problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(problem, "give the path of a schedule as `simcoll import` writes it") from None
     if len(data) > MOST_BYTES:
         raise InputError(f"{path}: larger than {MOST_BYTES} bytes", "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")
@@ -85,8 +85,8 @@ def text(path: str) -> str:
 
 def read(path: str) -> Schedule:
     """The schedule of a file; raises InputError."""
-    found = text(path)
-    return _RECENT.get((path, found), lambda: parse(found, path))
+    contents = text(path)
+    return _RECENT.get((path, contents), lambda: parse(contents, path))
 
 
 def looks(text: str) -> bool:
@@ -97,47 +97,50 @@ def looks(text: str) -> bool:
 def parse(text: str, source: str) -> Schedule:
     """Read `dump`'s JSON; raises InputError naming what is wrong with it."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        what = getattr(error, "msg", "nested too deeply")
+        problem = getattr(error, "msg", "nested too deeply")
         raise InputError(
-            f"{source}:{line}:{column}: not JSON: {what}", "give what `simcoll show --json` prints"
+            f"{source}:{line}:{column}: not JSON: {problem}", "give what `simcoll show --json` prints"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InputError(f"{source}:1:1: not a mapping", "give what `simcoll show --json` prints")
     for key, kind in _KEYS.items():
-        if not isinstance(found.get(key), kind) or isinstance(found.get(key), bool):
+        if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):
             raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", _WHENCE)
-    for i, row in enumerate(found["transfers"]):
+    for i, row in enumerate(document["transfers"]):
         if (
             not isinstance(row, list)
             or len(row) != 6
             or not all(isinstance(x, int) for x in row)
             or row[5] not in (0, 1)
         ):
-            what = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
-            raise InputError(f"{source}:1:1: {what}", _WHENCE)
-    agents, root = found.get("agents", 0), found.get("root", 0)
-    limits = {"ranks": (found["ranks"], 1, MOST), "n_chunks": (found["n_chunks"], 1, MOST // max(1, found["ranks"]))}
-    limits |= {"agents": (agents, 0, MOST), "root": (root, 0, found["ranks"] - 1)}
+            problem = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
+            raise InputError(f"{source}:1:1: {problem}", _WHENCE)
+    agents, root = document.get("agents", 0), document.get("root", 0)
+    limits = {
+        "ranks": (document["ranks"], 1, MOST),
+        "n_chunks": (document["n_chunks"], 1, MOST // max(1, document["ranks"])),
+    }
+    limits |= {"agents": (agents, 0, MOST), "root": (root, 0, document["ranks"] - 1)}
     for key, (value, least, most) in limits.items():
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise InputError(f"{source}:1:1: {key}: {value!r} is out of range", f"write {least} … {most}")
-    if not isinstance(found.get("pipelined", False), bool):
+    if not isinstance(document.get("pipelined", False), bool):
         raise InputError(f"{source}:1:1: pipelined: neither true nor false", "write true or false")
     try:
-        collective(found["collective"])
+        collective(document["collective"])
         return Schedule.from_rows(
-            found["transfers"],
-            collective=found["collective"],
-            algorithm=found["algorithm"],
-            n=found["ranks"],
-            n_chunks=found["n_chunks"],
+            document["transfers"],
+            collective=document["collective"],
+            algorithm=document["algorithm"],
+            n=document["ranks"],
+            n_chunks=document["n_chunks"],
             agents=agents,
             root=root,
-            pipelined=found.get("pipelined", False),
+            pipelined=document.get("pipelined", False),
         )
     except (ScheduleError, ValueError, OverflowError) as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(f"{source}:1:1: {what}", cure) from None
+        problem, _, cure = str(error).partition("; ")
+        raise InputError(f"{source}:1:1: {problem}", cure) from None

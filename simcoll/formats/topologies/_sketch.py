@@ -1,5 +1,5 @@
-"""What readers of topologies share: a machine in the making, written as a topology file; and the shipped system that
-tells what the file does not."""
+"""Parts that readers of topologies share: a machine in the making, written as a topology file; and the shipped system
+that lends what the file does not say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's graph file as a machine: what GPUs can send each other as far as the channels of its ring tell."""
+"""NCCL's graph file as a machine: GPUs on a switch, with the bandwidth that the channels of its ring have together."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ ROOT: Final = "graphs"
 def read(text: str, source: str, like: str | None = None) -> Sketch:
     """The machine behind a graph file: its GPUs on one switch, by as much as all channels of the ring carry; the
     graphs themselves stand in it for `simcoll tune`. Raises InputError with line and column."""
-    found = graph_xml.parse(text, source)
-    ring = found.graphs["ring"]
+    file = graph_xml.parse(text, source)
+    ring = file.graphs["ring"]
     pattern = LenderSystem(like or ("hgx-h100" if ring.type_intra in ("NVL", "NVB") else "l40s-pcie"))
     sketch = Sketch(f"{pattern.name}-imported")
     notes = sketch.notes
-    told = ", ".join(f"{kind} {graph.channels} x {graph.intra:g} GB/s" for kind, graph in found.graphs.items())
-    notes.read.append(f"{found.gpus} GPUs and the channels of NCCL's graph file: {told}")
-    how = "as was asked for" if like else "paths between GPUs were the hint; --like NAME takes another"
-    notes.assume(f"latencies, memory, NICs and what the file does not carry are as in {pattern.name} ({how})")
-    gpus = [sketch.add("gpu") for _ in range(found.gpus)]
+    graphs = ", ".join(f"{kind} {graph.channels} x {graph.intra:g} GB/s" for kind, graph in file.graphs.items())
+    notes.read.append(f"{file.gpus} GPUs and the channels of NCCL's graph file: {graphs}")
+    reason = "as was asked for" if like else "paths between GPUs were the hint; --like NAME takes another"
+    notes.assume(f"latencies, memory, NICs and what the file does not carry are as in {pattern.name} ({reason})")
+    gpus = [sketch.add("gpu") for _ in range(file.gpus)]
     kind = "nvlink" if pattern.has("nvlink") and ring.type_intra in ("NVL", "NVB") else "pcie"
     switch = sketch.add("nvswitch" if kind == "nvlink" else "pcie_switch")
     bandwidth = ring.channels * ring.intra
     for gpu in gpus:
         sketch.join(gpu, switch, pattern.speed(kind, bandwidth))
     notes.assume(f"GPUs hang on one switch by {bandwidth:g} GB/s each: all channels of the ring")
-    if found.across and pattern.file.nic:
+    if file.across and pattern.file.nic:
         inter = ring.channels * ring.inter / len(gpus)
         for gpu in gpus:
             nic = sketch.add("nic")
             sketch.join(gpu, nic, pattern.speed("pcie", inter))
         sketch.keys["nic"] = {**pattern.file.nic.model_dump(), "model": "", "rate": f"{inter:.6g} GB/s"}
         notes.assume(f"a NIC of {inter:g} GB/s beside each GPU: what the ring's channels carry between nodes, shared")
-    where = ("one", "several") if found.across else ("one",)
-    rows = [_row(kind, graph, found.gpus, nodes) for kind, graph in found.graphs.items() for nodes in where]
+    where = ("one", "several") if file.across else ("one",)
+    rows = [_row(kind, graph, file.gpus, nodes) for kind, graph in file.graphs.items() for nodes in where]
     sketch.keys["nccl"] = {"source": f"NCCL's graph file {source}", "graphs": rows}
     same = "one node and several have the same graphs: a file holds those of one run"
-    notes.assume(same if found.across else "no NICs: its channels stay on one node, so that it says nothing of several")
+    notes.assume(same if file.across else "no NICs: its channels stay on one node, so that it says nothing of several")
     sketch.borrow(pattern)
     return sketch
 
 
 def _row(kind: str, graph: ChannelGraph, gpus: int, nodes: str) -> dict[str, Any]:
-    told = graph.model_dump(exclude={"orders", "latency_us"})
-    return {"graph": kind, "nodes": nodes, "gpus": gpus, **told, "orders": [list(order) for order in graph.orders]}
+    keys = graph.model_dump(exclude={"orders", "latency_us"})
+    return {"graph": kind, "nodes": nodes, "gpus": gpus, **keys, "orders": [list(order) for order in graph.orders]}

@@ -57,8 +57,8 @@ def read(text: str, source: str, like: str | None = None) -> InfraSketch:
     sketch = InfraSketch(str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph)
     used = {name for u, v, *_ in graph.links for name in (u, v)}
     gpus = [name for name, kind in graph.kinds.items() if kind == "gpu"]
-    told = f"{len(gpus)} GPUs, {len(used)} devices, {len(graph.links)} edges of infragraph"
-    sketch.notes.read.append(told)
+    counts = f"{len(gpus)} GPUs, {len(used)} devices, {len(graph.links)} edges of infragraph"
+    sketch.notes.read.append(counts)
     if left := [name for name in graph.kinds if name not in used]:
         sketch.notes.assume(f"devices without an edge are left out: {', '.join(left[:5])}{' …' if left[5:] else ''}")
     if not gpus:
@@ -93,24 +93,24 @@ class InfraSketch(Sketch):
 # --- expanding ---
 
 
-def _wrong(node: Node, what: str, cure: str) -> InputError:
-    return InputError([Diagnostic(what, cure, "", node.place)])
+def _wrong(node: Node, problem: str, cure: str) -> InputError:
+    return InputError([Diagnostic(problem, cure, "", node.place)])
 
 
 def _list(node: Node, key: str) -> list[Node]:
-    found = node.get(key)
-    if found is None or found.value is None:
+    child = node.get(key)
+    if child is None or child.value is None:
         return []
-    if not isinstance(found.value, list):
-        raise _wrong(found, f"{key} is no list", "write a list")
-    return list(found.value)
+    if not isinstance(child.value, list):
+        raise _wrong(child, f"{key} is no list", "write a list")
+    return list(child.value)
 
 
 def _scalar(node: Node, key: str, default: Any = None) -> Any:
-    found = node.get(key)
-    value = default if found is None or found.value is None else found.value
+    child = node.get(key)
+    value = default if child is None or child.value is None else child.value
     if value is None or isinstance(value, dict | list):
-        raise _wrong(found or node, f"no {key!r}", "add it, as infragraph writes it")
+        raise _wrong(child or node, f"no {key!r}", "add it, as infragraph writes it")
     return value
 
 
@@ -132,10 +132,10 @@ def _expanded(tree: Node) -> _ExpandedGraph:
             before = len(graph.kinds)
             _add(graph, f"{name}{i}.", device, instance, 0)
             new = list(graph.kinds)[before:]
-            node = next(nodes) if any(graph.kinds[one] == "gpu" for one in new) else None
+            node = next(nodes) if any(graph.kinds[part] == "gpu" for part in new) else None
             graph.nodes |= dict.fromkeys(new, node)
             if node is None:  # a switch of the fabric
-                graph.kinds |= {one: "switch" for one in new if graph.kinds[one] != "port"}
+                graph.kinds |= {part: "switch" for part in new if graph.kinds[part] != "port"}
     for edge in _list(tree, "edges"):
         ends = [_outer_end(graph, instances, edge, key) for key in ("ep1", "ep2")]
         _edges(graph, edge, ends[0], ends[1], links, outside=True)
@@ -144,10 +144,10 @@ def _expanded(tree: Node) -> _ExpandedGraph:
 
 def _add(graph: _ExpandedGraph, prefix: str, device: str, where: Node, depth: int) -> None:
     """The components of a device, those of devices in it included, and its edges."""
-    found = graph.devices.get(device)
-    if found is None or depth > _DEEPEST:
+    definition = graph.devices.get(device)
+    if definition is None or depth > _DEEPEST:
         raise _wrong(where, f"device {device[:40]!r} is not there, or in itself", "name one of devices")
-    for component in _list(found, "components"):
+    for component in _list(definition, "components"):
         name, choice = str(_scalar(component, "name")), str(_scalar(component, "choice", "custom"))
         for i in range(_count(component)):
             if choice == "device":
@@ -156,8 +156,8 @@ def _add(graph: _ExpandedGraph, prefix: str, device: str, where: Node, depth: in
                 graph.kinds[f"{prefix}{name}{i}"] = _kind(name, choice, component)
             if len(graph.kinds) > MOST_DEVICES:
                 raise _wrong(component, f"more than {MOST_DEVICES} devices", "give a smaller infrastructure")
-    links = {str(_scalar(link, "name")): link for link in _list(found, "links")}
-    for edge in _list(found, "edges"):
+    links = {str(_scalar(link, "name")): link for link in _list(definition, "links")}
+    for edge in _list(definition, "edges"):
         ends = [_inner_end(graph, device, edge, key) for key in ("ep1", "ep2")]
         _edges(graph, edge, [prefix + e for e in ends[0]], [prefix + e for e in ends[1]], links, outside=False)
 
@@ -172,10 +172,10 @@ def _kind(name: str, choice: str, component: Node) -> str:
 
 
 def _end(edge: Node, key: str) -> Node:
-    found = edge.get(key)
-    if found is None:
+    end = edge.get(key)
+    if end is None:
         raise _wrong(edge, f"an edge without {key!r}", "name both of its ends")
-    return found
+    return end
 
 
 def _inner_end(graph: _ExpandedGraph, device: str, edge: Node, key: str) -> list[str]:
@@ -200,7 +200,7 @@ def _outer_end(graph: _ExpandedGraph, instances: dict[str, Node], edge: Node, ke
 
 def _names(graph: _ExpandedGraph, device: str, text: str, where: Node) -> list[str]:
     """The components that `nic[0:2]` or `cx5[0].port` names, in a device."""
-    found = [""]
+    names = [""]
     for element in text.split("."):
         match = _ELEMENT.fullmatch(element)
         known = graph.devices.get(device)
@@ -208,11 +208,11 @@ def _names(graph: _ExpandedGraph, device: str, text: str, where: Node) -> list[s
         if match is None or match[1] not in components:
             raise _wrong(where, f"component {element[:40]!r} is not in {device[:40]}", "name one of its components")
         chosen = _indices(match[2], _count(components[match[1]]), where)
-        found = [f"{before}{'.' if before else ''}{match[1]}{i}" for before in found for i in chosen]
+        names = [f"{before}{'.' if before else ''}{match[1]}{i}" for before in names for i in chosen]
         device = match[1]
-        if len(found) > MOST_EDGES:
+        if len(names) > MOST_EDGES:
             raise _wrong(where, "too many ends", f"name at most {MOST_EDGES}")
-    return found
+    return names
 
 
 def _indices(text: str | None, count: int, where: Node) -> Sequence[int]:
@@ -282,7 +282,7 @@ def _join(
         ends = (_first(graph, ends[0]), _first(graph, ends[1]))
         if bandwidth is None and (ends in sketch.links or ends[::-1] in sketch.links):
             return
-    missing = [what for what, value in (("bandwidth", bandwidth), ("latency", latency)) if value is None]
+    missing = [quantity for quantity, value in (("bandwidth", bandwidth), ("latency", latency)) if value is None]
     if missing:
         own = f"{speed.bandwidth:g} GB/s, {speed.latency:g} us"
         sketch.notes.assume(f"link {name!r} ({kind}) has no {' and no '.join(missing)}: {pattern.name} lends {own}")
@@ -310,10 +310,10 @@ def _physical(node: Node | None) -> tuple[float | None, float | None]:
 
 def _value(node: Node | None, factors: dict[str, float], *, positive: bool) -> float | None:
     for unit, factor in factors.items():
-        found = node.get(unit) if node is not None else None
-        if found is not None and found.value is not None:
-            number = found.value
+        child = node.get(unit) if node is not None else None
+        if child is not None and child.value is not None:
+            number = child.value
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e9:
-                raise _wrong(found, f"{unit} {str(number)[:40]!r} is no number", "write e.g. 400")
+                raise _wrong(child, f"{unit} {str(number)[:40]!r} is no number", "write e.g. 400")
             return number * factor if number or not positive else None
     return None

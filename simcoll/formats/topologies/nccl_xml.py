@@ -1,7 +1,7 @@
 """NCCL's topology file: what NCCL_TOPO_DUMP_FILE writes, and the skeletons that cloud vendors ship for NCCL_TOPO_FILE.
 
 A tree of processors, PCIe devices, GPUs and NICs with the speed of each PCIe link, Mb/s of each NIC and the number of
-NVLinks. A skeleton has processors and PCIe devices only: which of these are GPUs and NICs is told by their class.
+NVLinks. A skeleton has processors and PCIe devices only; their class says which of these are GPUs and NICs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class _PcieDevice:
 
     @property
     def busid(self) -> str:
-        """Where it sits."""
+        """Address of its slot."""
         return self.element.attributes.get("busid", "").lower()
 
 
 def read(text: str, source: str, like: str | None = None) -> Sketch:
     """The machine that a topology file describes; what it does not carry is as in the shipped system `like`, by
     default the one with such GPUs. Raises InputError with line and column."""
-    root = xml_tree.parse(text, source, root=ROOT, what="topology file", deepest=40, cure=_CURE)
+    root = xml_tree.parse(text, source, root=ROOT, kind="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
         root.wrong(f"{len(processors)} <cpu> in it", f"give a machine of 1 to {MOST_PROCESSORS}")
@@ -85,14 +85,14 @@ def _box(element: Element) -> _PcieDevice | None:
         )
     if element.name != "pci":
         return None
-    box = _PcieDevice(element, _pcie(element), [found for child in element.children if (found := _box(child))])
+    box = _PcieDevice(element, _pcie(element), [inner for child in element.children if (inner := _box(child))])
     box.gpu = next(element.each("gpu"), None)
     box.nets = [net for below in box.below if below.element.name == "nic" for net in below.nets]
     box.below = [below for below in box.below if below.element.name == "pci"]
-    its = element.attributes.get("class", "").lower()
-    if box.gpu is not None or (its.startswith(_GPU) and not box.nets):
+    pci_class = element.attributes.get("class", "").lower()
+    if box.gpu is not None or (pci_class.startswith(_GPU) and not box.nets):
         box.kind = "gpu"
-    elif box.nets or its.startswith(_NIC):
+    elif box.nets or pci_class.startswith(_NIC):
         box.kind = "nic"
     elif box.below:
         box.kind = "pcie_switch"
@@ -107,7 +107,7 @@ def _pcie(element: Element) -> float:
 
 
 def _all(boxes: list[_PcieDevice]) -> list[_PcieDevice]:
-    return [box for one in boxes for box in (one, *_all(one.below))]
+    return [box for top in boxes for box in (top, *_all(top.below))]
 
 
 def _number(box: _PcieDevice) -> tuple[int, str]:
@@ -130,7 +130,7 @@ def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: S
 
 
 def _leads(box: _PcieDevice, names: dict[int, str]) -> bool:
-    return any(id(one) in names for one in _all([box]))
+    return any(id(device) in names for device in _all([box]))
 
 
 def _checked(box: _PcieDevice, sketch: Sketch) -> float:
@@ -142,8 +142,8 @@ def _checked(box: _PcieDevice, sketch: Sketch) -> float:
         return box.up
     line = box.element.place.line
     said = f"{box.element.attributes.get('link_speed', '')!r} x{box.element.attributes.get('link_width', '')}"
-    what = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s), and there are {fastest:g} GB/s below it"
-    sketch.notes.warn(f"{what}; NCCL believes it, here it is taken to be as fast as what is below")
+    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s), and there are {fastest:g} GB/s below it"
+    sketch.notes.warn(f"{problem}; NCCL believes it, here it is taken to be as fast as what is below")
     return fastest
 
 
@@ -172,11 +172,11 @@ def _tell(
     nets = sum(len(box.nets) or 1 for box in boxes if box.kind == "nic")
     kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
     sketch.notes.read.append(f"{len(gpus)} GPUs, {nets} NIC ports of NCCL's topology file, {kind}")
-    how = "as was asked for" if like else "the GPUs were the hint; --like NAME takes another"
+    reason = "as was asked for" if like else "the GPUs were the hint; --like NAME takes another"
     if skeleton and not like:
-        how = "the speed of PCIe was the hint; --like NAME takes another"
-    what = "latencies, memory and what the file does not carry are" if not skeleton else "all but PCIe's speeds is"
-    sketch.notes.assume(f"{what} as in {pattern.name} ({how})")
+        reason = "the speed of PCIe was the hint; --like NAME takes another"
+    lent = "latencies, memory and what the file does not carry are" if not skeleton else "all but PCIe's speeds is"
+    sketch.notes.assume(f"{lent} as in {pattern.name} ({reason})")
 
 
 def _rate(box: _PcieDevice) -> float:
@@ -185,7 +185,7 @@ def _rate(box: _PcieDevice) -> float:
 
 
 def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
-    """Those for traffic between GPUs: not the ones that are slower by more than half."""
+    """The NICs for traffic between GPUs: those with at least half the speed of the fastest."""
     fastest = max(map(_rate, nics), default=0.0)
     wanted = [box for box in nics if _rate(box) * 2 >= fastest]
     if len(wanted) < len(nics):
@@ -224,8 +224,8 @@ def _arch(cpu: Element) -> str:
 
 
 def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch, pattern: LenderSystem) -> None:
-    for (one, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
-        speed = pattern.speed("socket", _socket_speed(one))
+    for (cpu, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
+        speed = pattern.speed("socket", _socket_speed(cpu))
         sketch.join(a, b, speed)
         sketch.notes.assume(f"{speed.bandwidth:g} GB/s between processors, as NCCL counts for this kind")
 
@@ -291,7 +291,7 @@ def _between_gpus(
 
 
 def _direct(a: str, b: str, bandwidth: float, sketch: Sketch, pattern: LenderSystem) -> None:
-    """Both ends tell of a link between GPUs: it is one."""
+    """Join two GPUs once: the file has the link at both ends."""
     if (a, b) not in sketch.links and (b, a) not in sketch.links:
         speed = pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth)
         sketch.join(a, b, speed)

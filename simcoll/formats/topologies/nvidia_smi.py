@@ -55,14 +55,14 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     sketch = Sketch(f"{pattern.name}-imported")
     notes = sketch.notes
     notes.read.append(f"{len(matrix.gpus)} GPUs, {len(matrix.nics)} NICs of nvidia-smi topo -m")
-    how = "as was asked for" if like else "the number of NVLinks was the hint; --like NAME takes another"
-    notes.assume(f"speeds and latencies, which the matrix does not carry, are those of {pattern.name} ({how})")
+    reason = "as was asked for" if like else "the number of NVLinks was the hint; --like NAME takes another"
+    notes.assume(f"speeds and latencies, which the matrix does not carry, are those of {pattern.name} ({reason})")
     names = {gpu: sketch.add("gpu") for gpu in matrix.gpus}
     nics = _near_gpus(matrix, sketch)
     names |= {nic: sketch.add("nic") for nic in nics}
     if matrix.called:
-        told = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
-        notes.read.append(f"names of NICs: {told}")
+        called = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
+        notes.read.append(f"names of NICs: {called}")
     _nvlinks(matrix, names, pattern, sketch)
     _pcie(matrix, [*matrix.gpus, *nics], names, pattern, sketch)
     sketch.borrow(pattern)
@@ -77,8 +77,8 @@ def parse(text: str, source: str) -> Matrix:
     lines = [_COLOUR.sub("", line) for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
-        what = f"{source}: no line names GPUs as columns"
-        raise InputError(what, "give what `nvidia-smi topo -m` prints, its first line included")
+        problem = f"{source}: no line names GPUs as columns"
+        raise InputError(problem, "give what `nvidia-smi topo -m` prints, its first line included")
     columns = _header(lines[start], Place(source, start + 1, 1))
     rows: dict[str, list[str]] = {}
     numa: dict[str, str] = {}
@@ -95,14 +95,14 @@ def parse(text: str, source: str) -> Matrix:
     cells = {(a, b): cell for a, row in rows.items() for b, cell in zip(columns, row, strict=True)}
     for a, b in itertools.combinations(columns, 2):
         if cells[a, b] != cells[b, a]:
-            what = f"{a} to {b} is {cells[a, b]}, and back {cells[b, a]}"
-            _wrong(what, "give the matrix as it was printed", Place(source, start + 1, 1))
+            problem = f"{a} to {b} is {cells[a, b]}, and back {cells[b, a]}"
+            _wrong(problem, "give the matrix as it was printed", Place(source, start + 1, 1))
     gpus = tuple(name for name in columns if _GPU.fullmatch(name))
     return Matrix(gpus, tuple(name for name in columns if name not in gpus), cells, numa, called)
 
 
-def _wrong(what: str, cure: str, place: Place) -> NoReturn:
-    raise InputError([Diagnostic(what, cure, "", place)])
+def _wrong(problem: str, cure: str, place: Place) -> NoReturn:
+    raise InputError([Diagnostic(problem, cure, "", place)])
 
 
 def _header(line: str, place: Place) -> list[str]:
@@ -118,16 +118,16 @@ def _header(line: str, place: Place) -> list[str]:
 def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], str]:
     """The cells of a row, and where its device is: the last of what follows, NUMA node or processors."""
     parts = [(match[0].strip(), match.start() + 1) for match in _WORD.finditer(line)][1:]
-    found = []
+    cells = []
     for text, column in parts[: len(columns)]:
         if not _CELL.fullmatch(text):
             where = Place(place.source, place.line, column)
             _wrong(f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where)
-        found.append("SYS" if text == "SOC" else text)
-    if len(found) < len(columns):
-        _wrong(f"the row has {len(found)} cells for {len(columns)} columns", "give whole rows", place)
+        cells.append("SYS" if text == "SOC" else text)
+    if len(cells) < len(columns):
+        _wrong(f"the row has {len(cells)} cells for {len(columns)} columns", "give whole rows", place)
     rest = [text for text, _ in parts[len(columns) :]]
-    return found, rest[0] if rest and re.match(r"\d", rest[0]) else ""
+    return cells, rest[0] if rest and re.match(r"\d", rest[0]) else ""
 
 
 # --- the machine ---
@@ -200,12 +200,12 @@ def _pcie(
 
 def _groups(devices: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
     """Devices that are joined, at first or second hand, in order."""
-    left, found = list(devices), []
+    left, groups = list(devices), []
     while left:
         group = [left.pop(0)]
         for member in group:
             near: Iterable[str] = [device for device in left if joined(member, device)]
             group += near
             left = [device for device in left if device not in group]
-        found.append([device for device in devices if device in group])
-    return found
+        groups.append([device for device in devices if device in group])
+    return groups

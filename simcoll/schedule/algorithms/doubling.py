@@ -121,7 +121,7 @@ def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
 
 @register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)", library=True)
 def dissemination_barrier(request: Request) -> Iterator[StepPattern]:
-    """Everyone tells the rank 1, 2, 4, … ahead what it has heard: ⌈log2 n⌉ steps, n messages each.
+    """Everyone reports to the rank 1, 2, 4, … ahead who has come: ⌈log2 n⌉ steps, n messages each.
 
     Hensgen, Finkel, Manber (1988). Reports may reach a rank by several ways, which harms no barrier.
     """

@@ -119,8 +119,8 @@ def hierarchical_tree(request: Request) -> Iterator[StepPattern]:
     groups = request.two_levels()
     top, *leaders = (group[0] for group in groups)
     members = [rank for group in groups for rank in group[1:]]
-    theirs = [group[0] for group in groups for _ in group[1:]]
-    moves = [(np.asarray(low), np.asarray(high)) for low, high in ((members, theirs), (leaders, top)) if low]
+    leader_of = [group[0] for group in groups for _ in group[1:]]
+    moves = [(np.asarray(low), np.asarray(high)) for low, high in ((members, leader_of), (leaders, top)) if low]
     for low, high in moves:
         yield send(low, high, 0, reduce=True)
     for low, high in reversed(moves):
@@ -137,13 +137,13 @@ def hierarchical_all_to_all(request: Request) -> Iterator[StepPattern]:
     table = request.equal_groups()
     table = table.reshape(-1, table.shape[-1])
     g, m = table.shape
-    group, member, other, across = np.ogrid[:g, :m, 1:m, :g]
-    relay = (member + other) % m
+    group, member, ahead, across = np.ogrid[:g, :m, 1:m, :g]
+    relay = (member + ahead) % m
     scratch = np.where(across == group, table[group, member], request.n + across * m + member)
     if m > 1:
         yield send(table[group, member], table[group, relay], table[across, relay], scratch)
-    group, member, other, origin = np.ogrid[:g, :m, 1:g, :m]
-    target = (group + other) % g
+    group, member, ahead, origin = np.ogrid[:g, :m, 1:g, :m]
+    target = (group + ahead) % g
     held = np.where(origin == member, table[target, member], request.n + target * m + origin)
     if g > 1:
         yield send(table[group, member], table[target, member], held, table[group, origin])

@@ -72,13 +72,13 @@ def nvls_tree(request: Request) -> Iterator[StepPattern]:
         return
     yield send(switch[:, None], heads, part)
     trees = building_blocks.two_trees(len(ranks))
-    parents = [_across(heads[:, one], trees[one // size], request.n) for one in part.tolist()]
-    yield from together(*(building_blocks.tree_reduce(parent, one) for one, parent in enumerate(parents)))
-    yield from together(*(building_blocks.tree_broadcast(parent, one) for one, parent in enumerate(parents)))
+    parents = [_across(heads[:, i], trees[i // size], request.n) for i in part.tolist()]
+    yield from together(*(building_blocks.tree_reduce(parent, i) for i, parent in enumerate(parents)))
+    yield from together(*(building_blocks.tree_broadcast(parent, i) for i, parent in enumerate(parents)))
     yield send(heads, switch[:, None], part)
-    to, what = np.nonzero(np.arange(size)[:, None] != part % size)  # its head has a part already
+    to, missing = np.nonzero(np.arange(size)[:, None] != part % size)  # its head has a part already
     if len(to):
-        yield send(switch[:, None], ranks[:, to], what)
+        yield send(switch[:, None], ranks[:, to], missing)
 
 
 def _across(ranks: building_blocks.Ranks, tree: building_blocks.Ranks, n: int) -> building_blocks.Ranks:

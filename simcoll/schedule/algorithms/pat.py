@@ -26,7 +26,7 @@ def _around(request: Request) -> Rotation:
 
 
 def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
-    """How far each round goes, and how far the blocks that then set out have come.
+    """For each round the distance of its messages, and the distances that the blocks in them have come.
 
     With `apart` ranks between those that a message's blocks go to, blocks first reach every `apart`-th rank, twice as
     many in each round; then these carry them on, all at once, to the `apart` − 1 ranks behind each, one a round.

@@ -12,7 +12,7 @@ from simcoll.schedule.registry import Request, register
 from simcoll.schedule.steps import StepPattern, join, send, together
 from simcoll.schedule.symmetry import Rotation
 
-SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk that are told to the next rank one by one
+SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk; the next rank uses each when it has come
 
 
 def _slices(request: Request) -> int:
@@ -102,7 +102,7 @@ def ring_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 
 @register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_reduce(request: Request) -> Iterator[StepPattern]:
-    """From the rank behind the root around to the root, each adding its own: n−1 steps, one behind for each loop."""
+    """The sum goes from the rank behind the root around to the root: n−1 steps, each loop one step behind."""
     order = np.roll(building_blocks.rooted(request.n, request.root), -1)
     for sender, receiver in pairwise(order):
         yield send(sender, receiver, 0, reduce=True)
@@ -110,7 +110,7 @@ def chain_reduce(request: Request) -> Iterator[StepPattern]:
 
 @register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_broadcast(request: Request) -> Iterator[StepPattern]:
-    """From the root on to the next rank and the next: n−1 steps, one behind for each loop."""
+    """The buffer goes from the root to the next rank and on: n−1 steps, each loop one step behind."""
     order = building_blocks.rooted(request.n, request.root)
     for sender, receiver in pairwise(order):
         yield send(sender, receiver, 0)

@@ -117,7 +117,7 @@ def reduce_scatter_gather(request: Request) -> Iterator[StepPattern]:
 
 
 def _binomial_levels(request: Request) -> Iterator[tuple[Ranks, Ranks, Ranks]]:
-    """From the leaves up: child, parent and block, one entry for each block of the child's subtree."""
+    """The levels of a binomial tree, leaves first: child, parent and block, an entry for each block below the child."""
     order, distance = building_blocks.rooted(request.n, request.root), 1
     while distance < request.n:
         child = np.arange(distance, request.n, 2 * distance)
