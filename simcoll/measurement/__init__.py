@@ -1,4 +1,4 @@
-"""Real runs: the points of a scenario executed by torch.distributed, on this machine, a cluster, or hosts made here.
+"""Run points for real, with torch.distributed, on this machine, on a cluster, or on hosts made of network namespaces.
 
-Takes points and a backend. Gives rows of a measured table, checked for right results.
+Takes points and a backend. Gives rows of a measured table, after a check of every result.
 """

@@ -1,10 +1,10 @@
-"""What one device tells: launch latency, copies and reductions against size, collectives of one rank; and NCCL between
-several ranks on one GPU.
+"""Measure one device: launch latency, copies and reductions by size, collectives of one rank, and NCCL between several
+ranks on one GPU.
 
     rows = [*device("cuda"), *one_rank("nccl")]
     write(path, rows, "cuda")
     gamma_ps_per_byte(rows)                          # what a reduction costs, for `model.gamma`
-    several_on_one_gpu(points)                       # rows of a measured table, as `measure.run` gives them
+    several_on_one_gpu(points)                       # rows of a measured table, as `real_run.run` gives them
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def device(
     runs: int = 20,
     tell: Tell = lambda line: None,
 ) -> list[CaseRow]:
-    """Launches, copies and reductions on a device (`cuda`, `cuda:1` or `cpu`), a row each with `COLUMNS`.
+    """Measure launches, copies and reductions on a device (`cuda`, `cuda:1` or `cpu`); one row each, with `COLUMNS`.
 
     `time_us` is the median of `runs`, `GBps` the size over it: a copy reads and writes that much, a reduction (b += a)
     reads it twice and writes it. Raises InputError where there is no such device.
@@ -46,12 +46,12 @@ def device(
     _check(name)
     from simcoll.measurement.torch_backend.device import samples
 
-    found = []
+    rows = []
     for sample in samples(name, dtypes, sizes, runs):
-        tell(f"{sample.what}, {sample.nbytes} B {sample.dtype}")
+        tell(f"{sample.operation}, {sample.nbytes} B {sample.dtype}")
         times = sorted(ns / 1e3 for ns in sample.times)
-        found.append(_row(sample.what, sample.dtype, sample.nbytes, statistics.median(times), times, len(times)))
-    return found
+        rows.append(_row(sample.operation, sample.dtype, sample.nbytes, statistics.median(times), times, len(times)))
+    return rows
 
 
 def one_rank(
@@ -64,9 +64,10 @@ def one_rank(
     timeout_s: float = 60.0,
     tell: Tell = lambda line: None,
 ) -> list[CaseRow]:
-    """The library's collectives with one rank, which sends nothing: what a call costs by itself; rows with `COLUMNS`.
+    """Measure the library's collectives with one rank, which sends nothing: the cost of a call itself. Rows with
+    `COLUMNS`.
 
-    In a process of its own. Raises like `measure.run`.
+    They run in a separate process. Raises like `real_run.run`.
     """
     asked = {
         "topology": {"system": "loopback"},
@@ -84,25 +85,25 @@ def one_rank(
 def several_on_one_gpu(
     points: Sequence[Point], *, timeout_s: float = 30.0, limit_s: float = ONE_GPU_S, tell: Tell = lambda line: None
 ) -> list[CaseRow]:
-    """Measure points with all NCCL ranks on the first GPU, each as if on a host of its own, over NCCL's sockets.
+    """Measure points with all NCCL ranks on the first GPU, each as if it had a host, over NCCL's sockets.
 
-    Nothing like the network of a cluster, but NCCL's own rings and trees, and ours by its send and receive. Kernels
-    that wait for each other take turns on the GPU and may spin for ever: a run that takes longer than `timeout_s`, or a
-    launch longer than `limit_s`, is killed. Raises like `measure.run`, InputError where there is no GPU.
+    This is nothing like the network of a cluster, but it runs NCCL's rings and trees, and simcoll's schedules by its
+    send and receive. Kernels that wait for each other take turns on the GPU and may spin for ever: a run longer than
+    `timeout_s`, or a launch longer than `limit_s`, is killed. Raises like `real_run.run`, and InputError without a GPU.
     """
     _check("cuda")
     return real_run.run(points, on_one_gpu(), backend="nccl", timeout_s=timeout_s, limit_s=limit_s, tell=tell)
 
 
 def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
-    """What a reduction costs, ps/B: its time over its size, at the largest size that was measured.
+    """Return the cost of a reduction in ps/B: its time over its size, at the largest measured size.
 
-    Raises InputError if no row tells.
+    Raises InputError if no row is a reduction of this dtype.
     """
-    told = [row for row in rows if row["what"] == "reduce" and row["dtype"] == dtype]
-    if not told:
+    reductions = [row for row in rows if row["what"] == "reduce" and row["dtype"] == dtype]
+    if not reductions:
         raise InputError(f"no row reduces {dtype}", "give rows of `device`")
-    largest = max(told, key=lambda row: float(str(row["size_bytes"])))
+    largest = max(reductions, key=lambda row: float(str(row["size_bytes"])))
     return float(str(largest["time_us"])) * 1e6 / float(str(largest["size_bytes"]))
 
 
@@ -112,7 +113,7 @@ def write(path: Path, rows: Sequence[CaseRow], name: str) -> None:
 
 
 def read(path: Path) -> list[CaseRow]:
-    """The rows of a table that `write` has made. Raises InputError."""
+    """Read a table that `write` has made. Raises InputError."""
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     try:
@@ -123,7 +124,7 @@ def read(path: Path) -> list[CaseRow]:
 
 
 def remarks(name: str) -> Iterator[str]:
-    """What is written over a table: the device, versions, how it was timed, what the environment says."""
+    """Yield the lines above a table: the device, versions, the way of timing, and the environment."""
     from simcoll.measurement.torch_backend.device import about
 
     yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, GBps the size over it"
@@ -134,9 +135,9 @@ def remarks(name: str) -> Iterator[str]:
         yield from real_run.gpus_here()
 
 
-def _row(what: str, dtype: str, nbytes: int, median: float, times: Sequence[float], runs: int) -> CaseRow:
-    said = {"what": what, "dtype": dtype, "size_bytes": nbytes, "runs": runs}
-    return _with_rate({**said, "time_us": median, "time_us_min": min(times), "time_us_max": max(times)})
+def _row(operation: str, dtype: str, nbytes: int, median: float, times: Sequence[float], runs: int) -> CaseRow:
+    about = {"what": operation, "dtype": dtype, "size_bytes": nbytes, "runs": runs}
+    return _with_rate({**about, "time_us": median, "time_us_min": min(times), "time_us_max": max(times)})
 
 
 def _with_rate(row: CaseRow) -> CaseRow:
@@ -145,7 +146,7 @@ def _with_rate(row: CaseRow) -> CaseRow:
 
 
 def _check(name: str) -> None:
-    """Raise InputError where the device is not there."""
+    """Raise InputError where the device does not exist."""
     real_run.check_torch()
     from simcoll.measurement.torch_backend.session import gpus
 
@@ -153,5 +154,5 @@ def _check(name: str) -> None:
     if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
         raise InputError(f"{name!r} is no device", "take cuda, cuda:1 or cpu")
     if kind == "cuda" and (there := gpus()) <= int(number or 0):
-        what = f"there is no GPU {number or 0}: torch sees {there or 'none'}"
-        raise InputError(what, "run this where there is one, or on the device cpu")
+        problem = f"there is no GPU {number or 0}: torch sees {there or 'none'}"
+        raise InputError(problem, "run this where there is one, or on the device cpu")

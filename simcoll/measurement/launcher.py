@@ -1,7 +1,7 @@
-"""Starting ranks on this machine, watching them, and ending them whatever happens.
+"""Start ranks on this machine, watch them, and end them in every case.
 
-The ranks share a folder: the job in it, a file through which they meet, what each writes to its terminal, and a table
-of marks that says at every moment which task, run and transfer each is at, also of a rank that hangs or has died.
+The ranks share a folder. It holds the job, a file through which they meet, the terminal output of each, and a table of
+marks: the task, run and transfer at which each rank is, also if it hangs or has died.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from simcoll.errors import InputError, MeasureError
 from simcoll.measurement.rank_tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 
-BEGIN_S: Final = 180.0  # to import torch, on a machine that has other work too, and to find each other
-GRACE_S: Final = 3.0  # for the other ranks to say what they waited for once one has failed
-POLL_S: Final = 0.02
+BEGIN_S: Final = 180.0  # to import torch, which is slow on a busy machine, and to find each other
+GRACE_S: Final = 3.0  # after the first failure, for the other ranks to report for what they waited
+POLL_S: Final = 0.02  # between two looks at the ranks: short against any run, and no load
 ONE_GPU_S: Final = 300.0  # for a launch on one GPU, where ranks that wait for each other may do so for ever
 CODE: Final = "from simcoll.measurement.launcher import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
@@ -45,17 +45,18 @@ def _nothing_added(rank: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Launcher:
-    """How rank r is started: `prefix(r)` stands before its command, `environment(r)` is added to its environment.
+    """The command of rank r: `prefix(r)` stands before it, `environment(r)` is added to its environment.
 
-    Where the latter has an NCCL_HOSTID for each rank, NCCL takes them for different hosts, and ranks may share a GPU.
+    If the environment gives each rank an NCCL_HOSTID, NCCL takes them for different hosts, and ranks may share a GPU.
     """
 
     prefix: Callable[[int], Sequence[str]] = _nothing_before
     environment: Callable[[int], Mapping[str, str]] = _nothing_added
 
     def variables(self, rank: int) -> dict[str, str]:
-        """All that is set for a rank: one thread for each, gloo over loopback (NCCL's ranks meet over it as well), and
-        what the launcher says."""
+        """Return all variables set for a rank: one thread, gloo over loopback (NCCL's ranks meet over it, too), and
+        those of the launcher.
+        """
         own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         if LOOPBACK:
             own["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", LOOPBACK)
@@ -66,7 +67,7 @@ LOCAL: Final = Launcher()
 
 
 def on_one_gpu() -> Launcher:
-    """All NCCL ranks on the first GPU, each as if on a host of its own, over NCCL's sockets on loopback."""
+    """Put all NCCL ranks on the first GPU, each as if it had a host, over NCCL's sockets on loopback."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
     def environment(rank: int) -> dict[str, str]:
@@ -77,11 +78,11 @@ def on_one_gpu() -> Launcher:
 
 
 def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None] = lambda line: None) -> Report:
-    """Run a job on `world` ranks. Nothing of it is left when this returns or raises, and if this process is killed its
-    ranks die with it.
+    """Run a job on `world` ranks. No process is left when this returns or raises; if this process is killed, its ranks
+    die with it.
 
-    Raises MeasureError when a rank dies, fails or does not get on, with what every rank was at; InputError when a
-    prefix cannot be run.
+    Raises MeasureError when a rank dies, fails or stands still, with the state of every rank; InputError when a prefix
+    cannot be run.
     """
     with orderly_end(), _folder() as folder:
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
@@ -100,14 +101,14 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Whoever is asked to end, by `kill` or a terminal that closes, leaves through every `finally`."""
+    """Make SIGTERM and SIGHUP (`kill`, a terminal that closes) leave through every `finally`."""
 
     def leave(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
     try:
         before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not the main thread, where alone signals come
+    except ValueError:  # only the main thread may handle signals
         before = {}
     try:
         yield
@@ -126,8 +127,8 @@ def _folder() -> Iterator[Path]:
 
 
 def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:
-    ours = str(Path(__file__).parents[2])  # the ranks import this simcoll, wherever they start
-    path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+    package = str(Path(__file__).parents[2])  # the ranks import this simcoll, wherever they start
+    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     environment = {**os.environ, "PYTHONPATH": path, **launcher.variables(rank), **numbers}
     command = [*launcher.prefix(rank), sys.executable, "-c", CODE, str(folder)]
@@ -137,14 +138,14 @@ def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subproc
                 command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
             )
         except OSError as error:
-            what = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
-            raise InputError(what, "mend the words before its command") from None
+            problem = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
+            raise InputError(problem, "mend the words before its command") from None
 
 
 def begin() -> None:
-    """What every process of a launch runs: a rank's work, which ends with the process that started it.
+    """Run a rank's work in a process of a launch, and end with the process that started it.
 
-    Nothing is ever written to its standard input, whose end comes when the other side is gone, however it went.
+    Nothing is ever written to its standard input, whose end comes when the other side is gone, for whatever reason.
     """
 
     def watch() -> None:
@@ -158,7 +159,7 @@ def begin() -> None:
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill every rank with all that it has started, and wait until they are gone."""
+    """Kill every rank with all that it has started, and wait for their ends."""
     for process in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -176,7 +177,7 @@ def _watch(
     tell: Callable[[str], None],
 ) -> None:
     """Return when all ranks have ended well. Raises MeasureError as soon as one has not, or when nothing moves."""
-    before, moved, told = marks.copy(), time.monotonic(), -1
+    before, moved, reported = marks.copy(), time.monotonic(), -1
     latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
         if any(process.poll() for process in ranks):
@@ -186,9 +187,9 @@ def _watch(
         if (now != before).any():
             before, moved = now, time.monotonic()
         begun = bool((now[:, 1] != NOT_BEGUN).all())
-        if begun and now[0, 0] != told:
-            told = int(now[0, 0])
-            tell(job.tasks[told].title)
+        if begun and now[0, 0] != reported:
+            reported = int(now[0, 0])
+            tell(job.tasks[reported].title)
         if time.monotonic() > latest:
             raise MeasureError(f"not over after {job.limit_s:g} s\n{_complaint(ranks, job, marks, folder, 'was')}")
         if time.monotonic() - moved > (job.timeout_s + GRACE_S if begun else BEGIN_S):
@@ -207,8 +208,11 @@ def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 def _complaint(
     ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path, did: str = ""
 ) -> str:
-    """What went wrong, a line a rank: those that died, those that are silent (or what they `did`), then those that say
-    something, the first to do so first: the others may have failed because of it."""
+    """Describe a failure, one line for each rank.
+
+    First come ranks that died, then silent ones (or those that `did` something), then those with an error, the earliest
+    first: the others may have failed because of it.
+    """
     did = did or f"gave no answer for {job.timeout_s:g} s"
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):
@@ -217,8 +221,8 @@ def _complaint(
         if error.exists():
             said.append((error.stat().st_mtime_ns, error.read_text("utf-8")))
         elif status:
-            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            died.append(f"rank {rank} died ({how}) {where}{_last_words(folder / f'out-{rank}')}")
+            cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            died.append(f"rank {rank} died ({cause}) {where}{_last_words(folder / f'out-{rank}')}")
         elif status is None:
             silent.append(f"rank {rank} {did} {where}")
     return "\n".join([*died, *silent, *(text for _, text in sorted(said))])

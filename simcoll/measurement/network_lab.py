@@ -1,11 +1,11 @@
-"""The network lab: the points of a scenario run for real, between hosts made on this machine.
+"""Run points for real between hosts made on this machine: the network lab.
 
-`namespaces` builds the scenario's topology, `measure` runs the ranks in it, one on each host, over gloo and TCP. Links
-are as slow as the scenario says, so they are what takes time and not the processor: contention, incast,
-oversubscription and slow links are real. The latency of links is what Linux takes; the scenario's is not imposed.
+`network_namespaces` builds the scenario's topology, `real_run` runs one rank on each host, over gloo and TCP. Links are
+as slow as the scenario says, so they take the time and not the processor: contention, incast, oversubscription and slow
+links are real. The latency of links is that of Linux, not the scenario's.
 
-Ranks go before everything else on the machine (PRIORITY). A rank that has to wait for a core while its link is idle
-would measure the machine's other work.
+Ranks run before everything else on the machine (PRIORITY). A rank that waited for a core while its link is idle would
+measure the machine's other work.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from simcoll.measurement.network_wiring import INTERFACE
 from simcoll.scenario.scenario import Point
 from simcoll.topology import systems
 
-PRIORITY: Final = ("chrt", "--rr", "10")
+PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; any level is before all usual processes
 
 
 def run(points: Sequence[Point], *, timeout_s: float = 60.0, tell: Tell = lambda line: None) -> list[CaseRow]:
-    """Measure points, each between the hosts of its topology: rows of a measured table.
+    """Measure points, each between the hosts of its topology; return rows of a measured table.
 
-    Raises InputError without root and for topologies that cannot be built; else like `measure.run`.
+    Raises InputError without root and for topologies that cannot be built; else like `real_run.run`.
     """
     alike: dict[str, list[Point]] = {}
     for point in points:
@@ -41,14 +41,14 @@ def run(points: Sequence[Point], *, timeout_s: float = 60.0, tell: Tell = lambda
 
 
 def _measured(points: Sequence[Point], timeout_s: float, tell: Tell) -> list[CaseRow]:
-    """The rows of points that run between the same hosts."""
+    """Measure points that run between the same hosts."""
     scenario = points[0].scenario
     with BuiltNetwork(systems.build(scenario.topology, seed=scenario.seed)) as network:
         return real_run.run(points, launcher(network, scenario.placement), timeout_s=timeout_s, tell=tell)
 
 
 def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
-    """Starts rank r on the r-th host, or on the r-th of the hosts that `placement` names."""
+    """Return a launcher that starts rank r on the r-th host, or on the r-th of the hosts that `placement` names."""
     hosts = placement if isinstance(placement, tuple) else network.hosts
     return Launcher(
         prefix=lambda rank: [*network.inside(hosts[rank]), *priority()],
@@ -58,7 +58,7 @@ def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
 
 @cache
 def priority() -> tuple[str, ...]:
-    """PRIORITY, where it is to be had: not in every container."""
+    """Return PRIORITY where it is allowed, else nothing: some containers forbid it."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
     return PRIORITY

@@ -1,6 +1,6 @@
-"""A topology built on this machine as `wiring` plans it, and taken down again. Only Linux can do this, and only root.
+"""Build a topology on this machine as `network_wiring` plans it, and take it down. Needs Linux and root.
 
-Names begin with `simcoll-` and the process id, so that what a killed run left behind can be told from what is in use.
+Names begin with `simcoll-` and the process id, so that leftovers of a killed run differ from networks in use.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from simcoll.topology.graph import Topology
 PREFIX: Final = "simcoll-"
 NAMES: Final = Path("/run/netns")
 ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # their bits, from linux/capability.h
 
 
 def why_not() -> str | None:
-    """Why namespaces cannot be made here; None if they can."""
+    """Return the reason why namespaces cannot be made here; None if they can."""
     if sys.platform != "linux":
         return f"network namespaces need Linux, this is {sys.platform}"
     if missing := [tool for tool in ("ip", "tc", "sysctl") if shutil.which(tool) is None]:
         return f"{' and '.join(missing)} cannot be found (packages iproute2 and procps)"
     if os.geteuid():
         return "network namespaces need root"
-    told = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    held = int(told[1], 16) if told else 0
+    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    held = int(effective[1], 16) if effective else 0
     if lost := [name for name, bit in CAPABILITIES.items() if not held >> bit & 1]:
         return f"network namespaces need {' and '.join(lost)}, which root lacks here (a container?)"
     return None
 
 
 class BuiltNetwork:
-    """A plan that stands; build it by `with Network(topology) as network:`, which takes everything down again."""
+    """A network that stands: `with BuiltNetwork(topology) as network:` builds it, and takes everything down again."""
 
     def __init__(self, topology: Topology):
         if reason := why_not():
@@ -57,17 +57,17 @@ class BuiltNetwork:
         return {device: f"{PREFIX}{os.getpid()}-{device}" for device in self.plan.devices}
 
     def inside(self, device: str) -> list[str]:
-        """What a command line begins with to run at a device."""
+        """Return the words that run a command inside a device's namespace."""
         return ["ip", "netns", "exec", self.names[device]]
 
     def sent(self) -> dict[str, int]:
-        """Bytes that each link (`host0->switch`) has carried so far, headers included."""
-        found = {}
+        """Return the bytes that each link (`host0->switch`) has carried so far, headers included."""
+        carried = {}
         for cable in self.plan.cables:
             for (device, peer), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True):
-                told = run("tc", "-n", self.names[device], "-s", "class", "show", "dev", f"port{port}")
-                found[f"{device}->{peer}"] = int(re.findall(r"Sent (\d+) bytes", told)[0])
-        return found
+                statistics = run("tc", "-n", self.names[device], "-s", "class", "show", "dev", f"port{port}")
+                carried[f"{device}->{peer}"] = int(re.findall(r"Sent (\d+) bytes", statistics)[0])
+        return carried
 
     def __enter__(self) -> BuiltNetwork:
         remove_stale()
@@ -97,7 +97,7 @@ class BuiltNetwork:
 
 
 def remove_stale() -> list[str]:
-    """Remove the namespaces of runs that are no more; their names."""
+    """Remove the namespaces of runs that have ended; return their names."""
     stale = [path.name for path in NAMES.glob(f"{PREFIX}*") if not _alive(path.name)]
     for name in stale:
         remove(name)
@@ -110,9 +110,9 @@ def _alive(name: str) -> bool:
 
 
 def remove(name: str) -> None:
-    """End what runs in a namespace and remove it with its interfaces; nothing happens if it is gone."""
+    """End the processes in a namespace and remove it with its interfaces; do nothing if it is gone."""
     try:
-        if os.path.ismount(NAMES / name):  # else it was killed while it was made, and nothing can be in it
+        if os.path.ismount(NAMES / name):  # else its maker was killed half way, and nothing runs in it
             for process in run("ip", "netns", "pids", name).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
@@ -124,9 +124,9 @@ def remove(name: str) -> None:
 
 
 def run(*words: str, lines: Sequence[str] = ()) -> str:
-    """Run a command with lines on stdin; what it printed. Raises SimcollError with what it complained of.
+    """Run a command with lines on stdin; return its output. Raises SimcollError with its complaint.
 
-    In a session of its own: Ctrl-C at the terminal is for us, who then clean up with such commands.
+    The command has a separate session: Ctrl-C at the terminal is for this process, which cleans up with such commands.
     """
     done = subprocess.run(words, input="\n".join(lines), text=True, capture_output=True, start_new_session=True)
     if done.returncode:
@@ -136,10 +136,10 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and `kill` change nothing now: half of a network would stay otherwise."""
+    """Ignore Ctrl-C and `kill` meanwhile: half of a network would stay otherwise."""
     try:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
-    except ValueError:  # not the main thread: signals do not come here
+    except ValueError:  # only the main thread may handle signals
         before = {}
     try:
         yield

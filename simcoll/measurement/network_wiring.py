@@ -1,18 +1,18 @@
-"""How a topology is built from network namespaces, veth pairs, bridges and shapers: the commands, not their execution.
+"""Plan a topology of network namespaces, veth pairs, bridges and shapers: the commands, not their execution.
 
 Every device is a namespace. A switch holds a bridge; a host has one address, and routes that follow `Topology.route`,
 through other hosts where there is no switch (torus, ring). Every link is one direction of a veth pair, and an HTB
 shaper at its sending end lets no more through than the link's bandwidth, headers included.
 
-So that links behave as links of the model do, and not as a busy machine's software does:
+Five settings make links behave like links of the model, and not like a busy machine's software:
 
 * A shaper may send BURST behind schedule, since timers are late. Without that every late timer is lost bandwidth.
 * TCP's segments leave a host in pieces of SEGMENT and not of 64 KiB, which would hold a link for 2.6 ms at 200 Mb/s.
 * A connection keeps little queued before the host's own port (QUEUED), where acknowledgements wait behind it, and has
   some milliseconds' worth on the way altogether (WINDOW): enough to keep every link busy, and little enough that a flow
-  that is slow at its far end soon is slow at its sender, as `fair` sharing has it. Ports never drop: nothing is sent
-  twice.
-* Congestion control is Reno, which does without losses nothing but open its window, and does not forget it when idle.
+  that is slow at its far end soon is slow at its sender, as `fair` sharing has it.
+* Ports never drop (ROOM), so nothing is sent twice.
+* Congestion control is Reno, which without losses only opens its window, and keeps it when idle.
 
 These are durations, turned into bytes by the bandwidth of a host's fastest port.
 """
@@ -29,12 +29,12 @@ from simcoll.errors import InputError
 from simcoll.topology.graph import MEMORY, Topology
 
 INTERFACE: Final = "port0"  # the interface of every host that has its address
-MOST_DEVICES: Final = 250
+MOST_DEVICES: Final = 250  # addresses of the hosts share one byte
 FRAME: Final = 1514  # bytes of a full Ethernet frame
-LARGEST: Final = 65536  # bytes that TCP hands down in one piece
-MOST_AHEAD: Final = 32 << 20  # bytes of a window, however fast the link
+LARGEST: Final = 65536  # bytes: the most that TCP hands down in one piece (GSO)
+MOST_AHEAD: Final = 32 << 20  # bytes: the largest window, however fast the link
 ROOM: Final = 1 << 30  # bytes that a port holds before it drops: more than all windows together
-BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds, see above
+BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds; reasons above
 SETTINGS: Final = (
     "net.ipv6.conf.all.disable_ipv6=1",
     "net.ipv4.ip_forward=1",
@@ -56,7 +56,7 @@ class VethPair:
 
 
 class WiringPlan:
-    """What is made of a topology. Raises InputError for what namespaces and bridges cannot be."""
+    """The commands that build a topology. Raises InputError for topologies that namespaces and bridges cannot form."""
 
     def __init__(self, topology: Topology):
         self.topology = topology
@@ -80,15 +80,15 @@ class WiringPlan:
                 used[v] += 1
 
     def address(self, host: str) -> str:
-        """The IPv4 address of a host, of the block that is set apart for measuring networks (RFC 2544)."""
+        """Return the IPv4 address of a host, from the block reserved for measuring networks (RFC 2544)."""
         return f"198.18.0.{self.hosts.index(host) + 1}"
 
     def mac(self, device: str, port: int) -> str:
-        """The address of a port."""
+        """Return the hardware address of a port."""
         return f"02:00:00:00:{self.devices.index(device):02x}:{port:02x}"
 
     def wiring(self, name: Mapping[str, str]) -> list[str]:
-        """Lines for `ip -batch`: the veth pairs between namespaces called `name[device]`."""
+        """Return lines for `ip -batch`: the veth pairs between namespaces called `name[device]`."""
         return [
             f"link add port{p} netns {name[u]} address {self.mac(u, p)} type veth"
             f" peer name port{q} netns {name[v]} address {self.mac(v, q)}"
@@ -97,7 +97,7 @@ class WiringPlan:
         ]
 
     def ports(self, device: str) -> list[tuple[int, int]]:
-        """Number and B/s of what leaves through it, for each port of a device."""
+        """Return number and outgoing B/s of each port of a device."""
         return [
             (cable.ports[end], cable.bandwidths[end])
             for cable in self.cables
@@ -106,7 +106,7 @@ class WiringPlan:
         ]
 
     def setup(self, device: str) -> list[str]:
-        """Lines for `ip -batch` inside a device's namespace."""
+        """Return lines for `ip -batch` inside a device's namespace."""
         ports = [f"port{port}" for port, _ in self.ports(device)]
         lines = ["link set lo up"]
         if device in self.hosts:
@@ -118,7 +118,7 @@ class WiringPlan:
         return lines + [f"link set {port} master bridge up" for port in ports]
 
     def _way(self, src: str, dst: str) -> list[str]:
-        """The next host on the way, by its hardware address: nothing has to be asked for, nothing can be mixed up."""
+        """Return lines that route to a host through the next host, by hardware address: no lookups, no mistakes."""
         port, hop, entry = self._hop(src, dst)
         route = f"route add {self.address(dst)}/32 dev port{port} src {self.address(src)}"
         if hop != dst:
@@ -126,27 +126,29 @@ class WiringPlan:
         return [f"neighbour replace {self.address(dst)} lladdr {entry} dev port{port} nud permanent", route]
 
     def _hop(self, src: str, dst: str) -> tuple[int, str, str]:
-        """The port that a host sends through, the next host on the way, and the hardware address it is entered by."""
+        """Return the port that a host sends through, the next host on the route, and the hardware address
+        of its port.
+        """
         way = [self.topology.links[link] for link in self.topology.route(src, dst)]
         before, hop = next((u, v) for u, v in way if v in self.hosts)
         return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
 
     def pace(self, host: str) -> Pace:
-        """How many bytes TCP keeps on the way."""
+        """Return the bytes that TCP of a host keeps under way."""
         return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
 
     def settings(self, device: str) -> list[str]:
-        """What `sysctl` sets inside a device's namespace."""
+        """Return the settings for `sysctl` inside a device's namespace."""
         return [*SETTINGS, *(self.pace(device).settings() if device in self.hosts else ())]
 
     def shapers(self, device: str) -> list[str]:
-        """Lines for `tc -batch` inside a device's namespace: what each port lets through."""
+        """Return lines for `tc -batch` inside a device's namespace: a shaper for each port."""
         return [line for port, bandwidth in self.ports(device) for line in shaper(f"port{port}", bandwidth)]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Bytes that TCP hands down in one piece, keeps queued before its own port, and lets be on the way."""
+    """Bytes that TCP hands down in one piece, keeps queued before the port, and has under way."""
 
     segment: int
     queued: int
@@ -154,13 +156,13 @@ class Pace:
 
     @classmethod
     def of(cls, bandwidth: int) -> Pace:
-        """For a host whose fastest port carries B/s."""
+        """Return the pace of a host whose fastest port carries `bandwidth` B/s."""
         segment = min(max(2 * FRAME, round(SEGMENT * bandwidth)), LARGEST)
         window = min(max(4 * segment, round(WINDOW * bandwidth)), MOST_AHEAD)
         return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), window)
 
     def settings(self) -> Sequence[str]:
-        """As `sysctl` takes them."""
+        """Return the settings as `sysctl` takes them."""
         return (
             f"net.ipv4.tcp_limit_output_bytes={self.queued}",
             f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
@@ -168,7 +170,7 @@ class Pace:
 
 
 def shaper(interface: str, bandwidth: int) -> list[str]:
-    """Lines for `tc -batch` that let B/s through an interface."""
+    """Return lines for `tc -batch` that limit an interface to `bandwidth` B/s."""
     burst = max(FRAME, round(BURST * bandwidth))
     rate = f"rate {bandwidth}bps ceil {bandwidth}bps burst {burst} cburst {burst} quantum {FRAME}"
     return [
@@ -199,7 +201,7 @@ def _check(topology: Topology) -> None:
 
 
 def _no_loops(topology: Topology) -> None:
-    """Bridges know one way to each host: switches must form trees."""
+    """Raise InputError for switches with loops: a bridge knows one way to each host, so switches must form trees."""
     root = {device: device for device in topology.of_kind("switch")}
 
     def find(device: str) -> str:
@@ -215,7 +217,10 @@ def _no_loops(topology: Topology) -> None:
 
 
 def _agreeing(topology: Topology) -> None:
-    """A host hands on by destination alone: what comes from elsewhere must go on as its own would."""
+    """Raise InputError where a host would send what it forwards on another way than messages that start there.
+
+    Hosts route by destination alone.
+    """
     for src, dst in itertools.permutations(topology.ranks, 2):
         route = topology.route(src, dst)
         for place, link in enumerate(route[:-1], 1):

@@ -1,7 +1,7 @@
-"""What one rank of a real run does: every task in turn, checked once, timed often.
+"""Do the work of one rank of a real run: run every task in turn, check it once, and time it often.
 
-A rank is a process. `main` is for one that `launch` has started; one that torchrun or Slurm has started makes a
-`RankProcess` itself.
+A rank is a process. `main` serves one that `launcher.launch` has started; one that torchrun or Slurm has started makes
+a `RankProcess` directly.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import cut_slots, promised
 from simcoll.workload.spec import Ddp
 
-PASSES: Final = 4  # over all tasks, so that what changes on the machine meets all of them alike
-KEEP_BYTES: Final = 1 << 30  # of all buffers together, up to which they are made once and not once a pass
-TARDY_NS: Final = 20_000_000  # how late a rank comes to a barrier, to see the others wait
-INEXACT: Final = 10  # times as late where ranks do not begin at the same instant
+PASSES: Final = 4  # over all tasks, so that changes on the machine affect all of them alike
+KEEP_BYTES: Final = 1 << 30  # up to 1 GiB in all, buffers are made once; beyond, in every pass
+TARDY_NS: Final = 20_000_000  # 20 ms: delay of the last rank at a barrier in the check, far above any barrier's time
+INEXACT: Final = 10  # times that delay where ranks do not begin at the same instant
 PS_PER_NS: Final = 1000
-LOOKING: Final = -2  # in place of a transfer: the result is looked at, from here down
+LOOKING: Final = -2  # in place of a transfer: the rank checks the result; smaller by one for each rank's buffer
 
 
 class Runner(Protocol):
-    """A collective made ready on one rank."""
+    """A collective, ready on one rank."""
 
     def fill(self, values: NDArray[Any]) -> None:
         """Put the rank's buffer in."""
@@ -54,39 +54,39 @@ class Runner(Protocol):
         """Run it once."""
 
     def result(self) -> NDArray[Any]:
-        """What the contract promises this rank."""
+        """Return what the contract promises this rank."""
 
     def undone(self) -> int:
-        """The transfer that a GPU is at; IDLE for none."""
+        """Return the transfer that a GPU is at; IDLE for none."""
 
 
 class Worker(Protocol):
-    """A workload made ready on one rank."""
+    """A workload, ready on one rank."""
 
     def run(self) -> None:
         """Run it once."""
 
     def undone(self) -> int:
-        """The transfer that a GPU is at; IDLE for none."""
+        """Return the transfer that a GPU is at; IDLE for none."""
 
     def alone(self) -> list[int]:
-        """Compute once without sending anything: ns of each computation."""
+        """Compute once without sending anything; return ns of each computation."""
 
     def complaint(self) -> str | None:
-        """What is wrong with a run that all ranks now do."""
+        """Run on all ranks and compare the result with the expected one; return a complaint, or None."""
 
     def buckets(self) -> int | None:
-        """In how many buckets gradients are sent."""
+        """Return the number of buckets in which gradients are sent."""
 
 
 class RankProcess:
-    """One rank at work. `marks` (3,) tell at every moment the task, the run and the transfer that it is at."""
+    """One rank at work. `marks` (3,) always show the task, the run and the transfer at which it is."""
 
     def __init__(self, session: Session, marks: NDArray[np.int64]):
         self._session, self._marks = session, marks
 
     def work(self, tasks: Sequence[RankTask | WorkTask]) -> Report:
-        """Run every task. Raises MeasureError naming rank, task and transfer."""
+        """Run every task. Raises MeasureError with rank, task and transfer."""
         outcomes = [TaskResult() for _ in tasks]
         keep = 3 * sum(task.nbytes for task in tasks) <= KEEP_BYTES
         passes = max(1, min(PASSES, max(task.repeats for task in tasks))) if keep else 1
@@ -122,14 +122,16 @@ class RankProcess:
         for run in share:
             self._marks[1:] = run, IDLE
             mine.append(self._timed(runner))
-            if isinstance(runner, DdpStep | SmallProgram):  # the two in turn, so that the machine is alike
+            if isinstance(
+                runner, DdpStep | SmallProgram
+            ):  # alternating, so that both meet the same state of the machine
                 outcome.alone.append(self._alone(runner))
                 outcome.buckets = runner.buckets()
         outcome.durations += self._slowest([timing.duration for timing in mine])
         outcome.late += self._slowest([timing.late for timing in mine])
 
     def _alone(self, worker: Worker) -> list[int]:
-        """When each computation of a workload was over on the last rank, with nothing sent between them; ns."""
+        """Return the end of each computation of a workload on the last rank, in ns, with nothing sent between them."""
         took: list[int] = []
         self._session.timed(lambda: took.extend(worker.alone()))
         return self._slowest(list(itertools.accumulate(took)))
@@ -145,19 +147,19 @@ class RankProcess:
 
     @contextlib.contextmanager
     def _blaming(self, task: RankTask | WorkTask) -> Iterator[None]:
-        """Failures in the words of the user: rank, task, transfer."""
+        """Turn failures into errors that name rank, task and transfer."""
         who = f"{task.title}: rank {self._session.rank}"
         try:
             yield
         except TransferError as error:
-            raise MeasureError(f"{who}: {task.transfer(error.index) or 'a call'}: {said(error.said)}") from None
-        except RuntimeError as error:  # what torch.distributed raises for everything
-            raise MeasureError(f"{who}: {said(str(error))}") from None
+            raise MeasureError(f"{who}: {task.transfer(error.index) or 'a call'}: {reason(error.said)}") from None
+        except RuntimeError as error:  # torch.distributed raises this for everything
+            raise MeasureError(f"{who}: {reason(str(error))}") from None
 
     # --- the check ---
 
     def _verify(self, task: RankTask, runner: Runner) -> None:
-        """One run whose result is compared with the contract, element by element, on every rank."""
+        """Run once and compare the result with the contract, element by element, on every rank."""
         rank = self._session.rank
         if task.schedule.collective == "barrier":
             self._verify_barrier(task, runner)
@@ -165,8 +167,8 @@ class RankProcess:
         runner.fill(sample(task, rank))
         self._timed(runner)
 
-        def alive(one: int) -> None:
-            self._marks[2] = LOOKING - one
+        def alive(source: int) -> None:
+            self._marks[2] = LOOKING - source
 
         if wrong := complaint(task, rank, runner.result(), alive):
             raise MeasureError(f"{task.title}: rank {rank}: {wrong}")
@@ -176,7 +178,7 @@ class RankProcess:
             raise MeasureError(f"{task.title}: rank {self._session.rank}: {wrong}")
 
     def _verify_barrier(self, task: RankTask, runner: Runner) -> None:
-        """The last rank of every group comes late: nobody of it may leave before."""
+        """Let the last rank of every group come late: no rank of the group may leave the barrier before."""
         groups, exact = task.schedule.groups, self._session.exact
         tardy = TARDY_NS if exact else INEXACT * TARDY_NS
         late = self._session.rank in {group[-1] for group in groups}
@@ -187,12 +189,12 @@ class RankProcess:
             runner.run()
 
         left = [took for (took,) in self._session.gather([self._session.timed(run).duration])]
-        least = tardy if exact else tardy // 2  # half of it for what ranks began at different instants
+        least = tardy if exact else tardy // 2  # half of the delay, as ranks began at different instants
         early = [rank for group in groups for rank in group if left[rank] < least]
         if early:
             raise MeasureError(f"{task.title}: rank {early[0]} left the barrier before the last rank had come")
 
-    # --- a task made ready ---
+    # --- runners ---
 
     def _runner(self, task: RankTask | WorkTask) -> Runner | Worker:
         if isinstance(task, WorkTask):
@@ -260,26 +262,26 @@ class RankProcess:
 
 
 class _Nothing:
-    """A rank that no group has."""
+    """A rank outside all groups."""
 
     def fill(self, values: NDArray[Any]) -> None:
-        """There is nothing to put in."""
+        """Do nothing."""
 
     def run(self) -> None:
-        """There is nothing to do."""
+        """Do nothing."""
 
     def result(self) -> NDArray[Any]:
-        """Nothing is promised."""
+        """Return an empty array: nothing is promised."""
         return np.zeros(0)
 
     def undone(self) -> int:
-        """Nothing is awaited."""
+        """Return IDLE: no transfer is awaited."""
         return IDLE
 
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """Garbage is collected between tasks only, and what torch brings along is not looked through."""
+    """Collect garbage only between tasks, and never the objects that torch brings along."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -292,7 +294,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _chosen(outcome: TaskResult) -> Iterator[None]:
-    """What NCCL meanwhile writes to its log of its choice, where it writes one."""
+    """Read what NCCL meanwhile writes to its log about its choice, if it writes one."""
     log = nccl_log.file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
     seen = log.stat().st_size if log.is_file() else 0
     yield
@@ -300,8 +302,8 @@ def _chosen(outcome: TaskResult) -> Iterator[None]:
         outcome.choice |= nccl_log.choice(log.read_bytes()[seen:].decode(errors="replace"))
 
 
-def said(text: str) -> str:
-    """What a backend says of an error, without its source file, its C++ stack and its advice."""
+def reason(text: str) -> str:
+    """Return the reason in a backend's error, without its source file, its C++ stack and its advice."""
     lines = text.strip().splitlines() or ["failed"]
     if "Last error:" in lines[:-1]:  # NCCL's own words come last
         return lines[lines.index("Last error:") + 1]
@@ -310,7 +312,9 @@ def said(text: str) -> str:
 
 
 def main() -> None:
-    """What a process of `launch` runs: the job in the folder named by its argument, as the environment's rank."""
+    """Run the job in the folder named by the argument, as the rank that the environment names, in a process of
+    `launch`.
+    """
     folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:
@@ -321,7 +325,7 @@ def main() -> None:
         if not rank:
             (folder / "report").write_bytes(pickle.dumps(report))
     except (SimcollError, RuntimeError) as error:
-        text = str(error) if isinstance(error, SimcollError) else f"rank {rank}: {said(str(error))}"
+        text = str(error) if isinstance(error, SimcollError) else f"rank {rank}: {reason(str(error))}"
         (folder / f"error-{rank}").write_text(text, encoding="utf-8")
         sys.stderr.flush()
         os._exit(1)  # leaving in order would wait for ranks that are gone

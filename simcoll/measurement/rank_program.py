@@ -1,8 +1,7 @@
-"""One rank's part of a program: what it sends, receives and computes, in which order, and where it keeps it.
+"""Derive one rank's part of a program: its sends, receives and computations in order, and its memory.
 
-A rank has one flat memory. Each of its slots has a range in it that holds the largest value that ever comes there, so
-ranks may lay slots out differently (weights) and a loop is a part of its slot's range. A *place* is one loop's part of
-one slot: what a transfer reads or writes.
+A rank has one flat memory. Each slot has a range in it for the largest value that ever comes there, so ranks may lay
+slots out differently (weights). A *place* is one loop's part of one slot: transfers read and write places.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class MemoryRange:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One transfer as one of its ends sees it.
+    """One transfer, seen from one of its ends.
 
-    `index` is its place in the program, `peer` the rank at the other end. `place` is what is read (a send) or written;
-    a local copy has the `source` that it reads too. `direct`: it may be written at once, because nothing of its step
-    still reads the place; others wait in memory of their own until the step is over.
+    `index` is its place in the program, `peer` the rank at the other end. `place` is read by a send, and written else;
+    a local copy has the `source` that it reads, too. `direct`: it may be written at once, because nothing in its step
+    still reads the place; others wait in separate memory until the step is over.
     """
 
     index: int
@@ -50,7 +49,7 @@ class Move:
 
 
 class Stage(NamedTuple):
-    """What a rank does in one step, each in index order."""
+    """The moves of a rank in one step, each kind in index order."""
 
     step: int
     receives: tuple[Move, ...]
@@ -60,8 +59,9 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """One rank's part: its `stages`, the `elements` of its memory, and where the slots of the buffer lie before the
-    first step (`held`, empty where nothing is) and after the last (`left`)."""
+    """One rank's part: its `stages`, the `elements` of its memory, and the ranges of the buffer's slots before the
+    first step (`held`, empty where nothing is) and after the last (`left`).
+    """
 
     rank: int
     stages: tuple[Stage, ...]
@@ -70,24 +70,28 @@ class RankProgram:
     left: tuple[MemoryRange, ...]
 
     def lines(self, itemsize: int) -> Iterator[str]:
-        """In words, a line a step: `step 0: send chunk 1 (512 B) to 1; receive …`."""
+        """Describe the part, one line a step: `step 0: send chunk 1 (512 B) to 1; receive …`."""
         for stage in self.stages:
-            said = [_told("send", "to", move, itemsize) for move in stage.sends]
-            said += [_told("reduce" if move.reduce else "receive", "from", move, itemsize) for move in stage.receives]
-            said += [_told("reduce" if move.reduce else "copy", "itself,", move, itemsize) for move in stage.locals]
-            yield f"step {stage.step}: {'; '.join(said)}"
+            words = [_move_text("send", "to", move, itemsize) for move in stage.sends]
+            words += [
+                _move_text("reduce" if each.reduce else "receive", "from", each, itemsize) for each in stage.receives
+            ]
+            words += [
+                _move_text("reduce" if each.reduce else "copy", "itself,", each, itemsize) for each in stage.locals
+            ]
+            yield f"step {stage.step}: {'; '.join(words)}"
 
 
-def _told(verb: str, towards: str, move: Move, itemsize: int) -> str:
+def _move_text(verb: str, towards: str, move: Move, itemsize: int) -> str:
     slot, loop = move.place
     chunk = f"chunk {slot}" + (f" loop {loop}" if loop else "")
     return f"{verb} {chunk} ({move.span.count * itemsize} B) {towards} {move.peer}, tag {move.index}"
 
 
 def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: object = None) -> RankProgram:
-    """The part of `rank`; `nbytes`, `itemsize` and `weights` as the program was bound with.
+    """Return the part of `rank`; `nbytes`, `itemsize` and `weights` are those with which the program was bound.
 
-    Raises RefusedError for a schedule with in-network agents: there is no switch here that would play them.
+    Raises RefusedError for a schedule with in-network agents: no switch here could play them.
     """
     schedule = program.schedule
     if schedule.agents:
@@ -108,7 +112,7 @@ def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: ob
 
 
 def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: object) -> list[int]:
-    """Bytes of each slot of the buffer before the first step."""
+    """Return the bytes of each slot of the buffer before the first step."""
     schedule = program.schedule
     contract = collective(schedule.collective)
     for group in schedule.groups:
@@ -120,7 +124,7 @@ def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: obje
 
 
 class _MemoryLayout:
-    """Where the slots and places of one rank lie, in elements."""
+    """The ranges of the slots and places of one rank, in elements."""
 
     def __init__(self, program: Program, rank: int, mine: list[int], before: list[int], itemsize: int):
         schedule, chunk = program.schedule, program.params.chunk
@@ -148,7 +152,7 @@ class _MemoryLayout:
         self.left = {slot: came[slot] if slot in known else before[slot] // itemsize for slot in range(len(before))}
 
     def span(self, place: SlotPlace, count: int) -> MemoryRange:
-        """The range of a place."""
+        """Return the range of a place."""
         slot, loop = place
         return MemoryRange(self.base[slot] + loop * self.piece, count)
 

@@ -1,4 +1,4 @@
-"""What is handed to the ranks of a real run, and what comes back."""
+"""Define the data exchanged with the ranks of a real run: tasks for them, and their reports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from simcoll.engine.program import Program
 from simcoll.schedule.ir import Schedule
 from simcoll.workload.spec import Composition, Ddp
 
-NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of a run's number
-IDLE: Final = -1  # in place of a transfer
+NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of the number of a run
+IDLE: Final = -1  # in place of the number of a transfer
 
 
 @dataclass(frozen=True, eq=False)
 class RankTask:
-    """What all ranks run together. `program` is the schedule bound to sizes, or None: the library's own collective, of
-    which `schedule` says ranks, groups and root. `repeats` are the timed runs of one launch."""
+    """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's own
+    collective, whose ranks, groups and root `schedule` gives. `repeats` counts the timed runs of one launch.
+    """
 
     title: str
     schedule: Schedule
@@ -36,16 +37,16 @@ class RankTask:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it takes."""
+        """The number of ranks that it takes."""
         return self.schedule.n
 
     @property
     def elements(self) -> int:
-        """How many elements a rank's whole buffer has."""
+        """The elements of a rank's whole buffer."""
         return self.nbytes // self.itemsize
 
     def transfer(self, index: int) -> str:
-        """A transfer in words; empty for none."""
+        """Describe a transfer in words; empty for none."""
         if self.program is None or not 0 <= index < len(self.program):
             return ""
         return f"transfer {index} ({self.schedule.row(int(self.program.origin[index]))})"
@@ -53,7 +54,7 @@ class RankTask:
 
 @dataclass(frozen=True, eq=False)
 class WorkTask:
-    """A workload that all ranks run together. `nbytes` is what a rank keeps, about."""
+    """A workload for all ranks. `nbytes` is about the memory of one rank."""
 
     title: str
     spec: Ddp | Composition
@@ -67,13 +68,13 @@ class WorkTask:
     verify: bool
 
     def transfer(self, index: int) -> str:
-        """Its transfers are the library's."""
+        """Return no words: its transfers are the library's."""
         return ""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, the URL at which the ranks meet, how long any one transfer may take, and the whole of it."""
+    """A launch: its tasks, the URL where the ranks meet, the time limit of one transfer, and that of the launch."""
 
     tasks: tuple[RankTask | WorkTask, ...]
     backend: str
@@ -84,9 +85,11 @@ class Job:
 
 @dataclass
 class TaskResult:
-    """What came of a task: ns of every timed run, slowest rank, and by how much the last rank began late. `choice`:
-    algorithm and protocol that the library wrote to its log. Of a workload `alone` is, for every run, when each of its
-    computations was over on the last rank, where nothing is sent between them, and `buckets` how many there are."""
+    """The result of a task: ns of every timed run on the slowest rank, and the delay with which the last rank began.
+
+    `choice`: algorithm and protocol that the library wrote to its log. For a workload, `alone` holds for every run the
+    ends of its computations on the last rank, with nothing sent between them, and `buckets` their number.
+    """
 
     durations: list[int] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
@@ -97,7 +100,9 @@ class TaskResult:
 
 @dataclass
 class Report:
-    """What a launch found: an outcome a task, what the harness itself takes, the clock's resolution (ns), software."""
+    """The report of a launch: a result for each task, the overhead of the harness and the resolution of the clock (ns),
+    and versions of software.
+    """
 
     outcomes: list[TaskResult]
     overhead: int

@@ -1,14 +1,14 @@
-"""Real runs: the points of a scenario executed with torch.distributed, as rows of a measured table.
+"""Run the points of a scenario with torch.distributed, and return rows of a measured table.
 
     run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[Row]
 
-* `points`: what `scenario.load` gives. `scenario.ranks` says how many ranks, by default every place of the topology;
-  one launch per rank count serves all points of it (several, if `measure.launches` says so).
-* `launcher`: how rank r is started, a `launch.Launcher(prefix, environment)`: `prefix(rank)` gives the words before the
-  command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` what is added to the environment
+* `points`: what `scenario.load` returns. `scenario.ranks` gives the number of ranks, by default every place of the
+  topology; one launch per number of ranks serves all its points (several launches with `measure.launches`).
+* `launcher`: a `launcher.Launcher(prefix, environment)`, which starts rank r: `prefix(rank)` gives the words before the
+  command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` the variables added to the environment
   (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if that
   environment holds MASTER_ADDR and MASTER_PORT they meet there.
-* `backend`: `gloo` or `nccl`. `timeout_s`: how long any one transfer may take; `limit_s`: how long any one launch may.
+* `backend`: `gloo` or `nccl`. `timeout_s`: time limit of any one transfer; `limit_s`: time limit of any one launch.
 * `tell`: called with a line of progress now and then.
 
 Each row is a mapping with the columns of measured tables; `write` makes a file of them.
@@ -47,13 +47,13 @@ from simcoll.measurement.workload_tasks import work_row
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.scenario import Point
 
-OWN: Final = (  # columns behind those that every measured table has
+OWN: Final = (  # columns after those that every measured table has
     *("op", "root", "in_place", "buckets", "async_op", "launches", "launch_us"),
     *("spread", "late_us", "overhead_us", "clock_ns"),
     *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
     *("simcoll", "date"),
 )
-_TOLD_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
+_RECORDED_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
 _OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change what both harnesses do
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
 _MANY_TIMING: Final = "median over runs of the slowest rank, from its way out of a barrier (monotonic clock)"
@@ -69,19 +69,19 @@ def run(
     limit_s: float = math.inf,
     tell: Tell = lambda line: None,
 ) -> list[CaseRow]:
-    """Measure points on processes of this machine; see above.
+    """Measure points on processes of this machine; the module describes the arguments.
 
-    Raises InputError for what the user can mend, RefusedError when no point can be run, MeasureError when a rank dies,
-    hangs or computes something wrong.
+    Raises InputError for mistakes that the user can correct, RefusedError when no point can run, and MeasureError when
+    a rank dies, hangs or computes a wrong result.
     """
     check_torch()
-    found = cases(points, backend, tell)
-    for ranks in {case.ranks for case in found}:
+    every = cases(points, backend, tell)
+    for ranks in {case.ranks for case in every}:
         _check_devices(backend, ranks, launcher)
     rows: dict[int, CaseRow] = {}
-    for ranks in dict.fromkeys(case.ranks for case in found):
-        which = [index for index, case in enumerate(found) if case.ranks == ranks]
-        alike = [found[index] for index in which]
+    for ranks in dict.fromkeys(case.ranks for case in every):
+        which = [index for index, case in enumerate(every) if case.ranks == ranks]
+        alike = [every[index] for index in which]
 
         def start(tasks: tuple[RankTask | WorkTask, ...], ranks: int = ranks) -> Report:
             return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, tell)
@@ -90,15 +90,15 @@ def run(
         if backend == "nccl":
             chosen = _chosen(alike, ranks, launcher, (timeout_s, limit_s), tell)
             made = [row | choice for row, choice in zip(made, chosen, strict=True)]
-        said = surroundings(launcher.variables(0), launcher.prefix(0))
-        rows |= {index: row | said for index, row in zip(which, made, strict=True)}
-    return [rows[index] for index in range(len(found))]
+        about = surroundings(launcher.variables(0), launcher.prefix(0))
+        rows |= {index: row | about for index, row in zip(which, made, strict=True)}
+    return [rows[index] for index in range(len(every))]
 
 
 def _launched(
     which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
 ) -> list[CaseRow]:
-    """The rows of cases with one rank count, over as many launches as any of them asks for; `start` is one."""
+    """Measure cases with one number of ranks, over as many launches as any of them wants; `start` makes one launch."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]
@@ -114,46 +114,49 @@ def _launched(
 def _chosen(
     which: Sequence[Case], ranks: int, launcher: Launcher, limits: tuple[float, float], tell: Tell
 ) -> list[dict[str, str]]:
-    """What NCCL chooses for its own collectives, from its log: in a launch of its own, as writing it takes time. What
-    has been measured counts without it as well."""
+    """Return NCCL's choices for the collectives of the library, from its log.
+
+    They come from a separate launch, as writing the log takes time. Without them the measured times count as well.
+    """
     library = [i for i, case in enumerate(which) if isinstance(case.task, RankTask) and case.task.program is None]
-    found: list[dict[str, str]] = [{} for _ in which]
+    choices: list[dict[str, str]] = [{} for _ in which]
     if not library:
-        return found
+        return choices
     tasks = tuple(replace(which[i].task, verify=False, warmup=1, repeats=0) for i in library)
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
 
         def environment(rank: int) -> dict[str, str]:
             log = str(Path(folder) / "log") if not rank else os.devnull
-            how = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
-            return {**launcher.environment(rank), **how}
+            logging = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
+            return {**launcher.environment(rank), **logging}
 
         try:
             report = launch(Job(tasks, "nccl", "env://", *limits), ranks, replace(launcher, environment=environment))
         except MeasureError as error:
             tell(f"left out: what NCCL chose: {str(error).splitlines()[0]}")
-            return found
+            return choices
     for i, outcome in zip(library, report.outcomes, strict=True):
-        found[i] = outcome.choice
-    return found
+        choices[i] = outcome.choice
+    return choices
 
 
 def join(
     points: Sequence[Point], *, backend: Backend = "gloo", timeout_s: float = 60.0, tell: Tell = lambda line: None
 ) -> list[CaseRow] | None:
-    """Measure as one of the ranks that torchrun or Slurm has started; the rows on rank 0, None on the others.
+    """Measure as one of the ranks that torchrun or Slurm has started; returns the rows on rank 0, None on the others.
 
     The processes stay; each launch connects them anew. Raises like `run`; InputError also where a point needs another
-    number of ranks. After a MeasureError others may be gone: end with `os._exit`, as leaving in order waits for them.
+    number of ranks. After a MeasureError other ranks may be gone: end with `os._exit`, as leaving in order waits for
+    them.
     """
     check_torch()
-    from simcoll.measurement.rank_process import RankProcess, said
+    from simcoll.measurement.rank_process import RankProcess, reason
     from simcoll.measurement.torch_backend.session import Session, meeting
 
     rank, world, local = membership()
     _check_devices(backend, 1, LOCAL)
-    found = cases(points, backend, tell if not rank else lambda line: None)
-    unfit = next((case for case in found if case.ranks != world), None)
+    every = cases(points, backend, tell if not rank else lambda line: None)
+    unfit = next((case for case in every if case.ranks != world), None)
     if unfit:
         raise InputError(
             f"{unfit.task.title}: there are {world} ranks", f"start {unfit.ranks} of them, or give --ranks {world}"
@@ -166,9 +169,9 @@ def join(
 
     try:
         store = meeting("env://", rank, world)
-        rows = _launched(found, backend, start)
-    except RuntimeError as error:  # what torch.distributed raises for everything
-        raise MeasureError(f"rank {rank}: {said(str(error))}") from None
+        rows = _launched(every, backend, start)
+    except RuntimeError as error:  # torch.distributed raises this for everything
+        raise MeasureError(f"rank {rank}: {reason(str(error))}") from None
     if rank:
         return None
     about = surroundings()
@@ -177,9 +180,9 @@ def join(
 
 
 def membership() -> tuple[int, int, int]:
-    """Rank, number of ranks and place on this host that torchrun (RANK, WORLD_SIZE, LOCAL_RANK) or srun has given.
+    """Return the rank, the number of ranks and the place on this host, from torchrun's or srun's variables.
 
-    Raises InputError if nobody has, or nobody said where the ranks meet.
+    torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Raises InputError if there are none, or no address to meet.
     """
     for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
         if all(name in os.environ for name in names[:2]):
@@ -206,7 +209,7 @@ def check_torch() -> None:
 
 
 def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
-    """NCCL wants a GPU a rank, unless the launcher gives every rank a host of its own (NCCL_HOSTID)."""
+    """Raise InputError without a GPU for each rank: NCCL wants one, unless each rank has an NCCL_HOSTID."""
     if backend != "nccl":
         return
     from simcoll.measurement.torch_backend.session import gpus
@@ -227,7 +230,7 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
     low, high = np.percentile(runs, [25, 75])
     timing = _GPU_TIMING if backend == "nccl" else _ONE_TIMING if first.one_host else _MANY_TIMING
     return {
-        **case.says,
+        **case.columns,
         **first.software,
         **{key: value for _, outcome in launches for key, value in outcome.choice.items()},
         "timing": timing,
@@ -246,20 +249,20 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
 
 
 def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Sequence[str] = ()) -> CaseRow:
-    """Machine, versions and the variables that backends read; nothing else of the environment is looked at."""
-    told = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
-            if _TOLD_VARIABLES.fullmatch(name)]  # fmt: skip
+    """Return the machine, the versions and the variables that backends read; nothing else of the environment."""
+    recorded = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
+            if _RECORDED_VARIABLES.fullmatch(name)]  # fmt: skip
     before = [f"prefix={' '.join(prefix)}"] if prefix else []
     return {
         "machine": machine(),
-        "environment": "; ".join([*before, *told]),
+        "environment": "; ".join([*before, *recorded]),
         "simcoll": simcoll.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
 def machine() -> str:
-    """Processor, cores this process may use, kernel, Python."""
+    """Describe processor, cores that this process may use, kernel and Python."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*:\s*(.*)$", info.read_text("utf-8", "replace"), re.M) if info.exists() else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -294,7 +297,7 @@ def _cell(value: object) -> object:
 
 
 def remarks(backend: Backend) -> Iterator[str]:
-    """What is written over a table: with GPUs how they are connected."""
+    """Yield the lines above a table: how it was measured, and for GPUs how they are connected."""
     yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, launch_us that of each launch,"
     yield "spread the quartiles' distance over the median, overhead_us what the harness takes with nothing to do"
     if backend == "nccl":
@@ -302,7 +305,7 @@ def remarks(backend: Backend) -> Iterator[str]:
 
 
 def gpus_here() -> Iterator[str]:
-    """GPUs, driver and how they are connected, as `nvidia-smi` tells; nothing where it cannot."""
+    """Yield GPUs, driver and their connections, from `nvidia-smi`; nothing where it fails."""
     for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
         try:
             done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=False)
@@ -312,8 +315,10 @@ def gpus_here() -> Iterator[str]:
 
 
 def beside_library(rows: Sequence[CaseRow]) -> list[CaseRow]:
-    """The rows with `of_library`: their time over that of the library's collective for the same data, where it was
-    measured as one call."""
+    """Return the rows with `of_library`: their time over that of the library's collective on the same data.
+
+    Only rows of the library measured as one call count; without one it is None.
+    """
     links = dict.fromkeys(key for made in rows for key in made if key.startswith("topology."))
     keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH, *links)
     calls = [made for made in rows if made["collective"] != WORKLOAD]
@@ -322,9 +327,9 @@ def beside_library(rows: Sequence[CaseRow]) -> list[CaseRow]:
         for made in calls
         if made["harness"] == "library" and made.get("buckets") == 1 and not made.get("async_op")
     }
-    found = []
+    compared = []
     for made in rows:
         library: Any = yardstick.get(tuple(made.get(key) for key in keys))
         mine: Any = made["time_us"]
-        found.append({**made, "of_library": mine / library if library else None})
-    return found
+        compared.append({**made, "of_library": mine / library if library else None})
+    return compared

@@ -1,4 +1,4 @@
-"""Points with a workload as tasks for real ranks: a step of data parallel training, and small distributed programs."""
+"""Turn points with a workload into tasks for real ranks: data-parallel training steps, and small programs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from simcoll.scenario.scenario import Point, Scenario
 from simcoll.units import format_size
 from simcoll.workload.spec import Composition, Ddp
 
-EVEN: Final = ("scatter", "gather")  # of which every rank has an equal part
+EVEN: Final = ("scatter", "gather")  # programs in which every rank has an equal part
 COPIES: Final = 8  # of a workload's bytes that a rank keeps, about: parameters and gradients, with and without buckets
 
 
 def work_task(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, object]]:
-    """The task of a point with a workload, and what its row says whatever the time.
+    """Return the task of a point with a workload, and the columns of its row that do not depend on the run.
 
-    Raises RefusedError for workloads that are simulated only, InputError for wrong input.
+    Raises RefusedError for workloads that are only simulated, InputError for wrong input.
     """
-    scenario, how = point.scenario, point.scenario.measure
+    scenario, measure = point.scenario, point.scenario.measure
     topology = topology_of(scenario)
     places = placed(scenario, topology)
     spec: Any = scenario.workload
@@ -43,12 +43,12 @@ def work_task(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, objec
         nbytes=COPIES * nbytes,
         dtype=scenario.dtype,
         itemsize=scenario.itemsize,
-        compute=how.compute,
-        warmup=how.warmup,
-        repeats=max(1, -(-how.repeats // how.launches)),
-        verify=how.verify,
+        compute=measure.compute,
+        warmup=measure.warmup,
+        repeats=max(1, -(-measure.repeats // measure.launches)),
+        verify=measure.verify,
     )
-    says: dict[str, object] = {
+    columns: dict[str, object] = {
         "system": topology.name,
         "collective": WORKLOAD,
         "ranks": len(places),
@@ -56,19 +56,19 @@ def work_task(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, objec
         "dtype": scenario.dtype,
         "harness": "library",
         "size_bytes": 0,
-        "launches": how.launches,
+        "launches": measure.launches,
         "backend": backend,
         "workload": spec.template,
-        "compute": how.compute,
+        "compute": measure.compute,
         **point.swept,
     }
     if isinstance(spec, Ddp):
-        says["bucket_cap"] = format_size(spec.bucket_cap) if spec.bucket_cap else "none"
-    return task, says
+        columns["bucket_cap"] = format_size(spec.bucket_cap) if spec.bucket_cap else "none"
+    return task, columns
 
 
 def _refusal(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
-    """Why a workload cannot be run for real, and what can."""
+    """Return the reason why a workload cannot be run for real, with a cure; None if it can."""
     spec = scenario.workload
     if not isinstance(spec, Ddp | Composition):
         return "is simulated only; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
@@ -93,15 +93,20 @@ def _refusal(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
 
 
 def computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
-    """What each computation takes where nothing is sent: from when the last rank was over with the one before it until
-    the last rank was over with it, medians over runs."""
+    """Return the time of each computation without messages, in us: medians over runs.
+
+    A computation lasts from the last rank's end of the one before it to the last rank's end of it.
+    """
     ends = np.median(np.array([run for outcome in outcomes for run in outcome.alone]), axis=0) / 1e3
     return [float(b - a) for a, b in pairwise([0.0, *ends])]
 
 
 def work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object]:
-    """The columns of a workload's row that depend on the run. `computed_us`: of ddp the forward pass, the backward pass
-    of each layer in the order of the layers, and the optimizer; of small programs each local part."""
+    """Return the columns of a workload's row that depend on the run.
+
+    `computed_us` lists, for ddp, the forward pass, the backward pass of each layer in the order of the layers, and the
+    optimizer; for small programs each local part.
+    """
     parts = computed_us(outcomes)
     counts = statistics.mode(outcome.buckets for outcome in outcomes)
     return {

@@ -293,7 +293,7 @@ def test_a_switch_that_reduces_is_refused():
     told: list[str] = []
     both = points(algorithm=["nvls", "ring"], size=["4 KiB", "8 KiB"], **keys)
     found = real_run.cases(both, "gloo", told.append)
-    assert [case.says["algorithm"] for case in found] == ["ring", "ring"]
+    assert [case.columns["algorithm"] for case in found] == ["ring", "ring"]
     assert len(told) == 1  # of both sizes
     assert told[0].startswith("left out: all_reduce/nvls")
 

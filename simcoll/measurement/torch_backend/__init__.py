@@ -1,1 +1,1 @@
-"""Schedules, and a library's own collectives, executed with torch.distributed. Only here torch is imported."""
+"""Execute schedules, and libraries' own collectives, with torch.distributed. Only this folder imports torch."""

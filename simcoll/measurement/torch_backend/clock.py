@@ -1,7 +1,7 @@
-"""The clock of a device: on CPUs the monotonic one, on GPUs CUDA events.
+"""Read the clock of a device: the monotonic clock for CPUs, CUDA events for GPUs.
 
-Both are read the same way, so what is timed by them is the same code: `read` marks an instant of the device, `over`
-tells whether the device has come to it, `between` how far two marks are apart.
+Both have the same interface, so the same code times both: `read` marks an instant of the device, `over` says whether
+the device has come to it, and `between` returns the time from one mark to another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-READINGS: Final = 200  # in a row, to see the clock's resolution
+READINGS: Final = 200  # in a row: enough to see the smallest step of a clock
 
 
 class Clock(Protocol):
@@ -35,18 +35,18 @@ class HostClock:
     """The monotonic clock: a mark is its reading in ns."""
 
     def settle(self) -> None:
-        """The processor does what it is told at once."""
+        """Return at once: the processor has nothing queued."""
 
     def read(self) -> int:
-        """Now."""
+        """Return the time now."""
         return time.monotonic_ns()
 
     def over(self, mark: int) -> bool:
-        """It is."""
+        """Return True: a reading is always in the past."""
         return True
 
     def between(self, first: int, second: int) -> int:
-        """Their difference."""
+        """Return the difference of two readings."""
         return second - first
 
 
@@ -61,27 +61,27 @@ class EventClock:
         torch.cuda.synchronize(self._device)
 
     def read(self) -> torch.cuda.Event:
-        """An event behind all that the stream was given."""
+        """Record an event behind everything that the stream was given."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def over(self, mark: torch.cuda.Event) -> bool:
-        """Whether the stream has come to it."""
+        """Whether the stream has come to the event."""
         return bool(mark.query())
 
     def between(self, first: torch.cuda.Event, second: torch.cuda.Event) -> int:
-        """As the GPU has counted; it counts in half microseconds or less."""
+        """Return the time that the GPU has counted, in steps of half a microsecond or less."""
         return round(float(first.elapsed_time(second)) * 1e6)
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock by which what runs on a device is timed."""
+    """Return the clock that times work on a device."""
     return EventClock(device) if device.type == "cuda" else HostClock()
 
 
 def resolution(clock: Clock) -> int:
-    """The least distance of two readings that differ, ns; 0 if none do."""
+    """Return the least distance between two readings that differ, in ns; 0 if none do."""
     marks = [clock.read() for _ in range(READINGS)]
     clock.settle()
     steps = (clock.between(a, b) for a, b in itertools.pairwise(marks))

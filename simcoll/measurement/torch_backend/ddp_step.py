@@ -1,10 +1,10 @@
-"""A training step of torch's DistributedDataParallel, for real: forward, backward, gradients in buckets, optimizer.
+"""Run a training step of torch's DistributedDataParallel: forward, backward, gradients in buckets, optimizer.
 
-What a layer computes is one of two things. `real`: a matrix product on the processor. `sleep`: nothing, for as long as
-it is told. A processor that waits for a GPU computes nothing either, so this is what a step looks like whose layers run
-on GPUs, and more ranks than cores do not slow each other down. Gradients, buckets and all that is sent are real.
+A layer computes in one of two ways. `real`: a matrix product on the processor. `sleep`: nothing, for a given time. A
+processor that waits for a GPU computes nothing either, so a sleeping layer stands for one on a GPU, and more ranks than
+cores do not slow each other down. Gradients, buckets and everything that is sent are real.
 
-Beside it stands the same step without communication, which tells what computing takes: see `DdpStep.alone`.
+`DdpStep.alone` runs the same step without communication, to time the computation.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from simcoll.measurement.torch_backend.tensors import TYPES
 Tensor: TypeAlias = torch.Tensor
 ComputeStyle = Literal["sleep", "real"]
 MIB: Final = 2**20
-RATE: Final = 2.0**-10  # of the optimizer
-SETTLED: Final = 2  # steps until buckets are those that stay: torch forms them anew after the first
-NEAR: Final = 64  # rounding errors of the type by which a mean may be off: the order of adding is the library's
+RATE: Final = 2.0**-10  # learning rate of the optimizer; a power of two is exact in every dtype
+SETTLED: Final = 2  # steps until buckets are final: torch forms them anew after the first
+NEAR: Final = 64  # rounding errors of the dtype that a mean may be off: the library chooses the order of adding
 
 
 class Passes(NamedTuple):
@@ -42,8 +42,10 @@ class Passes(NamedTuple):
 
 
 class DdpStep:
-    """A step on one rank of a group of them. `caps`: bytes of the first bucket and of the others; `optimizer_ns`: how
-    long the optimizer sleeps before it updates."""
+    """A step on one rank of a group.
+
+    `caps` are the bytes of the first bucket and of the others; the optimizer sleeps `optimizer_ns` before it updates.
+    """
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class DdpStep:
     ):
         self._group, self._pause_ns = group, optimizer_ns if compute == "sleep" else 0
         self._computing = contextlib.nullcontext if compute == "sleep" else beneath_the_network
-        torch.manual_seed(0)  # replicas begin alike
+        torch.manual_seed(0)  # all replicas begin with the same parameters
         build = _sleeping if compute == "sleep" else _dense
         model, self._input = build(layers, TYPES[dtype], rank, batch)
         self._plain = deepcopy(model)
@@ -72,12 +74,13 @@ class DdpStep:
             self.run()
 
     def run(self) -> None:
-        """One step."""
+        """Run one step."""
         self._step(self._replica, lambda: None)
 
     def alone(self) -> list[int]:
-        """One step without communication: ns of the forward pass, of the backward pass of each layer in forward order,
-        and of the optimizer."""
+        """Run one step without communication; return ns of the forward pass, of the backward pass of each layer in
+        forward order, and of the optimizer.
+        """
         began = time.monotonic_ns()
         self._marks.clear()
         self._step(self._plain, lambda: self._marks.append(time.monotonic_ns()))
@@ -95,16 +98,19 @@ class DdpStep:
             optimizer.step()
 
     def undone(self) -> int:
-        """Its transfers are the library's."""
+        """Return -1: its transfers are the library's."""
         return -1
 
     def buckets(self) -> int:
-        """In how many buckets torch sends the gradients."""
+        """Return the number of buckets in which torch sends the gradients."""
         return len(str(self._replica._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(","))
 
     def complaint(self) -> str | None:
-        """What is wrong with a step that all ranks now take; None if gradients are the mean of what each rank has by
-        itself, and all ranks then hold the same parameters, bit by bit."""
+        """Run a step on all ranks and compare; return a complaint, or None.
+
+        Gradients must be the mean of the ranks' own gradients, and afterwards all ranks must hold the same parameters,
+        bit by bit.
+        """
         self._plain.load_state_dict(self._replica.module.state_dict())
         self.alone()
         own = [parameter.grad.clone() for parameter in self._plain.parameters()]
@@ -126,7 +132,7 @@ class DdpStep:
 
 
 def _caps(first: int, others: int) -> dict[str, Any]:
-    """Bucket limits as this torch takes them. Raises RuntimeError where it cannot have them."""
+    """Return bucket limits as this version of torch takes them. Raises RuntimeError if it cannot have them."""
     if first == others:
         return {"bucket_cap_mb": max(1, others) / MIB}
     if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
@@ -140,7 +146,7 @@ def _caps(first: int, others: int) -> dict[str, Any]:
 
 
 class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped: see pyproject.toml
-    """Passes of which each takes its time. The gradient of the weight is the rank's own `data`."""
+    """Passes that each take their time. The gradient of the weight is the rank's own `data`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, times: Passes) -> Tensor:
@@ -159,7 +165,7 @@ class _Sleeping(torch.nn.Module):  # type: ignore[misc]  # likewise
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(times.elements, dtype=dtype))
         place = torch.arange(times.elements)
-        self._data, self._times = ((place * 31 + 17 * rank) % 61).to(dtype), times  # of a rank's own samples
+        self._data, self._times = ((place * 31 + 17 * rank) % 61).to(dtype), times  # differ from rank to rank
 
     def forward(self, x: Tensor) -> Tensor:
         return _Sleep.apply(x, self.weight, self._data, self._times)
@@ -180,10 +186,11 @@ def _sleeping(layers: Sequence[Passes], dtype: torch.dtype, rank: int, batch: in
 
 @contextlib.contextmanager
 def beneath_the_network() -> Iterator[None]:
-    """This thread computes and does not keep the library's threads from sending.
+    """Compute in this thread without keeping the library's threads from sending.
 
-    Where ranks go before all else on a machine (a real-time policy), a thread that computes would hold its core for a
-    tenth of a second before another of the same rank had its turn. It still goes before what others run there.
+    Where ranks run before all else on a machine (a real-time policy), a computing thread would hold its core for a
+    tenth of a second before another thread of the same rank runs. With the lowest such priority it still runs before
+    other work.
     """
     policy, before = os.sched_getscheduler(0), os.sched_getparam(0)
     if before.sched_priority <= 1:

@@ -1,4 +1,4 @@
-"""What one device takes by itself: to launch something, to copy, to reduce. The same code on a GPU and on a CPU."""
+"""Time one device by itself: launches, copies and reductions, by the same code on GPUs and CPUs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import torch
 from simcoll.measurement.torch_backend.clock import Clock, HostClock, clock_of, resolution
 from simcoll.measurement.torch_backend.tensors import TYPES
 
-SAMPLE_NS: Final = 1_000_000  # what a sample lasts at least, so that the clock's resolution does not count
-MOST: Final = 1000  # times in a sample
-WARM: Final = 3
+SAMPLE_NS: Final = 1_000_000  # a sample lasts 1 ms at least, so that the clock's resolution does not count
+MOST: Final = 1000  # repetitions in a sample, so that samples of tiny operations end
+WARM: Final = 3  # runs before timing, which load code and caches
 
 
 class Sample(NamedTuple):
-    """How long one thing took: `times` (ns), each the mean over a sample of many."""
+    """The times of one operation, in ns, each the mean over a sample of many."""
 
-    what: str
+    operation: str
     dtype: str
     nbytes: int
     times: list[float]
 
 
 def samples(device: str, dtypes: Sequence[str], sizes: Sequence[int], runs: int) -> Iterator[Sample]:
-    """Everything that is measured on a device (`cuda`, `cuda:1`, `cpu`), each `runs` times.
+    """Yield samples of everything that is measured on a device (`cuda`, `cuda:1`, `cpu`), each with `runs` times.
 
-    `launch`: something tiny is started, until the host knows that it is done. `launch_queued`: the same, one behind the
-    other, for each. `copy`: b = a, and `reduce`: b += a, for each size in bytes, one behind the other.
+    `launch`: start something tiny, until the host knows that it is done. `launch_queued`: the same, one after the
+    other, time of each. `copy`: b = a, and `reduce`: b += a, for each size in bytes, one after the other.
     """
     where = torch.device(device)
     clock = clock_of(where)
@@ -50,14 +50,14 @@ def samples(device: str, dtypes: Sequence[str], sizes: Sequence[int], runs: int)
 
 
 def about(device: str) -> dict[str, str]:
-    """The device in words, torch and the clock's resolution."""
+    """Describe the device, torch and the clock's resolution."""
     where = torch.device(device)
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU, one thread"
     return {"device": name, "torch": torch.__version__, "clock_ns": str(resolution(clock_of(where)))}
 
 
 def _until_known(clock: Clock, run: Callable[[], object], runs: int) -> list[float]:
-    """The host's time from the start of one until it is known to be done."""
+    """Return the host's time from the start of an operation until it knows the end, in ns."""
     host = HostClock()
 
     def once() -> float:
@@ -72,7 +72,7 @@ def _until_known(clock: Clock, run: Callable[[], object], runs: int) -> list[flo
 
 
 def _queued(clock: Clock, run: Callable[[], object], runs: int) -> list[float]:
-    """The device's time for each of many, one behind the other."""
+    """Return the device's time for each of many operations, one after the other, in ns."""
 
     def many(times: int) -> float:
         clock.settle()
@@ -83,14 +83,14 @@ def _queued(clock: Clock, run: Callable[[], object], runs: int) -> list[float]:
         clock.settle()
         return clock.between(began, ended) / times
 
-    one = min(many(1) for _ in range(WARM))
-    times = max(1, min(MOST, round(SAMPLE_NS / max(one, 1))))
+    single = min(many(1) for _ in range(WARM))
+    times = max(1, min(MOST, round(SAMPLE_NS / max(single, 1))))
     return [many(times) for _ in range(runs)]
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """On CPUs as ranks do it: with one thread."""
+    """Use one thread on CPUs, as ranks do."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

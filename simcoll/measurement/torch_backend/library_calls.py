@@ -1,4 +1,4 @@
-"""The library's own collectives, as a yardstick for the same contract."""
+"""Run the library's own collectives, as a yardstick for schedules with the same contract."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from simcoll.measurement.torch_backend.tensors import TYPES, to_numpy, to_tensor
 
 Tensor: TypeAlias = torch.Tensor
-Start = Callable[..., Any]  # takes async_op; what it returns then is waited for
-Buffers = tuple[list[Start], Tensor]  # the calls that make a collective, and where the answer lies
+Start = Callable[..., Any]  # takes async_op, and then returns a work to wait for
+Buffers = tuple[list[Start], Tensor]  # the calls of a collective, and the tensor that holds the result
 
 OPERATORS: Final = {
     "sum": dist.ReduceOp.SUM,
@@ -27,17 +27,19 @@ OPERATORS: Final = {
     "bxor": dist.ReduceOp.BXOR,
     "avg": dist.ReduceOp.AVG,
 }
-# by version
-_ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+# The names depend on the version of torch.
+ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, eq=False)
 class CallSetting:
-    """A collective on one rank: the ranks of its `group`, the `root` among all ranks, the operator, in how many
-    `buckets`; `row` the elements of each block that it sends, `column` of each that it receives (they differ only where
-    all_to_all is weighted); `in_place`: a rank's own block lies where it belongs in the whole (all_gather,
-    reduce_scatter)."""
+    """A collective on one rank.
+
+    `group` and `members` are the process group and the ranks in it; `root` is numbered among all ranks. `row` gives the
+    elements of each block that the rank sends, `column` of each that it receives (they differ only for weighted
+    all_to_all). `in_place`: a rank's own block lies where it belongs in the whole (all_gather, reduce_scatter).
+    """
 
     group: Any
     members: Sequence[int]
@@ -55,29 +57,29 @@ class CallSetting:
         return list(self.members).index(self.rank)
 
     def at_root(self, whole: Tensor) -> list[Tensor] | None:
-        """The blocks of a buffer, which only the root has."""
+        """Return the blocks of a buffer on the root, None elsewhere."""
         return list(torch.split(whole, list(self.row))) if self.rank == self.root else None
 
 
 class LibraryCall:
     """A library's collective on this rank's buffers, ready to run any number of times.
 
-    With `async_op` all calls are on their way at once (buckets), else each ends before the next begins.
+    With `async_op` all calls (buckets) are under way at once, else each ends before the next begins.
     """
 
     def __init__(self, collective: str, setting: CallSetting, dtype: str, device: torch.device, async_op: bool):
         self._async = async_op
         self._buffer = torch.zeros(sum(setting.row), dtype=TYPES[dtype], device=device)
-        self._other = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
-        self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._other)
+        self._second = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
+        self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._second)
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer in; what it does not hold is not looked at."""
-        self._other.zero_()
+        """Put the rank's buffer in; parts that the rank does not hold are ignored."""
+        self._second.zero_()
         self._buffer.copy_(to_tensor(values, self._buffer))
 
     def run(self) -> None:
-        """Call the library once, or once a bucket."""
+        """Call the library once, or once for each bucket."""
         works = []
         for call in self._calls:
             work = call(async_op=self._async)
@@ -87,11 +89,11 @@ class LibraryCall:
             work.wait()
 
     def result(self) -> NDArray[Any]:
-        """What the contract promises this rank, end to end; undefined where it promises nothing."""
+        """Return what the contract promises this rank, end to end; undefined where it promises nothing."""
         return to_numpy(self._answer)
 
     def undone(self) -> int:
-        """A call has no transfers that could be told."""
+        """Return -1: the transfers inside a call are unknown."""
         return -1
 
 
@@ -99,49 +101,49 @@ def _on_one_tensor(call: Start, s: CallSetting, buffer: Tensor) -> Buffers:
     return [partial(call, part, group=s.group) for part in torch.tensor_split(buffer, s.buckets)], buffer
 
 
-def _all_reduce(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+def _all_reduce(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
     return _on_one_tensor(partial(dist.all_reduce, op=OPERATORS[s.op]), s, buffer)
 
 
-def _reduce(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+def _reduce(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
     return _on_one_tensor(partial(dist.reduce, dst=s.root, op=OPERATORS[s.op]), s, buffer)
 
 
-def _broadcast(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+def _broadcast(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
     return _on_one_tensor(partial(dist.broadcast, src=s.root), s, buffer)
 
 
-def _all_gather(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
-    mine, whole = torch.split(buffer, list(s.row))[s.place], buffer if s.in_place else other
-    return [partial(_ALL_GATHER, whole, mine, group=s.group)], whole
+def _all_gather(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
+    mine, whole = torch.split(buffer, list(s.row))[s.place], buffer if s.in_place else second
+    return [partial(ALL_GATHER, whole, mine, group=s.group)], whole
 
 
-def _reduce_scatter(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
-    out = torch.split(buffer, list(s.row))[s.place] if s.in_place else other[: s.row[s.place]]
+def _reduce_scatter(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
+    out = torch.split(buffer, list(s.row))[s.place] if s.in_place else second[: s.row[s.place]]
     return [partial(_REDUCE_SCATTER, out, buffer, op=OPERATORS[s.op], group=s.group)], out
 
 
-def _gather(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+def _gather(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
     mine = torch.split(buffer, list(s.row))[s.place]
-    return [partial(dist.gather, mine, s.at_root(other), s.root, group=s.group)], other
+    return [partial(dist.gather, mine, s.at_root(second), s.root, group=s.group)], second
 
 
-def _scatter(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
-    out = other[: s.row[s.place]]
+def _scatter(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
+    out = second[: s.row[s.place]]
     return [partial(dist.scatter, out, s.at_root(buffer), s.root, group=s.group)], out
 
 
-def _all_to_all(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
-    out = other[: sum(s.column)]
+def _all_to_all(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
+    out = second[: sum(s.column)]
     return [partial(dist.all_to_all_single, out, buffer, list(s.column), list(s.row), group=s.group)], out
 
 
-def _barrier(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
-    where = [buffer.device.index] if buffer.is_cuda else None  # else it would be gloo's, among the processors
+def _barrier(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
+    where = [buffer.device.index] if buffer.is_cuda else None  # else gloo would run it, among processors
     return [partial(dist.barrier, group=s.group, device_ids=where)], buffer
 
 
-def _send_recv(s: CallSetting, buffer: Tensor, other: Tensor) -> Buffers:
+def _send_recv(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
     following = s.members[(list(s.members).index(s.root) + 1) % len(s.members)]
     if following == s.root or s.rank not in (s.root, following):
         return [], buffer

@@ -1,12 +1,11 @@
-"""One rank's part of a program executed with send and receive.
+"""Execute one rank's part of a program with send and receive.
 
-A send waits for the version that it reads and for nothing else, so what the schedule allows to overlap does: receives
-of a step are posted before the rank waits for what the step sends, and what arrives is reduced when somebody reads it.
-Several reductions into one place are done in index order, so a result is the same in every run, and the same as
-`executors.data.run` computes.
+A send waits only for the version that it reads, so whatever the schedule allows to overlap does overlap: receives of a
+step are posted before the rank waits for its sends, and arrivals are reduced when they are read. Several reductions
+into one place happen in index order, so every run gives the same result, the same as the proof on arrays.
 
-Gloo tells messages of a pair apart by tag, the index of the transfer. NCCL knows no tags: there all that a step
-sends and receives is one group, in which the messages of a pair match in index order, and groups run one after another.
+Gloo distinguishes messages of a pair by tag, the index of the transfer. NCCL has no tags: there all sends and receives
+of a step are one group, in which the messages of a pair match in index order, and groups run one after another.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
+from simcoll.measurement.rank_tasks import IDLE
 from simcoll.measurement.torch_backend.tensors import TYPES, to_numpy, to_tensor
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]
-IDLE: Final = -1  # in place of a transfer: the rank waits for none
 
 REDUCE: Final[dict[str, Callable[..., Any]]] = {
     "sum": torch.add,
@@ -39,7 +38,7 @@ REDUCE: Final[dict[str, Callable[..., Any]]] = {
 
 
 class TransferError(Exception):
-    """A transfer that failed or took too long: its index in the program, and what the backend said."""
+    """A transfer that failed or took too long: its index in the program, and the words of the backend."""
 
     def __init__(self, index: int, said: str):
         super().__init__(said)
@@ -48,7 +47,7 @@ class TransferError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write to a place: `work` must be done, then `staged` is put or reduced into it (None: it is there)."""
+    """A write to a place: after `work`, `staged` is copied or reduced into it (None: the value is already there)."""
 
     index: int
     work: Any
@@ -58,11 +57,11 @@ class _Write:
 
 
 class Exchange:
-    """A rank's part made ready to run any number of times.
+    """A rank's part, ready to run any number of times.
 
-    `cuts` say where each slot of the buffer lies in the rank's values. `promised` are the slots that
-    count in the end, and that avg divides by `divisor` (0: nothing is divided).
-    `waits(index)` is told before each wait which transfer the rank waits for, so that whoever watches can name it.
+    `cuts` give the range of each slot of the buffer in the rank's values. `promised` are the slots that count in the
+    end, and that avg divides by `divisor` (0: no division). `waits(index)` is called before each wait with the transfer
+    for which the rank waits, so that a watcher can name it.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Exchange:
         self._groups: list[tuple[int, Any]] = []
         self._nothing = torch.zeros(
             2, dtype=TYPES[dtype], device=device
-        )  # what an empty message carries: sent, received
+        )  # contents of an empty message: sent, received
         self._staged = {
             move.index: self._staging(move)
             for stage in part.stages
@@ -98,18 +97,18 @@ class Exchange:
         self._reads: dict[SlotPlace, list[tuple[int, Any]]] = {}
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer into its slots; what it does not hold is left out."""
+        """Put the rank's buffer into its slots; slots that it does not hold are left out."""
         self.memory.zero_()
         for span, cut in zip(self.part.held, self._cuts, strict=True):
             if span.count:
                 self._view(span).copy_(to_tensor(values[cut], self.memory))
 
     def result(self) -> NDArray[Any]:
-        """What the promised slots hold, end to end."""
+        """Return the contents of the promised slots, end to end."""
         return to_numpy(torch.cat([self.memory[:0], *map(self._view, self._promised)]))
 
     def undone(self) -> int:
-        """The first transfer of the last run that is not over; IDLE if all are. Only for groups, on a GPU."""
+        """Return the first transfer of the last run that is not over; IDLE if all are. Only for groups, on a GPU."""
         return next((index for index, work in self._groups if not work.is_completed()), IDLE)
 
     def run(self) -> None:
@@ -118,7 +117,7 @@ class Exchange:
         step = self._blocking if self._post in ("sends-first", "even-odd") else self._batched
         for stage, ops in zip(self.part.stages, self._ops, strict=True):
             fresh = step(stage, *ops)
-            if stage.locals:  # the others come in order
+            if stage.locals:  # receives alone are in order
                 fresh.sort(key=lambda pair: pair[1].index)
             for place, write in fresh:
                 self._writes.setdefault(place, []).append(write)
@@ -141,7 +140,7 @@ class Exchange:
         if self._post == "overlapped":
             come = self._start(receives, stage.receives)
             go = []
-            for move, op in zip(stage.sends, sends, strict=True):  # one by one: a send waits for no other's data
+            for move, op in zip(stage.sends, sends, strict=True):  # one by one: no send waits for the data of another
                 self._settle(move.place)
                 go += self._start([op], (move,))
         else:
@@ -154,7 +153,7 @@ class Exchange:
                 *filter(None, map(self._local, stage.locals))]  # fmt: skip
 
     def _start(self, ops: list[dist.P2POp], moves: tuple[Move, ...]) -> list[Any]:
-        """Post operations as one batch; a work for each of them, which may be one for all."""
+        """Post operations as one batch; return a work for each, which may be one for all."""
         if not ops:
             return []
         try:
@@ -168,7 +167,7 @@ class Exchange:
     def _blocking(
         self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]
     ) -> list[tuple[SlotPlace, _Write]]:
-        """One thing at a time: the sends, then the receives; with `even-odd` the other way round on odd ranks."""
+        """Do one thing at a time: the sends, then the receives; with `even-odd` the other way round on odd ranks."""
         fresh: list[tuple[SlotPlace, _Write]] = []
         turned = self._post == "even-odd" and self.part.rank % 2 == 1
         for going in (False, True) if turned else (True, False):
@@ -187,7 +186,7 @@ class Exchange:
         return move.place, _Write(move.index, work, self._staged.get(move.index), move.reduce, self._view(move.span))
 
     def _local(self, move: Move) -> tuple[SlotPlace, _Write] | None:
-        """A copy or reduction inside the rank: at once, or, where its step still reads the place, from a copy later."""
+        """Copy or reduce inside the rank: at once, or later from a copy, where the step still reads the place."""
         assert move.source is not None
         place, span = move.source
         self._settle(place)
@@ -221,7 +220,7 @@ class Exchange:
             self._vacate(move.place)
 
     def _vacate(self, place: SlotPlace) -> None:
-        """Make a place ready to be overwritten: what was still on its way there or from there is over."""
+        """Make a place ready to be overwritten: wait for everything under way to it or from it."""
         for write in self._writes.pop(place, ()):
             self._wait(write.index, write.work)
         self._release(place)
@@ -236,7 +235,7 @@ class Exchange:
             return
         self._waits(index)
         try:
-            work.wait()  # once only: gloo waits for ever for what it has already handed over
+            work.wait()  # only once: a second wait of gloo never ends
         except RuntimeError as error:
             raise TransferError(index, str(error)) from None
 
@@ -248,7 +247,7 @@ class Exchange:
             else:
                 torch.div(home, self._divisor, rounding_mode="floor", out=home)
 
-    # --- what is made once ---
+    # --- made once ---
 
     def _view(self, span: MemoryRange) -> Tensor:
         return self.memory[span.start : span.start + span.count]

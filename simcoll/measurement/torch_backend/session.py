@@ -1,8 +1,8 @@
-"""The ranks of a run together: their process group, their clock, and what is timed by it.
+"""Hold the ranks of a run together: their process group, their clock, and the way of timing.
 
-On CPUs a run is timed by the monotonic clock. Ranks of one host share it, so they agree on an instant a little ahead,
-all begin then, and a run lasts until the last of them is done: no rank's way out of a barrier counts. Ranks of several
-hosts begin when they leave a barrier, and the longest of them counts. On GPUs CUDA events stand around the run, and the
+On CPUs the monotonic clock times a run. Ranks of one host share it, so they agree on an instant a little ahead, all
+begin then, and a run lasts until the last of them is done: no rank's exit from a barrier counts. Ranks of several hosts
+begin when they leave a barrier, and the longest of them counts. On GPUs CUDA events stand around the run, and the
 longest rank counts.
 """
 
@@ -22,12 +22,12 @@ import torch.distributed as dist
 
 from simcoll.measurement.torch_backend.clock import clock_of, resolution
 
-BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one a running kernel: who shares it shares the clock
-SPIN_NS: Final = 150_000  # a sleeping process wakes later than it wished by less than this
-MARGIN_NS: Final = (100_000, 10_000_000)  # the least and most that an appointment lies ahead
-TRIALS: Final = 30
-COMING: Final = timedelta(seconds=180)
-WATCHDOG_S: Final = 30.0  # later than us torch ends a rank whose GPU is stuck: it could not tell the transfer
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
+SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins
+MARGIN_NS: Final = (100_000, 10_000_000)  # least and greatest distance of an agreed start
+TRIALS: Final = 30  # runs of nothing whose median counts
+COMING: Final = timedelta(seconds=180)  # to import torch on a busy machine, as in `launcher.BEGIN_S`
+WATCHDOG_S: Final = 30.0  # torch gives up this much later than simcoll, which can name the transfer
 
 
 def _stuck() -> None:
@@ -35,7 +35,7 @@ def _stuck() -> None:
 
 
 class Timing(NamedTuple):
-    """One run on one rank, ns: how long, counted from the agreed start, and how late the rank began."""
+    """One run on one rank, in ns: its time from the agreed start, and the delay with which the rank began."""
 
     duration: int
     late: int
@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 class Session:
     """A rank's membership in a run; a context manager, as the process group must be left in the end.
 
-    `backend` is gloo or nccl, `store` what `meeting` gives, `turn` the number of the launch: ranks that stay for
+    `backend` is gloo or nccl, `store` comes from `meeting`, `turn` is the number of the launch: ranks that stay for
     several connect anew for each. `clock` is that of the rank's device.
     """
 
@@ -72,7 +72,7 @@ class Session:
 
     @property
     def exact(self) -> bool:
-        """Whether a run is timed from an instant that all ranks have agreed on, not from each rank's own start."""
+        """Whether a run is timed from an instant that all ranks have agreed on, and not from each rank's start."""
         return self.one_host and self.device.type == "cpu"
 
     def __enter__(self) -> Session:
@@ -83,14 +83,16 @@ class Session:
             dist.destroy_process_group()
 
     def group(self, members: Sequence[int]) -> Any:
-        """The process group of some ranks, made once; all ranks must ask for the same groups in the same order."""
+        """Return the process group of some ranks, made once; all ranks must ask for the same groups in the
+        same order.
+        """
         key = tuple(members)
         if key not in self._groups:
             self._groups[key] = dist.new_group(list(key))
         return self._groups[key]
 
     def gather(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        """The numbers of every rank, on every rank."""
+        """Return the numbers of every rank, on every rank."""
         mine = torch.tensor(values, dtype=torch.int64)
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(everyone, mine)
@@ -112,18 +114,20 @@ class Session:
         return Timing(self.clock.between(began, ended), 0)
 
     def overhead(self) -> tuple[int, int]:
-        """The time of a run of nothing (median over some runs, slowest rank), and the clock's resolution; ns."""
+        """Return the time of a run of nothing (median over some runs, slowest rank) and the clock's
+        resolution, in ns.
+        """
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
         return statistics.median_high(empty), resolution(self.clock)
 
     def _connect(self) -> None:
-        """NCCL connects at its first call, in which all ranks must take part; not all do in a schedule's first step."""
+        """Let NCCL connect: it does so at its first call, in which all ranks must take part."""
         if self.device.type == "cuda":
             dist.all_reduce(torch.zeros(1, device=self.device))
             self.clock.settle()
 
     def _meet(self) -> int:
-        """Wait for everyone; return the instant at which all begin (where there is no common clock: none)."""
+        """Wait for all ranks; return the instant at which all begin, or 0 where there is no common clock."""
         ahead = torch.tensor(time.monotonic_ns() + self._margin)
         dist.all_reduce(ahead, op=dist.ReduceOp.MAX)
         appointed = int(ahead)
@@ -136,7 +140,7 @@ class Session:
         return appointed
 
     def _needed_margin(self) -> int:
-        """Three times what the slowest rank mostly takes to hear of an appointment once everyone has come."""
+        """Return three times the usual delay with which the slowest rank learns of an agreed start, in ns."""
         if not self.one_host:
             return 0
         heard = []
@@ -148,17 +152,19 @@ class Session:
         return min(max(agreed, MARGIN_NS[0]), MARGIN_NS[1])
 
     def software(self) -> dict[str, str]:
-        """Library and versions: columns of a measured table."""
-        said = {"library": self.backend, "library_version": f"torch {torch.__version__}", "torch": torch.__version__}
+        """Return the library and its versions: columns of a measured table."""
+        columns = {"library": self.backend, "library_version": f"torch {torch.__version__}", "torch": torch.__version__}
         if self.device.type == "cuda":
-            said["library_version"] = ".".join(map(str, torch.cuda.nccl.version()))
-            said["device"] = torch.cuda.get_device_name(self.device)
-        return said
+            columns["library_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+            columns["device"] = torch.cuda.get_device_name(self.device)
+        return columns
 
 
 def meeting(meet: str, rank: int, world: int) -> Any:
-    """torch's store at a URL of `torch.distributed`, once all ranks have come there: some are slow to import torch,
-    which no transfer is to be blamed for."""
+    """Return torch's store at a URL of `torch.distributed`, once all ranks have come there.
+
+    Some ranks are slow to import torch; no transfer should be blamed for that.
+    """
     store, _, _ = next(dist.rendezvous(meet, rank, world, timeout=COMING))
     if store.add("come", 1) == world:
         store.set("all", "here")
@@ -167,5 +173,5 @@ def meeting(meet: str, rank: int, world: int) -> Any:
 
 
 def gpus() -> int:
-    """How many GPUs torch sees."""
+    """Return the number of GPUs that torch sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,7 +1,6 @@
-"""Small distributed programs for real: mean, softmax and argmax over data that is spread over ranks, a dataset handed
-out, predictions gathered, parameters sent out. Each is local work and one or two of the library's collectives in turn,
-and has the result that one process would have.
+"""Run small distributed programs: mean, softmax, argmax, and scatter, gather and broadcast of data.
 
+Each alternates local work with one or two of the library's collectives, and has the result that one process would have.
 The data is a matrix of which each rank holds some columns (mean, softmax, argmax) or rows (gather, scatter).
 """
 
@@ -9,20 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 
+from simcoll.measurement.torch_backend.library_calls import ALL_GATHER
 from simcoll.measurement.torch_backend.tensors import TYPES
 
 Tensor: TypeAlias = torch.Tensor
-COLUMNS: Final = 4  # a rank's share of a row
-NEAR: Final = 64  # rounding errors of the type by which a result may be off: sums are in another order
-
-_ALL_GATHER: Final[Callable[..., Any]] = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)  # by version
+COLUMNS: Final = 4  # a rank's share of a row: small, so that messages and not local work take the time
+NEAR: Final = 64  # rounding errors of the dtype that a result may be off: sums are in another order
 
 
 class ProgramPart(NamedTuple):
@@ -33,7 +29,7 @@ class ProgramPart(NamedTuple):
 
 
 class RankSetting(NamedTuple):
-    """A rank, how many there are, which is the root, and the elements of the buffer as `size` counts them."""
+    """A rank, the number of ranks, the root, and the elements of the buffer as `size` counts them."""
 
     rank: int
     world: int
@@ -51,13 +47,13 @@ class SmallProgram:
         self._pieces, self.expected = PROGRAMS[template](self, setting)
 
     def run(self) -> None:
-        """Once."""
+        """Run once."""
         for piece in self._pieces:
             self._pause(piece)
             piece.run()
 
     def alone(self) -> list[int]:
-        """The local work without communication: ns of each part of it, in order."""
+        """Do the local work without communication; return ns of each part of it, in order."""
         took = []
         for piece in self._pieces:
             if piece.local:
@@ -68,14 +64,14 @@ class SmallProgram:
         return took
 
     def undone(self) -> int:
-        """Its transfers are the library's."""
+        """Return -1: its transfers are the library's."""
         return -1
 
     def buckets(self) -> None:
-        """It has none."""
+        """Return None: it has no buckets."""
 
     def complaint(self) -> str | None:
-        """What is wrong with a run that all ranks now do; None if the result is that of one process."""
+        """Run on all ranks and compare with one process; return a complaint, or None."""
         self.run()
         if self.answer.shape != self.expected.shape:
             return f"the result has shape {tuple(self.answer.shape)}, one process has {tuple(self.expected.shape)}"
@@ -90,11 +86,11 @@ class SmallProgram:
             time.sleep(self._setting.local_ns / 1e9)
 
 
-Made = tuple[list[ProgramPart], Tensor]  # the pieces, and what one process computes
+Made = tuple[list[ProgramPart], Tensor]  # the parts, and the result of one process
 
 
 def _whole(s: RankSetting, rows: int, columns: int) -> Tensor:
-    """The data of all ranks, the same on each."""
+    """Return the data of all ranks, the same on each."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).to(TYPES[s.dtype])
 
 
@@ -161,7 +157,7 @@ def _argmax(program: SmallProgram, s: RankSetting) -> Made:
         _local(lambda: torch.amax(mine, 1, out=most)),
         _call(lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX)),
         _local(find),
-        _call(lambda: _ALL_GATHER(every, own)),
+        _call(lambda: ALL_GATHER(every, own)),
         _local(choose),
     ]
     return pieces, (whole == whole.amax(1, keepdim=True)).to(torch.int8).argmax(1).to(own.dtype)

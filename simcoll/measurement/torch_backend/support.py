@@ -1,4 +1,4 @@
-"""What each harness and backend can run: operator × type × backend, and what is refused with which words."""
+"""Decide what each harness and backend can run, by operator and dtype, and word the refusals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ Harness = Literal["p2p", "library"]
 Backend = Literal["gloo", "nccl"]
 
 FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
-ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # what can be cut into buckets
-OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # of the library's; ours are all in place
+ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # can be cut into buckets
+OUT_OF_PLACE: Final = frozenset(
+    {"gather", "scatter", "all_to_all"}
+)  # in the library; simcoll's schedules are all in place
 EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library has both
 EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
 
@@ -32,14 +34,14 @@ def refusal(
     in_place: bool = False,
     barriers: bool = False,
 ) -> str | None:
-    """Why this cannot be run, and what could be; None if it can.
+    """Return the reason why this cannot be run, with a cure; None if it can.
 
     `op` counts only where the collective reduces; `equal`: the elements can be cut into as many equal blocks as there
-    are ranks; `ordered`: every sub-group lists its ranks in order; `barriers`: the model has them between
-    steps. Sends and receives carry everything, and torch's own kernels reduce: only floats have no bits.
+    are ranks; `ordered`: every sub-group lists its ranks in order; `barriers`: the model has them between steps. Sends
+    and receives carry every dtype, and torch's own kernels reduce: only bitwise operators on floats fail.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
-    'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
+        'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
     """
     if op in BITWISE and dtype in FLOATS:
         return f"{op} does not work on {dtype}; take an integer dtype"
@@ -67,22 +69,23 @@ def refusal(
 
 
 def done_in_place(harness: Harness, collective: str, asked: bool) -> bool:
-    """Whether a run's result lies where its input was: only with two collectives of the library that is a choice."""
+    """Whether the result of a run lies where its input was: a choice only for two collectives of the library."""
     if harness == "library" and collective in EITHER:
         return asked
     return harness == "p2p" or collective not in OUT_OF_PLACE
 
 
 def widths(elements: Sequence[int]) -> list[int]:
-    """Of a chain of matrices with so many elements: what goes into the first, and what comes out of each; nothing where
-    they make no chain.
+    """Return the widths of a chain of matrices with these numbers of elements: the input, then each output.
+
+    Empty where they form no chain.
 
     >>> widths([65536, 131072, 131072])
-    [256, 256, 512, 256]
+        [256, 256, 512, 256]
     """
-    found = [1 << (elements[0].bit_length() - 1) // 2]
+    chain = [1 << (elements[0].bit_length() - 1) // 2]
     for many in elements:
-        if many % found[-1]:
+        if many % chain[-1]:
             return []
-        found.append(many // found[-1])
-    return found
+        chain.append(many // chain[-1])
+    return chain
