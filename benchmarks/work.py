@@ -25,8 +25,6 @@ from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.schedule_source import FULL_PROOF
-from simcoll.prediction.workload_run import row as simulate_row
-from simcoll.prediction.workload_run import simulate
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
 from simcoll.topology import systems
@@ -97,9 +95,9 @@ def step(name: str, sets: list[str]) -> Found:
     """A workload from the scenario's name to its row."""
     (asked,) = api.load(name, sets)
     warm_up(asked.scenario.params().sharing)
-    simulate(api.load(name, [*sets, "topology.nodes=1", "workload.model=mlp"])[0])
+    predict(api.load(name, [*sets, "topology.nodes=1", "workload.model=mlp"])[0])
     before, clock = peak(), Clock()
-    found = simulate_row(simulate(asked))
+    found = row(predict(asked))
     done = {**clock.read(), "start MB": before}
     return {**done, **{key: found[key] for key in ("messages", "ranks", "buckets", "step_us", "exposed_us")}}
 

@@ -6,14 +6,14 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, MeasuredRow
 from simcoll.nccl.call import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
-from simcoll.prediction.lowering import network_of
+from simcoll.prediction.lowering import executor, network_of
 from simcoll.scenario import scenario
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import load_profile
@@ -21,7 +21,6 @@ from simcoll.scenario.scenario import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
-from simcoll.schedule.names import Protocol
 from simcoll.topology import systems
 from simcoll.workload.spec import Composition, Ddp
 
@@ -121,8 +120,7 @@ class RowQuestions:
 
     def _protocol(self, row: MeasuredRow) -> str | None:
         """Return the protocol of the row where the profile models NCCL's protocols, else None."""
-        modelled = self.profile is not None and load_profile(self.profile).kernels is not None
-        return row.protocol if modelled and row.protocol in get_args(Protocol) else None
+        return row.protocol if self.profile and row.protocol in executor(self.profile).protocols else None
 
 
 def _as_known(point: Point) -> Point:

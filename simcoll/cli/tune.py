@@ -76,18 +76,18 @@ def tune(
 
 
 def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
-    from simcoll.scenario.profile import load_profile
+    from simcoll.prediction.lowering import executor
 
     if output and not profile:
         raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")
     if profile and graph_file:
         raise InputError("--profile simulates with the graphs of the system's file", "leave out --graph")
     try:
-        found = load_profile(profile) if profile else None
+        runs = executor(profile) if profile else None
     except ValueError as error:
         what, _, cure = str(error).partition("; ")
         raise InputError(f"--profile: {what}", cure) from None
-    if found and not found.kernels:
+    if runs and runs.tunable:
         raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
 
 

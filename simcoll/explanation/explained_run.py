@@ -18,12 +18,13 @@ from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
 from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segment
 from simcoll.explanation.critical_path import critical_path
-from simcoll.prediction import monte_carlo, workload_run
+from simcoll.prediction import monte_carlo
+from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
-from simcoll.prediction.workload_run import LAUNCHING, WorkloadPrediction
+from simcoll.prediction.predicted import LAUNCHING
+from simcoll.prediction.program_run import ProgramRun, policy
 from simcoll.scenario.faults import struck
-from simcoll.scenario.profile import Profile, load_profile
 from simcoll.scenario.scenario import Point, Scenario
 from simcoll.scenario.variability import Drawn
 from simcoll.topology.graph import Topology
@@ -60,19 +61,27 @@ class TimeShare(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExplainedRun:
-    """A point that ran.
-
-    `scenario` names the algorithm and protocol that were chosen. `lead` is the time before its transfers, in ps, by
-    cause. `drawn`: the run is one replication of a workload.
-    """
+    """A point that ran. `scenario` names the algorithm and protocol that were chosen; `drawn`: a workload's run as one
+    replication of it."""
 
     scenario: Scenario
-    ran: Prediction | WorkloadPrediction
+    ran: Prediction
     row: dict[str, object]
-    time_ps: int
-    lead: dict[str, int]
-    kernels: bool
     drawn: bool = False
+
+    @property
+    def time_ps(self) -> int:
+        """Time of the point."""
+        return self.ran.time_ps
+
+    @cached_property
+    def lead(self) -> dict[str, int]:
+        """Time before the transfers, in ps, by cause."""
+        return self.ran.lead
+
+    @cached_property
+    def _hops(self) -> frozenset[str]:
+        return executor(self.scenario.profile).hops
 
     @property
     def program(self) -> Program:
@@ -86,8 +95,8 @@ class ExplainedRun:
 
     @property
     def capacities(self) -> NDArray[Any]:
-        """B/s for the bytes that are counted on each link; see `Prediction`."""
-        return self.ran.capacities if isinstance(self.ran, Prediction) else self.topology.bandwidths
+        """B/s that serve what is counted on each link; see `Prediction`."""
+        return self.ran.capacities
 
     @property
     def totals(self) -> Totals:
@@ -103,12 +112,9 @@ class ExplainedRun:
 
     @property
     def spans(self) -> dict[int, list[BandwidthSpan]]:
-        """The bandwidths over time of the links that change during the run."""
-        ran = self.ran
-        launch = 0 if isinstance(ran, WorkloadPrediction) else ran.launch_ps
-        changes = struck(
-            dataclasses.replace(self.program, changes=None), ran.topology, self.scenario.faults, launch
-        ).changes
+        """How the links change to which something happens during the run."""
+        healthy = dataclasses.replace(self.program, changes=None)
+        changes = struck(healthy, self.topology, self.scenario.faults, self.ran.launch_ps).changes
         return changes.spans(self.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
@@ -147,7 +153,7 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
-        if self.kernels and cause in ("o_send", "o_recv", "latency"):  # links have the latency of hops
+        if cause in self._hops:
             return "hop", None
         if cause in LINKED:
             return cause, self.program.link_names[where] if where != NONE else None
@@ -165,8 +171,9 @@ class ExplainedRun:
         if i == NONE:
             if task == NONE:
                 return TimeShare(begin, end, cause, where, segment.then, rank=segment.rank)
-            assert isinstance(self.ran, WorkloadPrediction)
-            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1], int(self.ran.rank[task]))
+            assert self.ran.tasks
+            rank = int(self.ran.tasks.rank[task])
+            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1], rank)
         program = self.program
         tasks, name = program.tasks, None
         if tasks:  # a switch has no task
@@ -177,17 +184,16 @@ class ExplainedRun:
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, str]]:
-        """The kind of each task, and the name of its operation."""
-        step = self.ran
-        assert isinstance(step, WorkloadPrediction)
-        kinds: list[tuple[int, str]] = []
-        for work in step.plan.works:
+        """The kind of each task, and the name of the work that it is of."""
+        assert self.ran.tasks
+        kinds, named = self.ran.tasks.kind, list[tuple[int, str]]()
+        for work in self.ran.plan.works:
             while True:  # a call whose launch takes time is two operations
-                kind = int(step.kind[len(kinds)])
-                kinds += [(kind, work.name)] * len(work.ranks)
+                kind = int(kinds[len(named)])
+                named += [(kind, work.name)] * len(work.ranks)
                 if kind != LAUNCHING:
                     break
-        return kinds
+        return named
 
 
 def explained_run(point: Scenario | Point, replication: int | None = None) -> ExplainedRun:
@@ -200,31 +206,28 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
         _check_replication(scenario, replication)
     drawn = None if replication is None else monte_carlo.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
-    profile = load_profile(scenario.profile)
-    if scenario.workload:
-        step = workload_run.simulate(scenario if drawn else plain)
-        _check(step.totals.messages)
-        if drawn:
-            step, plain = _disturbed(step, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
-        row = workload_run.row(step)
-        return ExplainedRun(plain, step, row, step.step_ps, {}, profile.kernels is not None, drawn is not None)
-    if scenario.measure.harness == "library" and scenario.measure.buckets > 1:
+    ran = predict(scenario if drawn and scenario.workload else plain)
+    if scenario.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
-    prediction = predict(plain)
-    _check((prediction.channel or prediction).totals.messages)
-    chosen: dict[str, Any] = {"algorithm": prediction.algorithm}
-    if prediction.lowered:
-        chosen["protocol"] = prediction.protocol
+    if ran.ran.totals.messages > MOST_MESSAGES:
+        what = f"{ran.ran.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
+        raise wrong("ranks", what, "ask for fewer ranks, or larger chunks")
+    if ran.tasks:
+        if drawn:
+            ran, plain = _disturbed(ran, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
+        return ExplainedRun(plain, ran, row_of(ran), drawn is not None)
+    chosen: dict[str, Any] = {"algorithm": ran.algorithm}
+    if ran.protocol != "none":
+        chosen["protocol"] = ran.protocol
     if drawn:
         if "slow_links" in drawn.felt():
-            problem = "a run of a collective with slow_links cannot be explained"
-            raise wrong("variability", problem, "take another replication, or leave out slow_links")
-        late = monte_carlo.arriving(plain, drawn, len(prediction.devices) - prediction.source.agents)
+            what = "a run of a collective with slow_links cannot be explained"
+            raise wrong("variability", what, "take another replication, or leave out slow_links")
+        late = monte_carlo.arriving(plain, drawn, ran.plan.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)
-    prediction = predict(known) if drawn else prediction
-    lead = _lead(prediction, profile)
-    return ExplainedRun(known, prediction, row_of(prediction), prediction.time_ps, lead, profile.kernels is not None)
+    ran = predict(known) if drawn else ran
+    return ExplainedRun(known, ran, row_of(ran))
 
 
 def _check_replication(scenario: Scenario, replication: int) -> None:
@@ -234,35 +237,17 @@ def _check_replication(scenario: Scenario, replication: int) -> None:
         raise InputError(f"there is no replication {replication}", cure)
 
 
-def _disturbed(step: WorkloadPrediction, drawn: Drawn) -> WorkloadPrediction:
-    """Run the workload again with the disturbances that were drawn."""
-    program = monte_carlo.disturbed(step, drawn)
-    makespan_ps = run(program, Policy(keep="totals")).totals.makespan_ps
-    return dataclasses.replace(step, program=program, totals=dataclasses.replace(step.totals, makespan_ps=makespan_ps))
+def _disturbed(ran: Prediction, drawn: Drawn) -> Prediction:
+    """A joined plan with one set of draws."""
+    assert ran.tasks
+    program = monte_carlo.disturbed(ran, ran.tasks, drawn)
+    outcome = run(program, policy(ran.scenario, "totals"))
+    totals = dataclasses.replace(ran.totals, makespan_ps=outcome.totals.makespan_ps)
+    return dataclasses.replace(ran, ran=ProgramRun(ran.scenario, lambda: program, outcome, program), totals=totals)
 
 
-def _check(messages: int) -> None:
-    if messages > MOST_MESSAGES:
-        problem = f"{messages} messages are more than can be explained ({MOST_MESSAGES})"
-        raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")
-
-
-def _lead(prediction: Prediction, profile: Profile) -> dict[str, int]:
-    """Return the time before the transfers of a call, by cause: the launch, and the fixed costs of a protocol."""
-    lead = {"host": prediction.waited_ps} if prediction.waited_ps else {}
-    if not prediction.lowered or not profile.kernels:
-        return {**lead, "launch": prediction.launch_ps}
-    costs = profile.kernels
-    launch = profile.launch_ps(prediction.scenario.launch) + costs.grid - costs.grid // prediction.lowered.call.channels
-    spread = prediction.lowered.spread_ps(costs, profile.links)
-    return {**lead, "launch": launch, "start": prediction.launch_ps - launch - spread, "spread": spread}
-
-
-def _timeline(ran: Prediction | WorkloadPrediction, hops: bool) -> Timeline:
-    """Return the times of the run, with those of hops where the path needs them."""
-    held = vars(ran).get("timeline")
-    if isinstance(held, Timeline):
-        return held
-    if isinstance(ran, Prediction) and ran.scenario.faults:
+def _timeline(ran: Prediction, hops: bool) -> Timeline:
+    """When everything happened, with the intervals of links where the path needs them."""
+    if ran.ran.timed or ran.program.changes:
         return ran.timeline
     return run(ran.program, Policy(keep="hops" if hops else "times")).timeline

@@ -11,10 +11,9 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.explanation.search_space import Candidate, candidates
+from simcoll.explanation.search_space import Candidate, candidates, nccl_choice
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Point, Scenario
 
 SCHEMA: Final = "simcoll.recommend/1"
@@ -69,8 +68,8 @@ class Recommendation:
             raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
             raise InputError("nothing takes any time", "ask for two ranks or more")
-        if load_profile(self.scenario.profile).kernels and not self.scenario.workload:
-            chosen = [self._point(size, Candidate("auto", "auto")) for size in self.sizes]
+        if nccl := nccl_choice(self.scenario):
+            chosen = [self._point(size, nccl) for size in self.sizes]
             self.nccl = {
                 self.sizes[i]: row for i, row in workers.compute(sweep.run_point, dict(enumerate(chosen)), jobs)
             }

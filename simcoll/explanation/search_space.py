@@ -4,16 +4,15 @@ training steps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call import name_of, names
-from simcoll.prediction.lowering import PLAIN, pairs
-from simcoll.prediction.predict import placed, topology_of
-from simcoll.scenario.profile import load_profile
+from simcoll.prediction.lowering import executor
+from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
 from simcoll.units import format_size
@@ -95,11 +94,10 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
-    collective, costs = scenario.collective, load_profile(scenario.profile).kernels
+    collective, runs = scenario.collective, executor(scenario.profile)
     nccl_names = names(collective)
-    if costs:
-        rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
-        for algorithm, protocol in pairs(scenario, costs, rated, placed(scenario, rated)):
+    if not runs.tunable:
+        for algorithm, protocol in runs.choices(scenario):
             yield Candidate(algorithm, protocol, nccl=nccl_names[algorithm])
         return
     topology = topology_of(scenario)
@@ -120,6 +118,11 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
             for groups in splits:
                 candidate = Candidate(spelling, groups=groups, nccl=nccl)
                 yield from _settled(scenario, candidate, pipelined=entry.pipelined)
+
+
+def nccl_choice(scenario: Scenario) -> Candidate | None:
+    """NCCL's own choice of a call; None where calls are not NCCL's, or of a workload."""
+    return None if scenario.workload or executor(scenario.profile).tunable else Candidate("auto", "auto")
 
 
 def _spellings(entry: registry.Algorithm) -> Iterator[str]:
@@ -153,25 +156,12 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
     topology = topology_of(scenario)
     plan, _ = plan_of(spec, len(placed(scenario, topology)), scenario.itemsize)
     collectives = {work.call.collective for work in plan.works if work.call}
-    kernels = load_profile(scenario.profile).kernels is not None
-    own = [spec.algorithm, *(["auto"] if kernels else [])]  # auto: what NCCL takes
-    for name in dict.fromkeys([*own, *for_steps(collectives, kernels)]):
+    runs = executor(scenario.profile)
+    own = [spec.algorithm, *([] if runs.tunable else ["auto"])]  # auto: NCCL's choice
+    for name in dict.fromkeys([*own, *runs.algorithms(collectives)]):
         if isinstance(spec, Bucketed):
             yield from (Candidate(name, bucket_cap=size) for size in sorted({spec.bucket_cap, *BUCKETS}))
         elif isinstance(spec, Fsdp):
             yield from (Candidate(name, prefetch=count) for count in sorted({spec.prefetch, *PREFETCHES}))
         else:
             yield Candidate(name)
-
-
-def for_steps(collectives: Collection[str], kernels: bool) -> list[str]:
-    """Return the algorithms that serve all collectives of a step: NCCL's, and without its `kernels` the hierarchical
-    one.
-    """
-    served = [
-        set(names(collective))
-        if kernels
-        else {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
-        for collective in collectives
-    ]
-    return sorted(set.intersection(*served)) if served else []

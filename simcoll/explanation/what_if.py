@@ -9,17 +9,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simcoll.engine.program import Program
-from simcoll.engine.run import Policy, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
-from simcoll.explanation.search_space import for_steps
-from simcoll.nccl.kernel_costs import BlockCosts, Kernels
-from simcoll.prediction import workload_run
-from simcoll.prediction.lowering import PLAIN, pairs
-from simcoll.prediction.predict import Prediction, placed, predict, topology_of
-from simcoll.prediction.workload_run import COMPUTING, LAUNCHING, WorkloadPrediction
+from simcoll.prediction.lowering import executor
+from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.predict import Prediction, predict
+from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks
+from simcoll.prediction.program_run import makespan_ps
 from simcoll.scenario.faults import struck
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, load_profile
@@ -59,10 +56,7 @@ def answers(explained: ExplainedRun) -> list[Answer]:
 
 def changes(explained: ExplainedRun) -> Iterator[Change]:
     """Every change that the point allows, by name, with a function that simulates it."""
-    if isinstance(explained.ran, WorkloadPrediction):
-        yield from _of_step(explained, explained.ran)
-    else:
-        yield from _of_call(explained, explained.ran)
+    yield from _of_step(explained, explained.ran.tasks) if explained.ran.tasks else _of_call(explained, explained.ran)
 
 
 def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
@@ -97,7 +91,7 @@ def _within_nodes(explained: ExplainedRun) -> set[int]:
 def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
     scenario = explained.scenario
     profile = load_profile(scenario.profile)
-    rated = topology_of(scenario.model_copy(update={"profile": PLAIN}))
+    rated, tunable = rated_topology(scenario), executor(scenario.profile).tunable
 
     def on(link: Callable[[Link], Link]) -> int:
         return predict(scenario, _with(rated, link)).time_ps
@@ -107,9 +101,9 @@ def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
 
     for text, kinds in _links(explained).items():
         yield text, partial(on, partial(_faster, kinds))
-    if profile.kernels:
-        yield from _of_kernels(ran, profile.kernels)
-    else:
+    if ran.lowered:
+        yield from ((text, partial(ran.retimed, costs)) for text, costs in ran.lowered.cheaper(ran.costs))
+    if tunable:
         yield "latencies of links halved", lambda: on(_closer)
         yield from _of_model(scenario, ran.launch_ps, given)
     yield from ((text, partial(given, launch=launch)) for text, launch in _other_launches(scenario, profile))
@@ -117,7 +111,7 @@ def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
         yield "no rank late", lambda: given(arrivals=None)
     if scenario.faults:
         yield "no faults", lambda: given(faults=())
-    for text, changed in _other_algorithms(scenario, ran, profile.kernels):
+    for text, changed in _other_algorithms(scenario, ran):
         yield text, partial(given, **changed)
 
 
@@ -156,25 +150,6 @@ def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]
         yield "channels twice as fast", {"channel_bandwidth": 2 * params.channel_bandwidth}
 
 
-def _of_kernels(ran: Prediction, costs: Kernels) -> Iterator[Change]:
-    """Yield a call of NCCL with kernels that cost less."""
-    assert ran.lowered
-    profile, kind, lowered = load_profile(ran.scenario.profile), ran.lowered.call.kind, ran.lowered
-    costs = lowered.costs(costs)
-    launch = profile.launch_ps(ran.scenario.launch)
-
-    def costing(launch: int, kernels: Kernels) -> int:
-        channel = predict(lowered.point(kernels), lowered.topology(profile.links, kernels))
-        return max(channel.time_ps + lowered.launch_ps(kernels, launch, profile.links), ran.host_ps)
-
-    def halved() -> Kernels:
-        own: BlockCosts = getattr(costs, kind)
-        return costs.model_copy(update={"net": (costs.net or 0) // 2, kind: own.model_copy(update=_halved(own))})
-
-    yield "launches take no time", lambda: costing(0, costs.model_copy(update={"grid": 0}))
-    yield f"hops of {kind} take half the time", lambda: costing(launch, halved())
-
-
 def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
     """Yield other ways to launch calls, of those that the profile knows."""
     others = {"one GPU a process": Launch(gpus_per_process=1), "launched in a CUDA graph": Launch(graph=True)}
@@ -184,46 +159,32 @@ def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str,
             yield text, launch
 
 
-def _halved(block: BlockCosts) -> dict[str, int]:
-    hops = {name: getattr(block, name) for name in ("hop", "net", "net_tree")}
-    return {name: hop // 2 for name, hop in hops.items() if hop is not None}
-
-
-def _other_algorithms(
-    scenario: Scenario, ran: Prediction, costs: Kernels | None
-) -> Iterator[tuple[str, dict[str, str]]]:
-    if costs:
-        assert ran.lowered
-        chosen = (ran.algorithm, ran.protocol)
-        rated = ran.lowered.rated
-        open_ = scenario.model_copy(update={"protocol": "auto"})
-        for algorithm, protocol in pairs(open_, costs, rated, placed(scenario, rated)):
-            if (algorithm, protocol) != chosen:
-                yield f"algorithm {algorithm}, protocol {protocol}", {"algorithm": algorithm, "protocol": protocol}
-        return
-    small = ran.totals.messages <= SMALL
-    for name in registry.names(scenario.collective) if small else registry.library(scenario.collective):
-        if name != scenario.algorithm:
-            yield f"algorithm {name}", {"algorithm": name}
+def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, str]]]:
+    for algorithm, protocol in executor(scenario.profile).choices(scenario.model_copy(update={"protocol": "auto"})):
+        if (algorithm, protocol) != (ran.algorithm, ran.protocol):
+            yield f"algorithm {algorithm}, protocol {protocol}", {"algorithm": algorithm, "protocol": protocol}
+    if executor(scenario.profile).tunable:
+        small = ran.totals.messages <= SMALL
+        for name in registry.names(scenario.collective) if small else registry.library(scenario.collective):
+            if name != scenario.algorithm:
+                yield f"algorithm {name}", {"algorithm": name}
 
 
 # --- workloads ---
 
 
-def _of_step(explained: ExplainedRun, step: WorkloadPrediction) -> Iterator[Change]:
-    """Yield changes of a workload.
-
-    Links, times and overheads are changed in the program that ran; changes of calls need a new program.
-    """
-    program, scenario, spec = step.program, explained.scenario, explained.scenario.workload
-    kinds = np.array([link.kind for *_, link in step.topology.graph.edges.data("link")])
+def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
+    """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
+    ran, program, scenario, spec = explained.ran, explained.program, explained.scenario, explained.scenario.workload
+    runs = executor(scenario.profile)
+    kinds = np.array([link.kind for *_, link in ran.topology.graph.edges.data("link")])
     tasks = program.tasks
     assert tasks
     assert spec
 
     def played(**changed: Any) -> int:
         plain = dataclasses.replace(program, **{"changes": None, **changed})
-        return _makespan_ps(struck(plain, step.topology, scenario.faults))
+        return makespan_ps(struck(plain, ran.topology, scenario.faults))
 
     def lasting(factor: float, chosen: Any) -> dict[str, Any]:
         took = np.where(chosen, np.rint(factor * tasks.duration), tasks.duration).astype(np.int64)
@@ -234,46 +195,43 @@ def _of_step(explained: ExplainedRun, step: WorkloadPrediction) -> Iterator[Chan
         return {"parts": parts, "params": dataclasses.replace(program.params, **changed)}
 
     def anew(**changed: Any) -> int:
-        return workload_run.simulate(scenario.model_copy(update=changed)).step_ps
+        return predict(scenario.model_copy(update=changed)).time_ps
 
     for text, group in _links(explained).items():
         faster = np.where(np.isin(kinds, list(group)), 2, 1) * program.bandwidths
         yield text, partial(played, bandwidths=faster)
-    if step.compute_ps:
-        yield "computation twice as fast", partial(played, **lasting(0.5, step.kind == COMPUTING))
+    if ran.compute_ps:
+        yield "computation twice as fast", partial(played, **lasting(0.5, of.kind == COMPUTING))
     if len(program) and program.latencies.max() > 1:
         yield "latencies of links halved", partial(played, latencies=np.maximum(1, program.latencies // 2))
-    launching = step.kind == LAUNCHING
+    launching = of.kind == LAUNCHING
     if launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS):
-        text = "launches and hops take no time" if explained.kernels else NO_OVERHEADS
+        text = NO_OVERHEADS if runs.tunable else "launches and hops take no time"
         yield text, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
     if scenario.faults:
-        yield "no faults", partial(_makespan_ps, dataclasses.replace(program, changes=None))
+        yield "no faults", partial(makespan_ps, dataclasses.replace(program, changes=None))
     if any(part.gamma for part in program.parts):
         yield "reductions take no time", partial(played, **costing(gamma=0))
     if explained.drawn:  # a new program would draw new disturbances
         yield "nothing disturbed", anew
         return
-    if not explained.kernels:
-        largest = max((work.call.nbytes for work in step.plan.works if work.call), default=0)
+    if runs.tunable:
+        largest = max((work.call.nbytes for work in ran.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):
             yield text, partial(anew, model=scenario.model.model_copy(update=given))
-    for text, changed in _other_plans(explained, step):
-        yield text, partial(anew, workload=spec.model_copy(update=changed))
+    for text, other in _other_plans(scenario, ran):
+        yield text, partial(anew, workload=spec.model_copy(update=other))
 
 
-def _other_plans(explained: ExplainedRun, step: WorkloadPrediction) -> Iterator[tuple[str, dict[str, Any]]]:
-    spec = explained.scenario.workload
-    for name in for_steps({work.call.collective for work in step.plan.works if work.call}, explained.kernels):
-        if (name,) != step.algorithms:
+def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, Any]]]:
+    spec = scenario.workload
+    collectives = {work.call.collective for work in ran.plan.works if work.call}
+    for name in executor(scenario.profile).algorithms(collectives):
+        if name != ran.algorithm:
             yield f"algorithm {name}", {"algorithm": name}
     if isinstance(spec, Bucketed) and spec.bucket_cap:
         for size in (2 * spec.bucket_cap, spec.bucket_cap // 2):
             yield f"buckets of {format_size(size)}", {"bucket_cap": size}
-
-
-def _makespan_ps(program: Program) -> int:
-    return run(program, Policy(keep="totals")).totals.makespan_ps
 
 
 # --- links ---

@@ -13,7 +13,7 @@ from simcoll.errors import RefusedError
 from simcoll.formats.measured import WORKLOAD
 from simcoll.measurement.rank_tasks import TaskResult, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, Backend, widths
-from simcoll.prediction.predict import placed, topology_of
+from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.scenario import Point, Scenario
 from simcoll.units import format_size
 from simcoll.workload.spec import Composition, Ddp

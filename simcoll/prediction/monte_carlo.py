@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from simcoll.engine.program import Program
-from simcoll.engine.run import Policy, run
 from simcoll.errors import StuckError, did_you_mean, wrong
-from simcoll.prediction import workload_run
 from simcoll.prediction.predict import predict, row
+from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
+from simcoll.prediction.program_run import makespan_ps
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Point, Scenario
@@ -25,8 +25,6 @@ JUDGED: Final = 50  # the first replications of large points: run again with cau
 SMALL: Final = 50_000  # messages: of smaller points all are
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SURE: Final = 0.95  # of the intervals of quantiles
-
-Once = Callable[[Drawn], int]
 
 
 def parts(point: Point) -> Iterator[Point]:
@@ -50,23 +48,24 @@ def part(point: Point) -> ResultRow:
     """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
-    undisturbed, once, n = _runs(scenario)
+    prediction = _undisturbed(scenario)
+    undisturbed = ResultRow.of(row(prediction))
     every = (*spec.causes, *(("faults",) if scenario.faults else ()))
     for one in spec.slow:
-        if one.rank >= n:
-            raise wrong("variability", f"there is no rank {one.rank}", f"write 0 … {n - 1}")
-    judged = JUDGED if (undisturbed.messages or 0) > SMALL else point.replicas[1]
+        if one.rank >= prediction.plan.n:
+            raise wrong("variability", f"there is no rank {one.rank}", f"write 0 … {prediction.plan.n - 1}")
+    judged = JUDGED if prediction.totals.messages > SMALL else point.replicas[1]
     times: dict[str, list[int]] = {}
     failed = 0
     for replication in range(*point.replicas):
         lost: set[tuple[str, ...]] = set()
-        known: dict[tuple[str, ...], int] = {(): undisturbed.time_ps or 0}  # by the causes that make a difference
+        known: dict[tuple[str, ...], int] = {(): prediction.time_ps}  # by the causes that make a difference
         for causes in _sets(every, whole=replication >= judged):
             drawn = Drawn(spec, scenario.seed, replication, causes, scenario.faults)
             felt = drawn.felt()
             if felt not in known:
                 try:
-                    known[felt] = once(drawn)
+                    known[felt] = _disturbed_ps(prediction, drawn)
                 except StuckError as error:  # which takes as long as it is waited for
                     if error.when is None:
                         raise
@@ -83,31 +82,29 @@ def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
     return [some for size in sizes for some in itertools.combinations(causes, size)]
 
 
-def _runs(scenario: Scenario) -> tuple[ResultRow, Once, int]:
-    """The row without any disturbance, what runs the point with one, and how many ranks there are."""
-    if scenario.workload:
-        step = workload_run.simulate(scenario)
-        _check(scenario, step.program.link_names)
-        struck(step.program, step.topology, scenario.faults)  # raises for links that there are not
-        return ResultRow.of(workload_run.row(step)), lambda drawn: _step_ps(step, drawn), step.plan.n
+def _undisturbed(scenario: Scenario) -> Prediction:
+    """The point without any disturbance; raises InputError for causes that name links that there are not."""
     prediction = predict(scenario)
-    n = len(prediction.devices) - prediction.source.agents
-    known = scenario.model_copy(update={"algorithm": prediction.algorithm})
     _check(scenario, prediction.topology.link_names)
     if scenario.faults:
         struck(prediction.program, prediction.topology, scenario.faults)
+    return prediction
 
-    def once(drawn: Drawn) -> int:
-        late = arriving(scenario, drawn, n)
-        if {"slow_links", "faults"}.intersection(drawn.felt()):
-            program = _slowed(prediction.program, drawn)
-            program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
-            arrivals = np.append(late, np.zeros(len(program.arrivals) - n, np.int64))
-            last = max(_makespan_ps(replace(program, arrivals=arrivals)), int(late.max()))
-            return max(last + prediction.launch_ps, prediction.host_ps)
-        return predict(known.model_copy(update={"arrivals": dict(enumerate(late.tolist()))})).time_ps
 
-    return ResultRow.of(row(prediction)), once, n
+def _disturbed_ps(prediction: Prediction, drawn: Drawn) -> int:
+    """The time of a point with one set of draws."""
+    if prediction.tasks:
+        return makespan_ps(disturbed(prediction, prediction.tasks, drawn))
+    scenario, n = prediction.scenario, prediction.plan.n
+    late = arriving(scenario, drawn, n)
+    if {"slow_links", "faults"}.intersection(drawn.felt()):
+        program = _slowed(prediction.program, drawn)
+        program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
+        arrivals = np.append(late, np.zeros(len(program.arrivals) - n, np.int64))
+        last = max(makespan_ps(replace(program, arrivals=arrivals)), int(late.max()))
+        return max(last + prediction.launch_ps, prediction.host_ps)
+    known = {"algorithm": prediction.algorithm, "arrivals": dict(enumerate(late.tolist()))}
+    return predict(scenario.model_copy(update=known)).time_ps
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
@@ -116,32 +113,24 @@ def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
     return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
 
 
-def _step_ps(step: workload_run.WorkloadPrediction, drawn: Drawn) -> int:
-    """How long a workload takes with what was drawn."""
-    return _makespan_ps(disturbed(step, drawn))
-
-
-def disturbed(step: workload_run.WorkloadPrediction, drawn: Drawn) -> Program:
-    """A workload's program with what was drawn."""
-    tasks = step.program.tasks
+def disturbed(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Program:
+    """The program of a joined plan with one set of draws."""
+    tasks = prediction.program.tasks
     assert tasks
     took = tasks.duration.astype(float)
-    computing, launching = step.kind == workload_run.COMPUTING, step.kind == workload_run.LAUNCHING
+    computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
     took[computing] *= drawn.jitter(int(computing.sum()))
     took[launching] += drawn.skew(int(launching.sum()))
-    took *= drawn.slow(step.plan.n)[step.rank]
-    program = replace(_slowed(step.program, drawn), tasks=replace(tasks, duration=np.rint(took).astype(np.int64)))
-    return struck(program, step.topology, drawn.happened())
+    took *= drawn.slow(prediction.plan.n)[of.rank]
+    durations = replace(tasks, duration=np.rint(took).astype(np.int64))
+    program = replace(_slowed(prediction.program, drawn), tasks=durations)
+    return struck(program, prediction.topology, drawn.happened())
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:
     """With the links that are slow; routes stay as they are."""
     bandwidths = program.bandwidths / drawn.slow_links(program.link_names)
     return replace(program, bandwidths=np.maximum(program.bandwidths > 0, np.rint(bandwidths)).astype(np.int64))
-
-
-def _makespan_ps(program: Program) -> int:
-    return run(program, Policy(keep="totals")).totals.makespan_ps
 
 
 def _check(scenario: Scenario, names: Sequence[str]) -> None:

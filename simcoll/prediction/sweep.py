@@ -16,7 +16,7 @@ from typing import Any
 
 import simcoll
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
-from simcoll.prediction import monte_carlo, workers, workload_run
+from simcoll.prediction import monte_carlo, workers
 from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.monte_carlo import merged, parts
 from simcoll.prediction.predict import describe, predict, row
@@ -43,9 +43,7 @@ def _row(point: Point) -> ResultRow:
     try:
         if point.replicas:
             return monte_carlo.part(point)
-        if point.scenario.workload:
-            return ResultRow.of(workload_run.row(workload_run.simulate(point)))
-        chosen = point.scenario.algorithm in ("auto", "best")
+        chosen = point.scenario.algorithm in ("auto", "best") and not point.scenario.workload
         return ResultRow.of({**row(predict(point.scenario)), "chosen": chosen})
     except RefusedError as error:
         marks: dict[str, Any] = {"status": f"refused: {error}", "left_out": point.optional}
@@ -56,8 +54,7 @@ def _row(point: Point) -> ResultRow:
         marks = {"status": f"failed: {error}"}
     except MemoryError:
         marks = {"status": f"failed: {NO_MEMORY}", "passing": True}
-    asked = workload_run.describe if point.scenario.workload else describe
-    return ResultRow.of({**asked(point.scenario), **marks})
+    return ResultRow.of({**describe(point.scenario), **marks})
 
 
 def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:

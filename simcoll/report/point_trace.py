@@ -13,8 +13,8 @@ from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
 from simcoll.explanation.trace_lanes import Arrow, Slice, Spot, Trace, Track
 from simcoll.explanation.trace_tracks import Played, Tracks
-from simcoll.prediction import workload_run
-from simcoll.prediction.predict import Prediction, predict
+from simcoll.prediction.predict import predict
+from simcoll.prediction.predicted import LAUNCHING, PlanTasks, Prediction
 from simcoll.report.exports.kineto_names import Ran, arguments, kernel_name
 from simcoll.scenario.scenario import Point, Scenario
 from simcoll.units import exact_us
@@ -28,9 +28,7 @@ def trace_of(point: Point, transfers: bool = True) -> Trace:
 
     Raises InputError for a point that is too large or that is several calls, and what a simulation raises.
     """
-    if point.scenario.workload:
-        return of_step(workload_run.simulate(point), transfers)
-    return of_collective(predict(point), transfers)
+    return of_prediction(predict(point), transfers)
 
 
 def crossings(program: Program) -> int:
@@ -44,27 +42,35 @@ def _check(program: Program) -> None:
         raise InputError(what, "take fewer ranks, a smaller size or larger chunks")
 
 
-def of_collective(prediction: Prediction, transfers: bool = True) -> Trace:
-    """A collective: on each rank its launch and its kernel, and below them what its channels send and receive.
+def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
+    """On each rank a track for each stream of its plan, and below them what its channels send and receive.
 
-    Of a call as NCCL makes it one channel is there, whose transfers stand for those of all.
+    Of a call as NCCL makes it one channel is there, whose transfers stand for those of all. Raises InputError for a
+    point that is too large or that is several calls.
     """
-    scenario, lowered = prediction.scenario, prediction.lowered
-    if scenario.measure.buckets > 1 and not scenario.measure.async_op:
+    scenario, n, call = prediction.scenario, prediction.plan.n, prediction.lowered
+    if call and scenario.measure.buckets > 1 and not scenario.measure.async_op:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
-    program, times = prediction.program, lowered.call.alike if lowered else 1
     if transfers:
-        _check(program)
-    n, streams = prediction.source.n, [""] * (int(program.channel.max(initial=-1)) + 1)
+        _check(prediction.program)
+    program, timeline, count = prediction.ran.went, prediction.timeline, call.count if call else 1
     names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
-    played = Played(program, prediction.timeline, names, streams, prediction.waited_ps + prediction.launch_ps, times)
-    chosen = {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": times}
-    told = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes}
-    kernels, about = _kernels(prediction, played), _about(scenario, prediction.time_ps, told | chosen)
+    names += [f"switch {number}" for number in range(len(names), program.schedule.participants)]
+    shift = prediction.waited_ps + prediction.launch_ps
+    about = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes, **prediction.columns}
+    if prediction.tasks:
+        owners = _owners(prediction, program)
+        tracks, behind = _streams(prediction, prediction.tasks, names)
+    else:
+        owners, behind = [""] * (int(program.channel.max(initial=-1)) + 1), []
+        about |= {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": count}
+        tracks = _kernels(prediction, names)
+    played = Played(program, timeline, names, owners, shift, count)
+    about = _about(scenario, prediction.time_ps, about)
     if not transfers:
-        return Trace(kernels, [], [], about, names[:n])
-    drawn = Tracks(played, kernels)
-    return Trace(drawn.tracks, drawn.arrows, drawn.counters, about, names[:n])
+        return Trace(tracks, behind, [], about, names[:n])
+    drawn = Tracks(played, tracks)
+    return Trace(drawn.tracks, [*drawn.arrows, *behind], drawn.counters, about, names[:n])
 
 
 def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, Any]:
@@ -82,26 +88,26 @@ def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, 
     }
 
 
-def _kernels(prediction: Prediction, played: Played) -> list[Track]:
-    """A track for each rank: it launches when it comes and the host has time, and its kernel runs until its last
-    transfer is through."""
-    scenario, program, timeline = prediction.scenario, played.program, played.timeline
-    n, launch, waited = prediction.source.n, played.shift, prediction.waited_ps
+def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
+    """A track for each rank of a call by itself: it launches when it comes and the host has time, and its kernel runs
+    until its last transfer is through."""
+    scenario, program, timeline = prediction.scenario, prediction.ran.went, prediction.timeline
+    n, waited, launch = prediction.plan.n, prediction.waited_ps, prediction.waited_ps + prediction.launch_ps
     done = program.arrivals.copy()
     np.maximum.at(done, program.src, timeline.sent)
     np.maximum.at(done, program.dst, np.maximum(timeline.end, timeline.complete))
-    found = [Track(played.names[rank], "stream") for rank in range(n)]
+    tracks = [Track(names[rank], "stream") for rank in range(n)]
     for group in scenario.subgroups or (tuple(range(n)),):
         ran = _ran(scenario, scenario.collective, scenario.nbytes, group, prediction.algorithm, prediction.protocol)
         for rank in group:
             came = int(program.arrivals[rank])
             if waited:
-                found[rank].add(Slice(came, came + waited, "host", "host", {}))
+                tracks[rank].add(Slice(came, came + waited, "host", "host", {}))
             if prediction.launch_ps:
-                found[rank].add(Slice(came + waited, came + launch, "launch", "launch", {}))
+                tracks[rank].add(Slice(came + waited, came + launch, "launch", "launch", {}))
             kernel = kernel_name(ran), "kernel", arguments(ran, rank)
-            found[rank].add(Slice(came + launch, int(done[rank]) + launch, *kernel))
-    return found
+            tracks[rank].add(Slice(came + launch, int(done[rank]) + launch, *kernel))
+    return tracks
 
 
 def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int], algorithm: str, protocol: str) -> Ran:
@@ -109,55 +115,53 @@ def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int],
     return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, algorithm, protocol)
 
 
-def of_step(step: workload_run.WorkloadPrediction, transfers: bool = True) -> Trace:
-    """A workload: on each rank a track for each stream, and below them what is sent and received."""
-    program, n = step.program, step.plan.n
-    if transfers:
-        _check(program)
-    names = [f"rank {rank} ({device})" for rank, device in enumerate(step.devices)]
-    names += [f"switch {n + number}" for number in range(program.schedule.agents)]
-    timeline, works, tasks = step.timeline(), _works(step), program.tasks
-    program = program.as_it_went(timeline.way)
-    assert tasks
+def _streams(prediction: Prediction, tasks: PlanTasks, names: Sequence[str]) -> tuple[list[Track], list[Arrow]]:
+    """A track for each stream of each rank of a joined plan, and arrows between tasks that wait for one another."""
+    plan, timeline = prediction.plan, prediction.timeline
     streams = {
         (rank, stream): Track(names[rank], stream)
-        for rank in range(n)
-        for stream in dict.fromkeys(work.stream for work in step.plan.works if rank in work.ranks)
+        for rank in range(plan.n)
+        for stream in dict.fromkeys(work.stream for work in plan.works if rank in work.ranks)
     }
     number = {key: place for place, key in enumerate(streams)}
     spots = []
-    when = zip(step.rank.tolist(), works, step.kind.tolist(), timeline.opened.tolist(), timeline.done.tolist(),
-               strict=True)  # fmt: skip
-    for rank, work, kind, opened, done in when:
-        key = rank, step.plan.works[work].stream
-        spots.append(Spot(number[key], streams[key].add(Slice(opened, done, *_doing(step, work, rank, kind)))))
-    told = {"engine": step.engine, "wire_bytes": step.totals.wire_bytes, **step.told}
-    behind, about = _behind(program, spots), _about(step.scenario, step.step_ps, told)
-    if not transfers:
-        return Trace(list(streams.values()), behind, [], about, names[:n])
-    owners = ["" if task == NONE else step.plan.works[works[task]].stream for task in tasks.channel.tolist()]
-    drawn = Tracks(Played(program, timeline, names, owners), streams.values())
-    return Trace(drawn.tracks, [*drawn.arrows, *behind], drawn.counters, about, names[:n])
+    times = zip(timeline.opened.tolist(), timeline.done.tolist(), strict=True)
+    tasks_at = zip(tasks.rank.tolist(), _works(prediction), tasks.kind.tolist(), times, strict=True)
+    for rank, work, kind, (opened, done) in tasks_at:
+        key = rank, plan.works[work].stream
+        task = Slice(opened, done, *_doing(prediction, work, rank, kind))
+        spots.append(Spot(number[key], streams[key].add(task)))
+    return list(streams.values()), _behind(prediction.program, spots)
 
 
-def _works(step: workload_run.WorkloadPrediction) -> list[int]:
+def _owners(prediction: Prediction, program: Program) -> list[str]:
+    """The stream that each channel of a joined plan belongs to; none of a switch's."""
+    assert program.tasks
+    works = _works(prediction)
+    return [
+        "" if task == NONE else prediction.plan.works[works[task]].stream for task in program.tasks.channel.tolist()
+    ]
+
+
+def _works(prediction: Prediction) -> list[int]:
     """The number of the plan's operation that each task is of: a call may be two, its launch and itself."""
-    found: list[int] = []
-    for number, work in enumerate(step.plan.works):
-        launched = step.kind[len(found)] == workload_run.LAUNCHING
-        found += [number] * (len(work.ranks) * (2 if launched else 1))
-    return found
+    assert prediction.tasks
+    works: list[int] = []
+    for number, work in enumerate(prediction.plan.works):
+        launched = prediction.tasks.kind[len(works)] == LAUNCHING
+        works += [number] * (len(work.ranks) * (2 if launched else 1))
+    return works
 
 
-def _doing(step: workload_run.WorkloadPrediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
+def _doing(prediction: Prediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
     """Name, kind and arguments of a task."""
-    work, call = step.plan.works[number], step.plan.works[number].call
-    if kind == workload_run.LAUNCHING:
+    work, call = prediction.plan.works[number], prediction.plan.works[number].call
+    if kind == LAUNCHING:
         return f"launch {work.name}", "launch", {}
     if call is None:
         return work.name, "compute", {}
-    bound = step.calls[call, work.ranks]
-    ran = _ran(step.scenario, call.collective, call.nbytes, work.ranks, bound.algorithm, bound.protocol)
+    lowered, scenario = prediction.calls[call, work.ranks].lowered, prediction.scenario
+    ran = _ran(scenario, call.collective, call.nbytes, work.ranks, lowered.algorithm, lowered.protocol)
     return kernel_name(ran), "kernel", {**arguments(ran, rank), "operation": work.name}
 
 

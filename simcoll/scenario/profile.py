@@ -6,9 +6,10 @@ A calibrated profile also records which rows were fitted, and how large the erro
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema
 
@@ -205,21 +206,13 @@ class Profile(Model):
         """Whether the profile has the costs of a way of launching."""
         return (self.graph is not None or not launch.graph) and (self.host is not None or not launch.paced)
 
-    def launch_ps(self, launch: Launch) -> int:
-        """Return the time of a launch, in ps. Raises InputError if the profile does not give it."""
+    def check_launch(self, launch: Launch) -> None:
+        """Raise InputError for a way of launching whose cost it does not say."""
         if launch.graph and self.graph is None:
             raise wrong("launch.graph", _UNKNOWN.format(self.name, "in a CUDA graph"), _LEARN.format("graph=true"))
-        return self.graph.launch if launch.graph and self.graph else self.launch
-
-    def pace_ps(self, processes: Iterable[Process]) -> int:
-        """Return the time of the slowest process for a call, in ps. Raises InputError if the profile does
-        not give it.
-        """
-        listed = list(processes)
-        if listed and self.host is None:
-            problem = _UNKNOWN.format(self.name, "of the host")
-            raise wrong("launch.gpus_per_process", problem, _LEARN.format("gpus_per_process=all"))
-        return self.host.pace_ps(listed) if self.host else 0
+        if launch.paced and self.host is None:
+            unknown = _UNKNOWN.format(self.name, "of the host")
+            raise wrong("launch.gpus_per_process", unknown, _LEARN.format("gpus_per_process=all"))
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | None) -> Profile:
         """Return the profile with the fit of a way of launching in place of the profile's record."""
@@ -228,12 +221,46 @@ class Profile(Model):
         together = any(name.startswith(("host.", "graph.")) for name in self.fitted)
         return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
 
+    @property
+    def one_channel(self) -> bool:
+        """Whether one channel of a call is run and stands for all of them."""
+        return self.kernels is not None
+
     def serve(self, topology: Topology) -> Topology:
-        """Return the topology with its links corrected, and the same routes; itself where nothing changes."""
-        links = [topology.graph.edges[ends]["link"] for ends in topology.links]
-        if not self.links.keys() & {link.kind for link in links}:
-            return topology
-        return topology.with_links(self.links.get(link.kind, LinkScale()).of(link) for link in links)
+        """The topology with its links as they serve, routes as they are; the same where nothing changes."""
+        return served(topology, self.links)
+
+
+def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
+    """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
+    links = [topology.graph.edges[ends]["link"] for ends in topology.links]
+    if not scales.keys() & {link.kind for link in links}:
+        return topology
+    return topology.with_links(scales.get(link.kind, LinkScale()).of(link) for link in links)
+
+
+@dataclass(frozen=True)
+class CostSetting:
+    """Costs of calls. `params` of the engines count before those of a scenario and its profile; `launch` and `graph`
+    are ps of a call, alone and in a CUDA graph (None: the same); `links` scales rated links by kind."""
+
+    params: Mapping[str, int] = field(default_factory=dict)
+    launch: int = 0
+    links: Mapping[str, LinkScale] = field(default_factory=dict)
+    kernels: Kernels | None = None
+    host: HostCosts = field(default_factory=HostCosts)
+    graph: int | None = None
+
+    @classmethod
+    def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Self:
+        """Costs as a profile has them."""
+        graph = profile.graph.launch if profile.graph else None
+        own = profile.launch, profile.links, profile.kernels
+        return cls(params or {}, *own, profile.host or HostCosts(), graph)
+
+    def launch_ps(self, launch: Launch) -> int:
+        """Launch of one call, in ps."""
+        return self.graph if launch.graph and self.graph is not None else self.launch
 
 
 @functools.cache

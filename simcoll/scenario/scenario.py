@@ -301,6 +301,11 @@ class Scenario(Model):
         """The faults that happen in a plain run; with replications each replication draws its faults."""
         return () if self.replications else self.faults
 
+    @property
+    def in_buckets(self) -> bool:
+        """Whether a collective is cut into several calls."""
+        return not self.workload and self.measure.harness == "library" and self.measure.buckets > 1
+
     def files(self) -> list[Path]:
         """Return the files outside the scenario that decide its result."""
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nccl_law import channel
 from networks import GB_PER_S, full_mesh, program, star
 from oracle import random_case, random_faults, random_tasks
 from oracle_programs import changed, joint_program_of, program_of
@@ -25,7 +26,6 @@ from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.prediction import sweep
-from simcoll.prediction.predict import Prediction
 from simcoll.scenario import scenario
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Point
@@ -220,9 +220,7 @@ def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
     found = explained_run(points({**POINTS["nccl"], "algorithm": "ring", "protocol": "LL128", "size": "64 KiB"})[0])
     costs = load_profile("nccl-hopper").kernels
     assert costs
-    assert isinstance(found.ran, Prediction)
-    assert found.ran.lowered
-    channels = found.ran.lowered.call.channels
+    channels = channel(found.ran).call.channels
     shares = {cause: ps for (cause, where), ps in found.shares().items() if where is None}
     assert shares["launch"] == load_profile("nccl-hopper").launch + costs.grid - costs.grid // channels
     assert shares["hop"] == 14 * (costs.LL128.hop + 1)  # the second link of a way takes 1 ps

@@ -15,6 +15,7 @@ from simcoll.nccl._launch_shape import launch
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.protocols import chunk_bytes
 from simcoll.nccl.tuner_constants import read
+from simcoll.prediction.nccl_channel import NcclChannel
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.scenario import Point, load
 from simcoll.schedule.names import Protocol
@@ -99,10 +100,15 @@ def made_of(system: str, nodes: int, ranks: int) -> Communicator:
     return communicator(load_system(system), nodes, ranks)
 
 
+def channel(prediction: Prediction) -> NcclChannel:
+    """The channel that was run of a call of NCCL."""
+    assert isinstance(prediction.lowered, NcclChannel)
+    return prediction.lowered
+
+
 def rated(prediction: Prediction) -> int:
     """B/s of the links between two ranks of a node, as their maker says."""
-    assert prediction.lowered is not None
-    topology = prediction.lowered.rated
+    topology = channel(prediction).rated
     return int(topology.bandwidths[list(topology.route(*topology.ranks[:2]))].min())
 
 

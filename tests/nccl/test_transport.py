@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nccl_law import point_of, under
+from nccl_law import channel, point_of, under
 
 from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import PS_PER_S, service_ps
@@ -53,8 +53,7 @@ def test_who_goes_through_the_host(system: str, ranks: int, level: str | None, t
     What the host's memory costs is paid by those who go through it, and by no others."""
     asked = {"p2p_level": level} if level else {}
     found, free = (call(system, 4096, ranks, host, **asked) for host in (HOST, 0))
-    assert found.lowered is not None
-    assert found.lowered.call.staged is through
+    assert channel(found).call.staged is through
     assert (found.time_ps > free.time_ps) is through
 
 
@@ -62,8 +61,7 @@ def test_who_goes_through_the_host(system: str, ranks: int, level: str | None, t
 def test_a_small_call(ranks: int) -> None:
     """A step of nearly nothing takes a hop, and the host's memory beside it."""
     found = call("a100-pcie", 4 * ranks, ranks, p2p_level="PXB")
-    assert found.lowered is not None
-    rate = found.lowered.call.threads * 8 * PS_PER_S / HOST
+    rate = channel(found).call.threads * 8 * PS_PER_S / HOST
     assert found.time_ps == LAUNCH + (ranks - 1) * (HOP + HOST + 1 + service_ps(4, round(rate)))
 
 
@@ -104,8 +102,7 @@ def test_without_p2p_a_switch_is_no_short_cut() -> None:
     """Where not even GPUs of one switch talk directly, both send by their host, whose link carries twice."""
     found = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple", p2p_level="LOC")
     direct = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple")
-    assert found.lowered is not None
-    topology = found.lowered.rated
+    topology = channel(found).rated
     kinds = [topology.kinds[topology.links[link][1]] for link in topology.route(*topology.ranks[:2])]
     assert kinds == [HALF, "cpu", HALF, "gpu"]
     assert found.totals.wire_bytes == 2 * direct.totals.wire_bytes
@@ -134,8 +131,9 @@ def test_switches_behind_switches(tmp_path: Path) -> None:
     """All ways lead to the host and back, through as many switches as there are between."""
     path = tmp_path / "nested.yaml"
     path.write_text(NESTED, encoding="utf-8")
-    found = call("l40s-pcie", 4096, 4, topology={"file": str(path)}, p2p_level="LOC").lowered
-    assert found is not None and found.call.staged
+    found = call("l40s-pcie", 4096, 4, topology={"file": str(path)}, p2p_level="LOC")
+    found = channel(found)
+    assert found.call.staged
     for src, dst in itertools.permutations(found.rated.ranks, 2):
         ends = [found.rated.links[link][1] for link in found.rated.route(src, dst)]
         assert [found.rated.kinds[end] for end in ends] == [HALF, HALF, "cpu", HALF, HALF, "gpu"]

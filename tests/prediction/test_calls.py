@@ -24,6 +24,7 @@ from nccl_law import (
     Law,
     call,
     changed,
+    channel,
     made_of,
     rated,
     spread,
@@ -62,7 +63,7 @@ def test_a_ring(system: str, collective: str, n: int, protocol: Protocol, nbytes
     for its piece; of every later loop the first transfer comes while the last one before is handled."""
     found = call(system, collective, nbytes, ranks=n, algorithm="ring", protocol=protocol)
     law = Law(system, collective, n, nbytes, protocol, rated(found))
-    assert (found.lowered.call.channels, found.lowered.call.chunk) == (law.channels, law.chunk)  # type: ignore[union-attr]
+    assert (channel(found).call.channels, channel(found).call.chunk) == (law.channels, law.chunk)
     longest = law.once + law.ring_ps()
     if law.whole and law.step % (2 * ITEM) == 0:
         assert found.time_ps == longest
@@ -110,8 +111,7 @@ def test_nvls(system: str, n: int, exponent: int) -> None:
     """NVLS all-reduce of L chunks takes L + 1 stages, each an eighth of a hop for each head and the links' time for a
     chunk and what it becomes at one head: while the switch hands out one, the ranks bring the next."""
     found = call(system, "all_reduce", 2**exponent, ranks=n, algorithm="nvls")
-    assert found.lowered is not None
-    its, block = found.lowered.call, BLOCK["NVLS"]
+    its, block = channel(found).call, BLOCK["NVLS"]
     assert its.channels == made_of(system, 1, n).nvls_channels(read("nccl"))
     speed = round(rated(found) * (KEPT * (block["reach"] * n / (n + 1) / its.channels)))
     share = -(-(2**exponent) // (its.channels * n * ITEM)) * n * ITEM
@@ -131,9 +131,8 @@ def test_pairs_of_channels_end_apart_as_channels_do(algorithm: str) -> None:
     later as if they were run by themselves."""
     how = {"nodes": 2, "ranks": 16, "algorithm": algorithm, "protocol": "Simple"}
     with_, without = (call("hgx-h100", "all_reduce", 2**26, law=text(spread=one), **how) for one in (SPREAD, 0.0))
-    assert with_.lowered is not None and with_.channel is not None
-    its = with_.lowered.call
-    speed = min(int(with_.channel.topology.bandwidths[link]) for link in with_.lowered.path)
+    its, bandwidths = channel(with_).call, channel(with_).bandwidths(with_.costs)
+    speed = min(int(bandwidths[link]) for link in channel(with_).path)
     assert its.channels == 2 * its.alike
     later = spread(its.channels, 2**26 // its.channels, speed // 2)
     assert with_.time_ps - without.time_ps == pytest.approx(later, rel=1e-3)
@@ -174,7 +173,7 @@ def test_nvls_block_by_block(system: str, n: int, collective: str, more: int) ->
     """NVLS all-gather and reduce-scatter of small blocks take an eighth of a hop for each block that a rank brings and
     gets: its own and those of the others, or n and the sum of one. They grow with the ranks, not with their square."""
     found = call(system, collective, n * 64, ranks=n, algorithm="nvls", library_version="2.27")
-    once = LAUNCH + GRID - GRID // found.lowered.call.channels + BLOCK["NVLS"]["start"]  # type: ignore[union-attr]  # a call of NCCL
+    once = LAUNCH + GRID - GRID // channel(found).call.channels + BLOCK["NVLS"]["start"]
     turns = (found.time_ps - once) / (BLOCK["NVLS"]["hop"] / 8)
     assert turns == pytest.approx(n + more, abs=0.25)
 
@@ -323,7 +322,7 @@ def test_a_message_is_brought_to_the_nic() -> None:
     longer, all of a channel's share where that is one chunk."""
     how = {"nodes": 2, "algorithm": "tree", "protocol": "LL"}
     slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
-    assert fast.lowered is not None and fast.lowered.call.message == 2048
+    assert channel(fast).call.message == 2048
     assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
 
 
@@ -339,9 +338,9 @@ def test_nics_say_what_the_profile_leaves_open() -> None:
     network = load_network("infiniband").kernels
     assert network is not None
     for name, law in laws.items():
-        lowered, own = found[name].lowered, parse_profile(law, f"{name}.yaml").kernels
-        assert lowered is not None and own is not None
-        costs = lowered.costs(own)
+        one, own = channel(found[name]), parse_profile(law, f"{name}.yaml").kernels
+        assert own is not None
+        costs = one.kernels(found[name].costs)
         assert (costs.LL.hop, costs.LL.rate) == (own.LL.hop, own.LL.rate)
         assert costs.Simple.net == network.Simple.net
         if name == "open":
@@ -507,8 +506,7 @@ def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, a
     how = {"nodes": nodes, "ranks": ranks, "algorithm": algorithm}
     found = call(system, collective, nbytes, **how)
     plain = call(system, collective, nbytes, profile="ideal", protocol="none", **how)
-    assert found.lowered is not None
-    its = found.lowered.call
+    its = channel(found).call
     rounded = (nbytes + its.channels * ranks * ITEM) / nbytes
     for name in ("bytes_per_rank", "wire_bytes"):
         said, wanted = getattr(found.totals, name), getattr(plain.totals, name)
@@ -542,21 +540,20 @@ def test_whose_the_bound_is() -> None:
 def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:
     """What a channel has of its links says how fast they are, not which ones messages take."""
     found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
-    assert found.channel is not None and found.lowered is not None
+    network = channel(found).network(found.costs)
     ends = zip(found.devices, (*found.devices[1:], found.devices[0]), strict=True)
-    assert all(found.channel.topology.route(*pair) == found.lowered.rated.route(*pair) for pair in ends)
+    assert all(network.route(*pair) == channel(found).rated.route(*pair) for pair in ends)
 
 
 def test_nics_carry_alike_in_nvls_tree() -> None:
     """Of NVLSTree's two trees a leaf of one is an inner node of the other: over 8 nodes no NIC sends more than twice
     its GPU's part of the buffer, where one tree would make it three times; and all channels together have a NIC."""
     found = call("hgx-h100", "all_reduce", 2**26, nodes=8, ranks=64, algorithm="nvls_tree")
-    assert found.lowered is not None and found.channel is not None
-    rated, alike = found.lowered.rated, found.lowered.call.alike
+    rated, alike = channel(found).rated, channel(found).call.alike
     out = [link for link, (u, v) in enumerate(rated.links) if (rated.kinds[u], rated.kinds[v]) == ("nic", "switch")]
     assert len(out) == 64
     assert found.totals.carried[out].max() == pytest.approx(2 * 2**26 / 8, rel=0.01)
-    together = found.channel.topology.bandwidths[out] * alike / rated.bandwidths[out]
+    together = channel(found).bandwidths(found.costs)[out] * alike / rated.bandwidths[out]
     assert ((together > 0.7) & (together <= 1.001)).all()
 
 
@@ -568,12 +565,11 @@ def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> N
     one = load_system(system).devices["gpu"]  # type: ignore[call-overload,index]
     found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
     plain = call(system, "all_to_all", 2**20, nodes=nodes)
-    assert found.lowered is not None and plain.lowered is not None
-    links = plain.lowered.rated
+    links, mesh = channel(plain).rated, channel(found).rated
     for gpu in found.devices:
         others = [peer for peer in found.devices if links.node_of(peer) == links.node_of(gpu) and peer != gpu]
         assert len(others) == one - 1
         wired = sum(links.link(gpu, peer).bandwidth for peer in others if (gpu, peer) in links.links)
-        out = [v for u, v in found.lowered.rated.links if u == gpu and v.endswith("mesh")]
-        assert [found.lowered.rated.link(gpu, hub).bandwidth for hub in out] == [wired]
-        assert not any((gpu, peer) in found.lowered.rated.links for peer in others)
+        out = [v for u, v in mesh.links if u == gpu and v.endswith("mesh")]
+        assert [mesh.link(gpu, hub).bandwidth for hub in out] == [wired]
+        assert not any((gpu, peer) in mesh.links for peer in others)

@@ -21,7 +21,6 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
 from simcoll.prediction.sweep import run_point
-from simcoll.prediction.workload_run import simulate
 from simcoll.scenario.scenario import points
 from simcoll.topology.graph import Link
 from simcoll.workload.buckets import buckets
@@ -37,7 +36,7 @@ def step(workload: dict[str, Any], **more: Any) -> Any:
     """A workload simulated on four hosts around a switch."""
     tree = yaml_tree.located({"topology": STAR, "workload": workload, **more}, Place("test", 1, 1))
     (point,) = points(tree)
-    return simulate(point)
+    return predict(point)
 
 
 def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -> int:
@@ -124,7 +123,7 @@ def test_buckets_are_those_of_pytorch(nbytes: list[int], cap: int, first: int) -
 def test_without_a_limit_each_gradient_goes_alone() -> None:
     """`bucket_cap: none` is an all-reduce for each tensor."""
     assert buckets([3, 1, 2], 0, 0) == [[0], [1], [2]]
-    assert step(ddp(5, bucket_cap="none")).told["buckets"] == 5
+    assert step(ddp(5, bucket_cap="none")).columns["buckets"] == 5
 
 
 @pytest.mark.parametrize("name", models())
@@ -143,16 +142,16 @@ def test_one_bucket_does_not_overlap() -> None:
     """With one bucket a step takes what is computed and the one all-reduce."""
     found = step(ddp(8, bucket_cap="1 GiB", forward="3 ms", optimizer="2 ms"))
     expected = (3 + 8 + 2) * MS + alone_ps("all_reduce", 8 * 4 * 2**20)
-    assert abs(found.step_ps - expected) <= US_100TH
+    assert abs(found.time_ps - expected) <= US_100TH
     assert found.compute_ps == 13 * MS
-    assert found.told["buckets"] == 1
+    assert found.columns["buckets"] == 1
 
 
 def test_on_links_that_take_no_time_a_step_is_computation() -> None:
     """Without latency and with more bandwidth than there is, a step takes what is computed."""
     quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
     found = step(ddp(8, bucket_cap="8 MiB"), topology=quick)
-    assert found.step_ps - found.compute_ps <= US_100TH
+    assert found.time_ps - found.compute_ps <= US_100TH
 
 
 @pytest.mark.parametrize("size", ["256 KiB", "4 MiB", "64 MiB"])
@@ -165,14 +164,14 @@ def test_equal_buckets_are_a_recurrence(size: str, sharing: str) -> None:
     end = 0
     for layer in range(1, 7):
         end = max(end, (1 + layer) * MS) + each
-    assert abs(found.step_ps - end) <= US_100TH
-    assert found.told["buckets"] == 6
+    assert abs(found.time_ps - end) <= US_100TH
+    assert found.columns["buckets"] == 6
 
 
 def test_without_overlap_all_reduces_follow_the_backward_pass() -> None:
     """Each tensor by itself after the backward pass: the times add up."""
     found = step(ddp(6, bucket_cap="none", overlap=False, forward="1 ms"))
-    assert abs(found.step_ps - 7 * MS - 6 * alone_ps("all_reduce", 4 * 2**20)) <= US_100TH
+    assert abs(found.time_ps - 7 * MS - 6 * alone_ps("all_reduce", 4 * 2**20)) <= US_100TH
 
 
 def test_a_launch_is_paid_by_every_call(tmp_path: Path) -> None:
@@ -181,7 +180,7 @@ def test_a_launch_is_paid_by_every_call(tmp_path: Path) -> None:
     profile.write_text("name: slow\nsource: test\nlaunch: 20 us\nmodel: {}\n")
     found = step(ddp(6, bucket_cap="none", overlap=False), profile=str(profile))
     without = step(ddp(6, bucket_cap="none", overlap=False))
-    assert found.step_ps - without.step_ps == 6 * 20 * 10**6
+    assert found.time_ps - without.time_ps == 6 * 20 * 10**6
 
 
 # --- sharded and split ---
@@ -192,12 +191,12 @@ def test_fully_sharded_without_prefetch_is_a_sum() -> None:
     found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "optimizer": "1 ms"})
     gathers, scatters = (alone_ps(name, 4 * 2**20) for name in ("all_gather", "reduce_scatter"))
     expected = 5 * (MS // 2 + MS) + MS + 10 * gathers + 5 * scatters
-    assert abs(found.step_ps - expected) <= US_100TH
+    assert abs(found.time_ps - expected) <= US_100TH
     kept = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "reshard": False})
     end = forward = 5 * (MS // 2 + gathers)
     for block in range(1, 6):
         end = max(end, forward + block * MS) + scatters
-    assert abs(kept.step_ps - end) <= US_100TH
+    assert abs(kept.time_ps - end) <= US_100TH
 
 
 def test_prefetching_hides_gathers() -> None:
@@ -205,7 +204,7 @@ def test_prefetching_hides_gathers() -> None:
     the first of the backward pass, which waits for the last block to be freed."""
     found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5, "1 MiB", "5 ms", "5 ms")})
     gather, scatter = (alone_ps(name, 2**20) for name in ("all_gather", "reduce_scatter"))
-    assert abs(found.step_ps - found.compute_ps - 2 * gather - scatter) <= US_100TH
+    assert abs(found.time_ps - found.compute_ps - 2 * gather - scatter) <= US_100TH
 
 
 def test_tensor_parallel_blocks_pay_for_every_all_reduce() -> None:
@@ -213,9 +212,9 @@ def test_tensor_parallel_blocks_pay_for_every_all_reduce() -> None:
     keys = {"template": "tensor_parallel", "algorithm": "ring", "layers": layers(3), "activations": "2 MiB"}
     found = step({**keys, "degree": 4})
     expected = 3 * (MS // 2 + MS) // 4 + 3 * 4 * alone_ps("all_reduce", 2 * 2**20)
-    assert abs(found.step_ps - expected) <= US_100TH
-    assert found.told["buckets"] == 0
-    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).told["buckets"] == 1
+    assert abs(found.time_ps - expected) <= US_100TH
+    assert found.columns["buckets"] == 0
+    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).columns["buckets"] == 1
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 9])
@@ -224,7 +223,7 @@ def test_a_pipeline_has_its_bubble(microbatches: int) -> None:
     quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
     keys = {"template": "pipeline", "layers": layers(8), "stages": 4, "activations": "1 MiB"}
     found = step({**keys, "microbatches": microbatches}, topology=quick)
-    assert abs(found.step_ps - (microbatches + 3) * 2 * (MS // 2 + MS)) <= US_100TH
+    assert abs(found.time_ps - (microbatches + 3) * 2 * (MS // 2 + MS)) <= US_100TH
     assert found.compute_ps == microbatches * 2 * (MS // 2 + MS)
 
 
@@ -232,7 +231,7 @@ def test_a_pipeline_of_one_microbatch_is_a_chain() -> None:
     """One microbatch goes through all stages and back: what is computed, and a message between any two, twice."""
     keys = {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 1, "activations": "1 MiB"}
     message = alone_ps("send_recv", 2**20, "direct", ranks=2)
-    assert abs(step(keys).step_ps - 4 * (MS // 2 + MS) - 6 * message) <= US_100TH
+    assert abs(step(keys).time_ps - 4 * (MS // 2 + MS) - 6 * message) <= US_100TH
 
 
 def test_experts_pay_for_four_all_to_alls() -> None:
@@ -248,7 +247,7 @@ def test_skewed_tokens_take_longer() -> None:
     """Where one expert gets most tokens, all wait for it; what it sends back is what it got."""
     keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "auto"}
     even, skewed = (step({**keys, "skew": skew}) for skew in (0, 1.5))
-    assert skewed.step_ps > 1.5 * even.step_ps
+    assert skewed.time_ps > 1.5 * even.time_ps
     assert skewed.compute_ps > even.compute_ps
     away, back = [work.call for work in skewed.plan.works if work.stream == "experts" and work.call][:2]
     moved = np.array(away.weights) * away.nbytes / np.array(away.weights).sum(axis=1)[:, None]
@@ -278,18 +277,18 @@ def test_small_programs_add_up(template: str, calls: list[str], locals_: int) ->
     assert found.compute_ps == locals_ * 10**8
     sizes = {"all_gather": 4 * 2**20}  # what every rank has found
     expected = locals_ * 10**8 + sum(alone_ps(call, sizes.get(call, 2**20), algorithm) for call in calls)
-    assert abs(found.step_ps - expected) <= US_100TH
+    assert abs(found.time_ps - expected) <= US_100TH
 
 
 def test_two_streams_hide_half_of_the_latency() -> None:
     """Gradients that are all there at once and take nothing but latency are reduced one after the other on one stream,
     two by two on two, and all at once on as many as there are; on one bucket streams change nothing."""
     small = [{"parameters": "4 B", "backward": "0 us", "times": 6}]
-    took = [step(ddp(layers=small, bucket_cap="none", streams=streams)).step_ps for streams in (1, 2, 3, 6)]
+    took = [step(ddp(layers=small, bucket_cap="none", streams=streams)).time_ps for streams in (1, 2, 3, 6)]
     once = alone_ps("all_reduce", 4)
     for took_ps, rounds in zip(took, (6, 3, 2, 1), strict=True):
         assert took_ps == pytest.approx(rounds * once, rel=0.01)
-    whole = [step(ddp(bucket_cap="1 GiB", streams=streams)).step_ps for streams in (1, 2)]
+    whole = [step(ddp(bucket_cap="1 GiB", streams=streams)).time_ps for streams in (1, 2)]
     assert whole[0] == whole[1]
 
 
@@ -303,19 +302,19 @@ def test_groups_that_share_no_link_do_not_disturb_each_other() -> None:
         "groups": [[0, 1], [2, 3]],
     }
     pair = alone_ps("all_reduce", 8 * 2**20, ranks=2)
-    assert step({"operations": [own]}).step_ps == pair
+    assert step({"operations": [own]}).time_ps == pair
     both = [{**own, "groups": [[0, 1]], "name": name, "stream": name} for name in ("data", "tensor")]
-    assert step({"operations": both}).step_ps == pytest.approx(2 * pair, rel=0.01)
+    assert step({"operations": both}).time_ps == pytest.approx(2 * pair, rel=0.01)
 
 
 def test_a_call_of_one_rank_takes_no_time() -> None:
     """Who has nobody to send to is done at once, whatever else there is."""
     call = {"collective": "all_reduce", "size": "4 MiB", "algorithm": "ring"}
     alone = [{"name": "a", "time": "1 ms"}, {"name": "b", **call, "groups": [[0], [1]], "after": ["a"]}]
-    assert step({"operations": alone}).step_ps == MS
+    assert step({"operations": alone}).time_ps == MS
     more = [*alone, {"name": "c", **call, "after": ["b"]}]
-    assert step({"operations": more}).step_ps == MS + alone_ps("all_reduce", 4 * 2**20)
-    assert step({"operations": more}, engine="event").step_ps == MS + alone_ps("all_reduce", 4 * 2**20)
+    assert step({"operations": more}).time_ps == MS + alone_ps("all_reduce", 4 * 2**20)
+    assert step({"operations": more}, engine="event").time_ps == MS + alone_ps("all_reduce", 4 * 2**20)
 
 
 def test_layers_without_parameters_have_no_gradient() -> None:
@@ -323,21 +322,21 @@ def test_layers_without_parameters_have_no_gradient() -> None:
     bare = {"parameters": "0 B", "backward": "3 ms"}
     given = {"template": "ddp", "algorithm": "ring", "layers": [bare, *layers(1, forward="0 ms"), bare]}
     one = alone_ps("all_reduce", 4 * 2**20)
-    assert step(given).step_ps == 7 * MS  # sent while the last 3 ms are computed
-    assert step(given | {"overlap": False}).step_ps == 7 * MS + one
-    assert step(given | {"bucket_cap": "none", "first_bucket": "none"}).told["buckets"] == 1
-    assert step(given | {"layers": [bare]}).told["buckets"] == 0
+    assert step(given).time_ps == 7 * MS  # sent while the last 3 ms are computed
+    assert step(given | {"overlap": False}).time_ps == 7 * MS + one
+    assert step(given | {"bucket_cap": "none", "first_bucket": "none"}).columns["buckets"] == 1
+    assert step(given | {"layers": [bare]}).columns["buckets"] == 0
 
 
 def test_streams_order_and_names_wait() -> None:
     """Operations of one stream follow each other; those of two go side by side unless one names the other."""
     computing = [{"name": name, "time": "2 ms", "stream": name} for name in ("a", "b")]
-    assert step({"operations": computing}).step_ps == 2 * MS
+    assert step({"operations": computing}).time_ps == 2 * MS
     computing[1]["after"] = ["a"]
-    assert step({"operations": computing}).step_ps == 4 * MS
-    assert step({"operations": [{"name": "a", "time": "2 ms"}, {"name": "b", "time": "2 ms"}]}).step_ps == 4 * MS
+    assert step({"operations": computing}).time_ps == 4 * MS
+    assert step({"operations": [{"name": "a", "time": "2 ms"}, {"name": "b", "time": "2 ms"}]}).time_ps == 4 * MS
     apart = [{"name": "a", "time": "2 ms", "ranks": [0]}, {"name": "b", "time": "3 ms", "ranks": [1], "after": ["a"]}]
-    assert step({"operations": apart}).step_ps == 3 * MS  # a rank waits for its own part only
+    assert step({"operations": apart}).time_ps == 3 * MS  # a rank waits for its own part only
 
 
 @pytest.mark.parametrize("size", ["8 KiB", "64 MiB"])
@@ -348,7 +347,7 @@ def test_a_pipeline_over_kernels_is_a_chain_of_their_messages(size: str) -> None
     keys["layers"][0]["parameters"] = "0 B"
     nbytes = int(size.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[size.split()[1]]
     sent = alone_ps("send_recv", nbytes, **here)
-    assert abs(step(keys, **here).step_ps - 3 * MS - 2 * sent) < US_100TH
+    assert abs(step(keys, **here).time_ps - 3 * MS - 2 * sent) < US_100TH
 
 
 @pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
@@ -361,8 +360,8 @@ def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) 
     found = step({"operations": [operation]}, **common)
     keys = {**common, "collective": collective, "size": size}
     alone = predict(points(yaml_tree.located(keys, Place("test", 1, 1)))[0])
-    assert abs(found.step_ps - alone.time_ps) <= US_100TH
-    assert (found.algorithms, found.told["protocol"]) == ((alone.algorithm,), alone.protocol)
+    assert abs(found.time_ps - alone.time_ps) <= US_100TH
+    assert (found.algorithm, found.columns["protocol"]) == (alone.algorithm, alone.protocol)
 
 
 @pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
@@ -378,7 +377,7 @@ def test_both_engines_time_every_template_alike(template: str, sharing: str) -> 
     fast_one = step(keys, model={"sharing": sharing})
     slow_one = step(keys, model={"sharing": sharing}, engine="event")
     assert (fast_one.engine, slow_one.engine) == ("fast", "event")
-    assert fast_one.step_ps == slow_one.step_ps
+    assert fast_one.time_ps == slow_one.time_ps
     assert fast.run(fast_one.program, compiled=False).timeline == event.run(fast_one.program)
 
 

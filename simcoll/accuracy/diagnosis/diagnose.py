@@ -18,7 +18,6 @@ from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.diagnosis import ranking
 from simcoll.accuracy.diagnosis.ranking import Fit, MeasuredTable
 from simcoll.accuracy.diagnosis.regions import WILD, Bands, Region
-from simcoll.accuracy.fit.retiming import IDEAL
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
@@ -26,6 +25,8 @@ from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import in_region
+from simcoll.prediction.lowering import executor
+from simcoll.prediction.placing import IDEAL
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import load_profile
@@ -104,7 +105,7 @@ def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tu
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
     """Return the scenario of the point with the protocol that the row was forced to."""
     scenario = point.scenario
-    if row.protocol is None or not load_profile(scenario.profile).kernels:
+    if row.protocol not in executor(scenario.profile).protocols:
         return scenario
     return scenario.model_copy(update={"protocol": row.protocol})
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.accuracy.fit.parameters import OF_BLOCKS, ParameterSetting
+from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.nccl import env_filter, tuner
 from simcoll.nccl.call import names
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.transport import staged
 from simcoll.nccl.tuner_constants import COLLECTIVES
-from simcoll.prediction.lowering import network_of
+from simcoll.prediction.lowering import executor, network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import LinkScale, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -87,7 +87,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         for kind in sorted(kinds, key=_between_nodes, reverse=True)
         for variants in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
     ]
-    if all(load_profile(scenario.profile).kernels for scenario in scenarios):
+    if not any(executor(scenario.profile).tunable for scenario in scenarios):
         single += _switched_off(scenarios)
         several.append(list(_slow_gpus()))
     if system and "cable" in kinds:
@@ -181,16 +181,7 @@ def _slow_gpus() -> Iterator[Hypothesis]:
 
     def at(share: float) -> Callable[[ParameterSetting], ParameterSetting]:
         def changed(setting: ParameterSetting) -> ParameterSetting:
-            kernels = setting.kernels
-            if kernels is None:
-                return setting
-            blocks = {}
-            for kind in OF_BLOCKS:
-                block = getattr(kernels, kind)
-                times = {name: round(getattr(block, name) / share) for name in ("start", "hop")}
-                rates = {name: round(getattr(block, name) * share) for name in ("first", "rate")}
-                blocks[kind] = block.model_copy(update={**times, **rates})
-            return replace(setting, kernels=kernels.model_copy(update=blocks))
+            return setting.with_slower_blocks(share)
 
         return changed
 
@@ -296,8 +287,7 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
     if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
         left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
         return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
-    kernels = load_profile(scenario.profile).kernels
-    version = scenario.library_version or (kernels.version if kernels else None)
+    version = executor(scenario.profile).release(scenario)
     spec = scenario.topology
     asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version)
     usual, filtered = (

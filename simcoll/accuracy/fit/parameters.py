@@ -9,7 +9,7 @@ another way of launching (`host.launch`, `graph.launch`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.kernel_costs import Kernels
-from simcoll.scenario.profile import HostCosts, LinkScale, Profile
+from simcoll.scenario.profile import CostSetting, HostCosts, LinkScale, Profile
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
 OF_HOST: Final = ("host.launch", "host.message")  # where one process launches for several GPUs
@@ -64,32 +64,20 @@ MOST_OWN: Final = 4.0  # the largest `own` that `BlockCosts` allows
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # twice the rated bandwidth: beyond, another schedule has run
 
 
-@dataclass(frozen=True)
-class ParameterSetting:
-    """The values that a calibration changes.
+class ParameterSetting(CostSetting):
+    """Costs that a calibration changes."""
 
-    `params` are those of the model, `launch` is in ps, `links` scales links by kind, `kernels` are the costs of NCCL's
-    kernels, `host` the costs of launching for several GPUs. `graph` is the launch in a CUDA graph, in ps, by default
-    equal to `launch`.
-    """
-
-    params: Mapping[str, int] = field(default_factory=dict)
-    launch: int = 0
-    links: Mapping[str, LinkScale] = field(default_factory=dict)
-    kernels: Kernels | None = None
-    host: HostCosts = field(default_factory=HostCosts)
-    graph: int | None = None
-
-    @classmethod
-    def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> ParameterSetting:
-        """Return the setting of a profile, with parameters of the model."""
-        graph = profile.graph.launch if profile.graph else None
-        costs = profile.launch, profile.links, profile.kernels
-        return cls(params or {}, *costs, profile.host or HostCosts(), graph)
-
-    def of_launch(self, graph: bool) -> int:
-        """Return the launch in ps, inside a CUDA graph or outside."""
-        return self.graph if graph and self.graph is not None else self.launch
+    def with_slower_blocks(self, share: float) -> ParameterSetting:
+        """With thread blocks at a share of their speed."""
+        if self.kernels is None:
+            return self
+        blocks = {}
+        for kind in OF_BLOCKS:
+            block = getattr(self.kernels, kind)
+            times = {name: round(getattr(block, name) / share) for name in ("start", "hop")}
+            rates = {name: round(getattr(block, name) * share) for name in ("first", "rate")}
+            blocks[kind] = block.model_copy(update={**times, **rates})
+        return replace(self, kernels=self.kernels.model_copy(update=blocks))
 
     def at(self, costs: Mapping[str, float]) -> ParameterSetting:
         """Return the setting with some parameters at these costs."""

@@ -20,7 +20,7 @@ from simcoll.formats.measured import MeasuredRow, read_measured
 from simcoll.nccl import tuner
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.tuner_constants import COLLECTIVES, nearest
-from simcoll.prediction.predict import topology_of
+from simcoll.prediction.placing import topology_of
 from simcoll.scenario.scenario import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.systems import load_system

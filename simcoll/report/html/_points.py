@@ -10,7 +10,6 @@ from simcoll.engine.link_usage import busy
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
-from simcoll.prediction.workload_run import WorkloadPrediction
 from simcoll.report import figures, point_trace
 from simcoll.report.html._images import image
 from simcoll.report.html._lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
@@ -101,11 +100,7 @@ def _meaning(causes: Sequence[dict[str, Any]]) -> str:
 def _timeline(found: ExplainedRun, most: int) -> str:
     """Numbers that the page's script draws."""
     ran, transfers = found.ran, point_trace.crossings(found.program) <= point_trace.MOST
-    trace = (
-        point_trace.of_step(ran, transfers)
-        if isinstance(ran, WorkloadPrediction)
-        else point_trace.of_collective(ran, transfers)
-    )
+    trace = point_trace.of_prediction(ran, transfers)
     data, note = timeline(trace, path_slices(found.parts()), most)
     note = note if transfers else note or LEFT_OUT
     buttons = "".join(

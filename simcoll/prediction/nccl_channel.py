@@ -1,0 +1,352 @@
+"""Calls as NCCL's kernels run them: one channel of a call is run, and stands for all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, Final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.lru import LruCache
+from simcoll.engine.timing_model import Index, Params
+from simcoll.errors import RefusedError, StuckError
+from simcoll.nccl import call as calls
+from simcoll.nccl import tuner
+from simcoll.nccl.call import NcclCall
+from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.full_mesh import gathered
+from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.transport import HOST, by_host, host_links, staged
+from simcoll.prediction.placing import IDEAL, placed, rated_topology
+from simcoll.prediction.plain_call import PlainCall, PlainExecutor
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, load_network
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.names import Protocol
+from simcoll.topology.graph import Link, Topology
+from simcoll.topology.systems import load_system
+
+_MESHES: Final[LruCache[Topology]] = LruCache(2_000_000, lambda found: len(found.kinds) + len(found.links))
+_COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda found: 1)
+CABLE: Final = "cable"  # the kind of links to NICs
+
+
+@dataclass(frozen=True, eq=False)
+class NcclChannel(PlainCall):
+    """One channel of a call as NCCL makes it; all channels do the same at the same time.
+
+    `inner` are kinds of links between ranks of a node, `between` the links that messages between neighbours take (on a
+    node where they can), `host` those links to hosts through whose memory data are staged, `nodes` the ranks of each
+    node, `network_costs` what NICs cost where the profile does not say it. `one_way`: of a send_recv ring, only one
+    message from each rank, as in pipelines.
+    """
+
+    whole: ClassVar[bool] = False
+    call: NcclCall
+    inner: frozenset[str]
+    between: tuple[int, ...]
+    host: frozenset[int]
+    nodes: tuple[tuple[int, ...], ...]
+    network_costs: Profile
+    one_way: bool = False
+
+    @property
+    def algorithm(self) -> str:
+        """NCCL's name of the algorithm."""
+        return "direct" if self.one_way else self.call.name
+
+    @property
+    def protocol(self) -> str:
+        """NCCL's protocol."""
+        return self.call.protocol
+
+    @property
+    def count(self) -> int:
+        """Channels, or pairs of them, that do the same."""
+        return self.call.alike
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Links between neighbours, whose bandwidth limits the call."""
+        return self.between
+
+    def kernels(self, costs: CostSetting) -> Kernels:
+        """Costs of kernels, with those of NICs where the profile does not say them."""
+        kernels = costs.kernels or Kernels()
+        return kernels.over(self.network_costs.kernels) if self.network_costs.kernels else kernels
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines that kernels decide."""
+        return self.call.params(costs.kernels or Kernels())
+
+    def point(self, costs: CostSetting) -> Scenario:
+        """The point of one channel, with its share of the bytes."""
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
+        algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
+        changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
+        plain = {"groups": self.nodes, "model": spec, "profile": IDEAL, "p2p_level": None, "launch": Launch()}
+        return self.scenario.model_copy(update={**changed, **plain})
+
+    def point_in_plan(self, costs: CostSetting) -> tuple[Scenario, Params, int]:
+        """Links are whole here, since other calls share them, and the channel sends more instead, by the share that it
+        has of them; the latency of a hop is among the receiver's costs."""
+        kernels, point = costs.kernels or Kernels(), self.point(costs)
+        larger = 1 / Fraction(self.call.share_of_links(kernels, outer=False, host=self.call.staged))
+        chunk = -int(-self.call.chunk * larger // point.itemsize) * point.itemsize
+        params = replace(point.params(), **{"chunk": chunk, **self.call.beside_others(kernels)})
+        grain = self.call.communicator.ranks * point.itemsize
+        return point, params, max(1, int(point.nbytes * larger) // grain) * grain
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside the steps of a channel, in ps."""
+        launch = super().launch_ps(costs)
+        return self.call.launch_ps(costs.kernels or Kernels(), launch, self._slowest(costs))
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause: launch, start of the protocol, spread of channels."""
+        kernels, whole = costs.kernels or Kernels(), self.launch_ps(costs)
+        launch = super().launch_ps(costs) + kernels.grid - kernels.grid // self.call.channels
+        spread = self.call.spread_ps(kernels, self._slowest(costs))
+        return {"launch": launch, "start": whole - launch - spread, "spread": spread}
+
+    def _slowest(self, costs: CostSetting) -> int:
+        bandwidths = self.bandwidths(costs)
+        return min(int(bandwidths[link]) for link in self.between)
+
+    @cached_property
+    def _sorts(self) -> tuple[list[tuple[int, str, bool]], Any]:
+        """The sorts of links that differ in bandwidth, kind, or in being one to a host; and the number of each link's
+        sort. There are few sorts, and a fit asks often."""
+        links = enumerate(self.rated.graph.edges.data("link"))
+        sorts = [(link.bandwidth, link.kind, number in self.host) for number, (*_, link) in links]
+        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
+        return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
+
+    def bandwidths(self, costs: CostSetting) -> Index:
+        """Share of a channel in each link, in B/s."""
+        kernels, rates = costs.kernels or Kernels(), list[int]()
+        sorts, number = self._sorts
+        for bandwidth, kind, host in sorts:
+            efficiency = costs.links.get(kind, self.network_costs.links.get(kind, LinkScale())).efficiency
+            share = self.call.share_of_links(kernels, kind not in self.inner, host)
+            most = self.call.most(kernels, host) if kind in self.inner else math.inf
+            rates.append(max(1, round(min(bandwidth * (efficiency * share), most))) if bandwidth else 0)
+        bandwidths: Index = np.array(rates, np.int64)[number]
+        return bandwidths
+
+    def latencies(self, costs: CostSetting) -> Index:
+        """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop
+        takes longer there, one to a host what a hop takes longer through its memory. Others have none: a hop is time of
+        the block that takes part in it."""
+        block, kinds = self.call.block(costs.kernels or Kernels()), self.rated.kinds
+        net = self.call.net_ps(self.kernels(costs))
+        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else block.hop
+        first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
+        latencies = [
+            net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0
+            for u, v in self.rated.links
+        ]
+        for number in self.host:
+            if kinds[self.rated.links[number][1]] == HOST:
+                latencies[number] += block.host
+        return np.maximum(np.array(latencies, np.int64), 1)
+
+    def network(self, costs: CostSetting) -> Topology:
+        """Links as the channel has them."""
+        rated = (link for *_, link in self.rated.graph.edges.data("link"))
+        served = zip(rated, self.bandwidths(costs).tolist(), self.latencies(costs).tolist(), strict=True)
+        return self.rated.with_links(Link(bandwidth, latency, link.kind) for link, bandwidth, latency in served)
+
+    def capacities(self, costs: CostSetting) -> NDArray[Any]:
+        """Bytes counted on one link to the network went by all rails."""
+        kinds = (link.kind for *_, link in self.rated.graph.edges.data("link"))
+        links = np.array([1.0 if kind in self.inner else self.call.rails for kind in kinds])
+        capacities: NDArray[Any] = super().capacities(costs) * links
+        return capacities
+
+    def stuck(self, error: StuckError) -> StuckError:
+        """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""
+        rated = zip(self.rated.links, self.rated.bandwidths, strict=True)
+        down = [f"{u}->{v}" for (u, v), bandwidth in rated if not bandwidth]
+        if not down or any(name in str(error) for name in down):
+            return error
+        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(down[:3])}"
+        return StuckError(f"the run cannot finish: {why}")
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches and hops that cost less."""
+        kernels, kind = self.kernels(costs), self.call.kind
+        no_grid = kernels.model_copy(update={"grid": 0})
+        yield "launches take no time", replace(costs, launch=0, graph=0, kernels=no_grid)
+        block = self.call.block(kernels)
+        hops = {name: getattr(block, name) for name in ("hop", "net", "net_tree")}
+        halved = block.model_copy(update={name: hop // 2 for name, hop in hops.items() if hop is not None})
+        quicker = kernels.model_copy(update={"net": (kernels.net or 0) // 2, kind: halved})
+        yield f"hops of {kind} take half the time", replace(costs, kernels=quicker)
+
+
+class NcclExecutor(PlainExecutor):
+    """Runs calls as NCCL's kernels."""
+
+    tunable = False
+    protocols = get_args(Protocol)
+    hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
+
+    @property
+    def _kernels(self) -> Kernels:
+        return self.profile.kernels or Kernels()
+
+    def lower(self, scenario: Scenario, topology: Topology | None = None) -> NcclChannel:
+        """The call that NCCL makes of a scenario; raises RefusedError for what its kernels do not do."""
+        rated = topology or rated_topology(scenario)
+        places = placed(scenario, rated)
+        if len(places) < 2:
+            raise RefusedError("kernels are modelled for two ranks or more; take another profile")
+        if scenario.subgroups or scenario.weights:
+            raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
+        call = calls.call(
+            _communicator(scenario, rated, places),
+            scenario.collective,
+            scenario.nbytes,
+            scenario.itemsize,
+            self.release(scenario),
+            algorithm=_nccl_name(scenario),
+            protocol="auto" if scenario.protocol == "none" else scenario.protocol,
+            between=_least_between(rated, places),
+        )
+        if call.algorithm != "p2p":  # which sends to each by itself
+            rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
+        of_node: dict[int | None, list[int]] = defaultdict(list)
+        for rank, place in enumerate(places):
+            of_node[rated.node_of(place)].append(rank)
+        nodes = tuple(map(tuple, of_node.values()))
+        through = staged(call.communicator)
+        if through:
+            rated = _MESHES.get((rated, call.communicator.p2p_level), lambda: by_host(rated, call.communicator))
+        host = host_links(rated, call.communicator) if through else frozenset[int]()
+        beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
+        path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
+        edges = [link for *_, link in rated.graph.edges.data("link")]
+        inner = {edges[number].kind for number in path} if beside else set[str]()
+        if len(nodes) > 1 and call.algorithm != "p2p":
+            rated = _MESHES.get((rated, "slowest", *sorted(inner)), lambda: _as_the_slowest(rated, inner))
+        ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
+        nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
+        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=through)
+        of_nics = network_of(_system(scenario))
+        return NcclChannel(scenario, rated, places, call, frozenset(inner), tuple(path), host, nodes, of_nics)
+
+    def lower_in_plan(self, scenario: Scenario, rated: Topology) -> NcclChannel:
+        """The call of a scenario, one of several of a plan, where send_recv may also be one message."""
+        if scenario.collective != "send_recv" or scenario.algorithm != "direct":
+            return self.lower(scenario, rated)
+        both_ways = scenario.model_copy(update={"algorithm": "auto"})  # of which costs are known
+        return replace(self.lower(both_ways, rated), one_way=True)
+
+    def plan_network(self, topology: Topology) -> Topology:
+        """Without latencies, which are among the costs of a kernel."""
+        links = (topology.graph.edges[ends]["link"] for ends in topology.links)
+        return topology.with_links(Link(link.bandwidth, 1, link.kind) for link in links)
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """`auto` is what NCCL chooses by itself; `best` is the quickest of what it could choose."""
+        if scenario.algorithm != "best":
+            return [scenario]
+        named = [{"algorithm": a, "protocol": p} for a, p in self.choices(scenario, topology)]
+        return [scenario.model_copy(update=names) for names in named]
+
+    def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
+        """NCCL's algorithms and protocols, all unless the scenario names a protocol; raises RefusedError for none."""
+        if ("p2p", scenario.collective) in calls.SCHEDULES:
+            pairs = [(name, protocol) for name in calls.names(scenario.collective) for protocol in ("LL", "Simple")]
+        else:
+            rated = topology or rated_topology(scenario)
+            comm = _communicator(scenario, rated, placed(scenario, rated))
+            entries = tuner.table(comm, self.release(scenario)).entries
+            pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.SCHEDULES]
+        free = scenario.protocol in ("none", "auto")
+        left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
+        if not left:
+            raise RefusedError(f"NCCL has no {scenario.protocol} for {scenario.collective} here, or it is not modelled")
+        return left
+
+    def algorithms(self, collectives: Collection[str]) -> list[str]:
+        """Algorithms that NCCL has for all of these collectives."""
+        served = [set(calls.names(collective)) for collective in collectives]
+        return sorted(set.intersection(*served)) if served else []
+
+    def release(self, scenario: Scenario) -> str | None:
+        """NCCL's release: the scenario's, or else the profile's."""
+        return scenario.library_version or self._kernels.version
+
+
+def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
+    """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
+    is run, and a call ends with the last."""
+    kinds = rated.kinds
+    links = [link for *_, link in rated.graph.edges.data("link")]
+    alike = [
+        (link.kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v))
+        for (u, v), link in zip(rated.links, links, strict=True)
+    ]
+    least: dict[object, int] = {}
+    for its, link in zip(alike, links, strict=True):
+        least[its] = min(link.bandwidth, least.get(its, link.bandwidth))
+    given = [link.bandwidth if link.kind in inner else least[its] for its, link in zip(alike, links, strict=True)]
+    if given == [link.bandwidth for link in links]:
+        return rated
+    return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
+
+
+def network_of(system: str | None) -> Profile:
+    """What the profile of a system's NICs says of hops between nodes and of cables; nothing for one without NICs."""
+    nic = load_system(system).nic if system else None
+    if nic is None:
+        return Profile(name="none")
+    found = load_network(nic.profile)
+    links = {kind: scale for kind, scale in found.links.items() if kind == CABLE}
+    return found.model_copy(update={"links": links})
+
+
+def _least_between(rated: Topology, places: Sequence[str]) -> int:
+    """B/s from the first GPU to another of its node, where it has least."""
+    near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
+    bandwidths = rated.bandwidths
+    return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
+
+
+def _nccl_name(scenario: Scenario) -> Any:
+    """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
+    if scenario.algorithm == "auto":
+        return "auto"
+    names, name = calls.names(scenario.collective), calls.name_of(scenario.algorithm, scenario.collective)
+    if names and name not in names:
+        raise RefusedError(f"NCCL has no {name} for {scenario.collective}; it has {', '.join(names)}")
+    return names.get(name, name)
+
+
+def _system(scenario: Scenario) -> str | None:
+    return scenario.topology.system or scenario.topology.file
+
+
+def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
+    nodes = Counter(rated.node_of(place) for place in places)
+    if len(set(nodes.values())) > 1:
+        raise RefusedError(
+            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            "write placement: {per_node: …}"
+        )
+    name = _system(scenario)
+    if name is None:
+        raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
+    comm = _COMMUNICATORS.get(
+        (name, len(nodes), len(places)), lambda: communicator(load_system(name), len(nodes), len(places))
+    )
+    return replace(comm, p2p_level=scenario.p2p_level) if scenario.p2p_level else comm

@@ -1,0 +1,74 @@
+"""Ranks of a point on devices of its topology."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from simcoll.config.lru import LruCache
+from simcoll.errors import RefusedError, wrong
+from simcoll.scenario.placement import Placement
+from simcoll.scenario.profile import LinkScale, load_profile, served
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology import systems
+from simcoll.topology.graph import Topology
+
+IDEAL: Final = "ideal"  # the profile under which links are as rated
+_RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+_SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+
+
+def topology_of(scenario: Scenario) -> Topology:
+    """The topology of a scenario, its links as the profile has them."""
+    return served_by(rated_topology(scenario), load_profile(scenario.profile).links)
+
+
+def rated_topology(scenario: Scenario) -> Topology:
+    """The topology of a scenario, its links as rated; built once for all points that have the same."""
+    spec, seed = scenario.topology, scenario.seed
+    key = (spec.model_dump_json(), seed, scenario.model_copy(update={"profile": IDEAL}).contents())
+    return _RATED.get(key, lambda: systems.build(spec, seed=seed))
+
+
+def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
+    """A topology with scaled links, the same object for the same scales."""
+    return _SERVED.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
+
+
+def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
+    """The device of each rank. Raises InputError for a placement that is wrong, RefusedError for too many ranks."""
+    wanted, placement = scenario.ranks, scenario.placement
+    if isinstance(placement, tuple):
+        known = set(topology.ranks)
+        unfit = next((device for device in placement if device not in known), None)
+        if unfit is not None:
+            why = f"is a {topology.kinds[unfit]}" if unfit in topology.kinds else f"is not in {topology.name}"
+            raise wrong("placement", f"{unfit!r} {why}", f"place ranks on {', '.join(topology.ranks[:2])}, …")
+        if len(set(placement)) < len(placement):
+            raise wrong("placement", "a device is named twice", "place one rank on each device")
+        places = placement
+    elif isinstance(placement, Placement):
+        seen: dict[int, int] = {}
+        places = tuple(
+            device for device in topology.ranks if _count(seen, topology.node_of(device)) <= placement.per_node
+        )
+    else:
+        places = topology.ranks
+    if wanted is not None and wanted > len(places):
+        raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; use more nodes")
+    return places[:wanted]
+
+
+def _count(seen: dict[int, int], node: int | None) -> int:
+    key = -1 if node is None else node
+    seen[key] = seen.get(key, 0) + 1
+    return seen[key]
+
+
+def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:
+    """When each of `n` ranks comes to a collective, in ps, where that is not at once; raises InputError."""
+    arrivals = scenario.arrivals or {}
+    for rank in arrivals:
+        if not 0 <= rank < n:
+            raise wrong("arrivals", f"there is no rank {rank}", f"write 0 … {n - 1}")
+    return arrivals

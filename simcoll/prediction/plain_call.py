@@ -1,0 +1,176 @@
+"""Calls as plain schedules, of which a scenario's `model` says how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine.timing_model import Index, Params
+from simcoll.errors import RefusedError, StuckError
+from simcoll.prediction.placing import placed, rated_topology, served_by
+from simcoll.scenario.launch import Process, processes
+from simcoll.scenario.profile import CostSetting, Profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
+from simcoll.topology.graph import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class PlainCall:
+    """A call on ranks at `places`, on `rated` links; methods take the costs under which it runs. `whole`: engines run
+    all of it."""
+
+    whole: ClassVar[bool] = True
+    scenario: Scenario
+    rated: Topology
+    places: tuple[str, ...]
+
+    @property
+    def algorithm(self) -> str:
+        """The schedule that is run."""
+        return self.scenario.algorithm
+
+    @property
+    def protocol(self) -> str:
+        """NCCL's protocol, or none."""
+        return "none"
+
+    @property
+    def count(self) -> int:
+        """How many such as engines run go side by side; each does the same at the same time."""
+        return 1
+
+    @cached_property
+    def processes(self) -> frozenset[Process]:
+        """Work of the host's processes for the call; empty where the scenario does not ask for it."""
+        launch = self.scenario.launch
+        nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
+        return processes(launch, self.scenario.collective, nodes, self.scenario.root)
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Links between neighbours, whose bandwidth limits one call of NCCL; empty where any link may."""
+        return ()
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines that depend on costs."""
+        return dict(costs.params)
+
+    def point(self, costs: CostSetting) -> Scenario:
+        """The point that engines run."""
+        if not costs.params:
+            return self.scenario
+        return self.scenario.model_copy(update={"model": self.scenario.model.model_copy(update=self.params(costs))})
+
+    def point_in_plan(self, costs: CostSetting) -> tuple[Scenario, Params, int]:
+        """The point that engines run where other calls share the links, its parameters and its bytes."""
+        point = self.point(costs)
+        return point, point.params(), point.nbytes
+
+    def topology(self, costs: CostSetting) -> Topology:
+        """Links as they serve."""
+        return served_by(self.rated, costs.links)
+
+    def network(self, costs: CostSetting) -> Topology:
+        """Links as engines have them."""
+        return self.topology(costs)
+
+    def bandwidths(self, costs: CostSetting) -> Index:
+        """Bandwidths of the network, int64 (links,), in B/s, without making it."""
+        return self._scaled(self.rated.bandwidths, costs, "efficiency")
+
+    def latencies(self, costs: CostSetting) -> Index:
+        """Latencies of the network, int64 (links,), in ps, without making it."""
+        return np.maximum(self._scaled(self.rated.latencies, costs, "latency"), 1)
+
+    def _scaled(self, column: Index, costs: CostSetting, factor: str) -> Index:
+        factors = np.ones(len(column))
+        for kind, scale in costs.links.items():
+            factors[self._kinds == kind] = getattr(scale, factor)
+        return np.rint(column * factors).astype(np.int64)
+
+    @cached_property
+    def _kinds(self) -> Any:
+        return np.array([link.kind for *_, link in self.rated.graph.edges.data("link")])
+
+    def capacities(self, costs: CostSetting) -> NDArray[Any]:
+        """B/s that serve the bytes counted on each link, (links,)."""
+        return self.topology(costs).bandwidths
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside the run of the engines, in ps."""
+        return costs.launch_ps(self.scenario.launch)
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        return {"launch": self.launch_ps(costs)}
+
+    def host_ps(self, costs: CostSetting) -> int:
+        """Time of the host for the call, in ps; 0 where the scenario does not ask for it."""
+        return costs.host.pace_ps(self.processes)
+
+    def stuck(self, error: StuckError) -> StuckError:
+        """The error to raise where a run on these links cannot finish."""
+        return error
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Costs lower than these, each with a text, for what-if questions."""
+        yield from ()
+
+
+class PlainExecutor:
+    """Runs calls as plain schedules. `tunable`: the scenario's `model` decides how; `protocols` can be forced;
+    `hops` are causes on a critical path that stand for a hop of a kernel."""
+
+    tunable: ClassVar[bool] = True
+    protocols: ClassVar[tuple[str, ...]] = ()
+    hops: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, profile: Profile):
+        self.profile = profile
+
+    def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
+        """The call of a scenario; raises RefusedError for what only kernels do, InputError for a wrong placement."""
+        if scenario.protocol not in ("none", "auto"):
+            raise RefusedError(
+                f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none"
+            )
+        if scenario.p2p_level:
+            raise RefusedError("p2p_level needs a profile with kernels; take one, or leave it out")
+        rated = topology or rated_topology(scenario)
+        return PlainCall(scenario, rated, placed(scenario, rated))
+
+    def lower_in_plan(self, scenario: Scenario, rated: Topology) -> PlainCall:
+        """The call of a scenario, one of several of a plan. Raises like `lower`."""
+        return self.lower(scenario, rated)
+
+    def plan_network(self, topology: Topology) -> Topology:
+        """Links as the calls of a plan share them, of links as they serve."""
+        return topology
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """Scenarios of which the quickest is the one asked for: with each algorithm of the library for `auto`."""
+        if scenario.algorithm not in ("auto", "best"):
+            return [scenario]
+        return [scenario.model_copy(update={"algorithm": name}) for name in registry.library(scenario.collective)]
+
+    def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
+        """Algorithms and protocols that NCCL could choose between; none for plain schedules."""
+        return []
+
+    def algorithms(self, collectives: Collection[str]) -> list[str]:
+        """Algorithms that serve all of these collectives: those of NCCL, and the hierarchical one."""
+        served = [
+            {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
+            for collective in collectives
+        ]
+        return sorted(set.intersection(*served)) if served else []
+
+    def release(self, scenario: Scenario) -> str | None:
+        """NCCL's release that is modelled; None: the newest."""
+        return scenario.library_version

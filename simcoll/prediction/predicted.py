@@ -1,0 +1,186 @@
+"""A prediction: a plan of operations on a topology, the program that it is, and when what happens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from simcoll.engine.program import Program
+from simcoll.engine.run import MOST_HELD
+from simcoll.engine.staging import Staged, staged
+from simcoll.engine.timeline import Timeline, Totals
+from simcoll.prediction.placing import arrivals_of
+from simcoll.prediction.plain_call import PlainCall
+from simcoll.prediction.program_run import ProgramRun, makespan_ps
+from simcoll.scenario.profile import CostSetting
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.streamed import AnySchedule
+from simcoll.topology.graph import Topology
+from simcoll.workload.plan import CollectiveCall, WorkloadPlan
+
+COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
+
+
+class PlannedCall(NamedTuple):
+    """A call of a plan as it is run."""
+
+    lowered: PlainCall
+    program: Program | None  # None of a call that is run by itself
+    proved: str
+
+
+class PlanTasks(NamedTuple):
+    """Rank and kind of each task of a joined program, (tasks,)."""
+
+    rank: NDArray[Any]
+    kind: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One point: its plan, what engines ran of it, and what that adds up to.
+
+    A plan of one call is run as a program of its own; then `lowered` is that call, `source` its schedule, or the stream
+    of its steps where it is long, and `totals` are of all channels, of which the program may be one. Other plans are
+    joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
+    to results. `host_ps` is the host's time for a call: the next begins no sooner. `anew` predicts the same under other
+    costs.
+    """
+
+    scenario: Scenario
+    costs: CostSetting
+    topology: Topology
+    devices: tuple[str, ...]
+    plan: WorkloadPlan
+    calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
+    ran: ProgramRun
+    totals: Totals
+    lower_bound_ps: int
+    anew: Callable[[CostSetting], Prediction]
+    source: AnySchedule | None = None
+    lowered: PlainCall | None = None
+    launch_ps: int = 0
+    host_ps: int = 0
+    tasks: PlanTasks | None = None
+    columns: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def time_ps(self) -> int:
+        """Time of the point: as long as on the GPUs, or as the host where that is slower."""
+        return max(self.called_ps, self.host_ps)
+
+    @property
+    def called_ps(self) -> int:
+        """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
+        return self._until(self.totals.makespan_ps) + self.launch_ps
+
+    def _until(self, makespan_ps: int) -> int:
+        return max(makespan_ps, *arrivals_of(self.scenario, len(self.devices)).values(), 0)
+
+    @property
+    def waited_ps(self) -> int:
+        """How long GPUs wait for the host."""
+        return self.time_ps - self.called_ps
+
+    @property
+    def compute_ps(self) -> int | None:
+        """How long the rank computes that computes longest; None for a call by itself."""
+        return max(self.plan.computed_ps()) if self.tasks else None
+
+    @property
+    def exposed_ps(self) -> int | None:
+        """Time beyond that of computation; None for a call by itself."""
+        return None if self.compute_ps is None else self.time_ps - self.compute_ps
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of its call, or those of its calls; empty where there is none."""
+        return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.calls.values()))
+
+    @property
+    def protocol(self) -> str:
+        """NCCL's protocol of its call, or those of its calls."""
+        protocols = dict.fromkeys(call.lowered.protocol for call in self.calls.values())
+        return ", ".join(protocols) or self.scenario.protocol
+
+    @property
+    def proved(self) -> str:
+        """How the schedules of its calls were proved."""
+        return ", ".join(dict.fromkeys(call.proved for call in self.calls.values()))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that take part, or those of one sub-group."""
+        return len(self.scenario.subgroups[0]) if self.scenario.subgroups else self.plan.n
+
+    @property
+    def algbw(self) -> float | None:
+        """Size over time, in GB/s; None of a barrier or a workload."""
+        nbytes = self.scenario.nbytes
+        return nbytes / (self.time_ps / 1e12) / 1e9 if self.time_ps and nbytes else None
+
+    @property
+    def busbw(self) -> float | None:
+        """Bus bandwidth as nccl-tests defines it, in GB/s; None of a barrier or a workload."""
+        algbw = self.algbw
+        return None if algbw is None else algbw * float(collective(self.scenario.collective).busbw(self.ranks))
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of its schedule; None of a workload."""
+        return self.source.n_steps if self.source else None
+
+    @property
+    def staged(self) -> Staged | None:
+        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        whole = self.lowered is not None and self.lowered.whole and not self.scenario.in_buckets
+        return staged(self.ran.went, self.ran.timeline) if whole and self.ran.timed else None
+
+    @property
+    def engine(self) -> str:
+        """The engine that ran it."""
+        return self.ran.engine
+
+    @property
+    def program(self) -> Program:
+        """The program that engines run; a long one is made only when asked for."""
+        return self.ran.program
+
+    @property
+    def timeline(self) -> Timeline:
+        """When everything happened."""
+        return self.ran.timeline
+
+    @cached_property
+    def capacities(self) -> NDArray[Any]:
+        """B/s that serve what is counted on each link: of a call of NCCL, to the network, those of all NICs it uses."""
+        return self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
+
+    @property
+    def lead(self) -> dict[str, int]:
+        """Time before the program begins, in ps, by cause."""
+        waited = {"host": self.waited_ps} if self.waited_ps else {}
+        return {**waited, **self.lowered.lead(self.costs)} if self.lowered else {}
+
+    def retimed(self, costs: CostSetting) -> int:
+        """The time under other costs, in ps.
+
+        Schedule, proof, routes and dependencies do not depend on costs, and are kept where the program is.
+        """
+        call = self.lowered
+        apart = self.scenario.striking or self.scenario.in_buckets  # links change, or calls are several
+        if call is None or apart or self.ran.totals.messages > MOST_HELD:
+            return self.anew(costs).time_ps
+        program = dataclasses.replace(
+            self.program,
+            params=dataclasses.replace(self.program.params, **call.params(costs)),
+            bandwidths=call.bandwidths(costs),
+            latencies=call.latencies(costs),
+        )
+        return max(self._until(makespan_ps(program)) + call.launch_ps(costs), call.host_ps(costs))

@@ -1,0 +1,107 @@
+"""Programs as engines ran them, and the run of one schedule, which may be a stream of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from simcoll.engine import bounds
+from simcoll.engine.program import Program, bind
+from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
+from simcoll.engine.timeline import Timeline
+from simcoll.errors import BoundError
+from simcoll.prediction.placing import arrivals_of
+from simcoll.prediction.schedule_source import agents_of, source_of
+from simcoll.scenario.faults import struck
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
+from simcoll.topology.graph import Topology
+
+
+class ProgramRun:
+    """A program that an engine ran for a point. The timeline of a large one, and what was not kept of it, is made when
+    asked for."""
+
+    def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
+        self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
+        if program:
+            self.program = program
+        if outcome.kept:
+            self.timeline = outcome.kept
+
+    @cached_property
+    def program(self) -> Program:
+        """The program, as it was bound."""
+        return self.make()
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When everything happened."""
+        return run(self.program, policy(self.point, "hops")).timeline
+
+    @property
+    def went(self) -> Program:
+        """The program with the ways that its transfers took in the end, which are those of the timeline."""
+        return self.program.as_it_went(self.timeline.way)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the timeline is at hand."""
+        return "timeline" in vars(self)
+
+
+def policy(point: Scenario, keep: Keep = "auto") -> Policy:
+    """The engine and the shortcuts that a point allows."""
+    return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
+
+
+def makespan_ps(program: Program) -> int:
+    """When a program ends, in ps; raises StuckError if it cannot."""
+    return run(program, Policy(keep="totals")).totals.makespan_ps
+
+
+# --- one schedule ---
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleRun:
+    """A schedule that was run on its own: its source and how that was proved, and the devices of ranks and agents."""
+
+    source: AnySchedule
+    proved: str
+    devices: tuple[str, ...]
+    lower_bound_ps: int
+    ran: ProgramRun
+
+
+def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> ScheduleRun:
+    """Run the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
+
+    Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
+    proof fails, BoundError when the run is quicker than possible.
+    """
+    source, proved = source_of(point, network, places)
+    devices = (*places, *agents_of(point, network, places)[: source.agents])
+    bound = bounds.lower_bound_ps(source, network, devices, point.nbytes, point.itemsize, point.weights)
+    arrivals = arrivals_of(point, source.n)
+
+    def make() -> Program:
+        schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+        how: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
+        program = bind(schedule, network, devices, point.params(), point.nbytes, **how)
+        return struck(program, network, point.striking, launch_ps)
+
+    if isinstance(source, StreamedSchedule) and point.weights is None and not point.striking:
+        stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize, arrivals)
+        outcome = run(stream, policy(point))
+        program = outcome.program
+    else:
+        program = make()
+        outcome = run(program, policy(point))
+    if outcome.totals.makespan_ps < bound:
+        took = f"{outcome.totals.makespan_ps} ps is below the lower bound of {bound} ps"
+        raise BoundError(f"{source.name}: {took}: a bug of simcoll")
+    ran = ProgramRun(point, make, outcome, program if outcome.kept else None)  # a program without timeline is too large
+    return ScheduleRun(source, proved, devices, bound, ran)
