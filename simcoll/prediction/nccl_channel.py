@@ -44,8 +44,8 @@ class NcclChannel(PlainCall):
 
     `inner` are kinds of links between ranks of a node, `between` the links that messages between neighbours take (on a
     node where they can), `host` those links to hosts through whose memory data are staged, `nodes` the ranks of each
-    node, `network_costs` what NICs cost where the profile does not say it. `one_way`: of a send_recv ring, only one
-    message from each rank, as in pipelines.
+    node, `network_costs` what NICs cost where the profile does not say it, `down` the links that carry nothing.
+    `one_way`: not a ring of send_recv, but one message from each rank, as in pipelines.
     """
 
     whole: ClassVar[bool] = False
@@ -55,6 +55,7 @@ class NcclChannel(PlainCall):
     host: frozenset[int]
     nodes: tuple[tuple[int, ...], ...]
     network_costs: Profile
+    down: tuple[str, ...]
     one_way: bool = False
 
     @property
@@ -173,11 +174,9 @@ class NcclChannel(PlainCall):
 
     def stuck(self, error: StuckError) -> StuckError:
         """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""
-        rated = zip(self.rated.links, self.rated.bandwidths, strict=True)
-        down = [f"{u}->{v}" for (u, v), bandwidth in rated if not bandwidth]
-        if not down or any(name in str(error) for name in down):
+        if not self.down or any(name in str(error) for name in self.down):
             return error
-        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(down[:3])}"
+        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
@@ -221,6 +220,7 @@ class NcclExecutor(PlainExecutor):
             protocol="auto" if scenario.protocol == "none" else scenario.protocol,
             between=_least_between(rated, places),
         )
+        down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
         if call.algorithm != "p2p":  # which sends to each by itself
             rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
         of_node: dict[int | None, list[int]] = defaultdict(list)
@@ -241,7 +241,7 @@ class NcclExecutor(PlainExecutor):
         nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
         call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=through)
         of_nics = network_of(_system(scenario))
-        return NcclChannel(scenario, rated, places, call, frozenset(inner), tuple(path), host, nodes, of_nics)
+        return NcclChannel(scenario, rated, places, call, frozenset(inner), tuple(path), host, nodes, of_nics, down)
 
     def lower_in_plan(self, scenario: Scenario, rated: Topology) -> NcclChannel:
         """The call of a scenario, one of several of a plan, where send_recv may also be one message."""
