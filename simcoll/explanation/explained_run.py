@@ -206,11 +206,11 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
         _check_replication(scenario, replication)
     drawn = None if replication is None else monte_carlo.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
-    ran = predict(scenario if drawn and scenario.workload else plain)
     if scenario.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
-    if ran.ran.totals.messages > MOST_MESSAGES:
-        what = f"{ran.ran.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
+    ran = predict(scenario if drawn and scenario.workload else plain)
+    if ran.run.totals.messages > MOST_MESSAGES:
+        what = f"{ran.run.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
         raise wrong("ranks", what, "ask for fewer ranks, or larger chunks")
     if ran.tasks:
         if drawn:
@@ -243,11 +243,11 @@ def _disturbed(ran: Prediction, drawn: Drawn) -> Prediction:
     program = monte_carlo.disturbed(ran, ran.tasks, drawn)
     outcome = run(program, policy(ran.scenario, "totals"))
     totals = dataclasses.replace(ran.totals, makespan_ps=outcome.totals.makespan_ps)
-    return dataclasses.replace(ran, ran=ProgramRun(ran.scenario, lambda: program, outcome, program), totals=totals)
+    return dataclasses.replace(ran, run=ProgramRun(ran.scenario, lambda: program, outcome, program), totals=totals)
 
 
 def _timeline(ran: Prediction, hops: bool) -> Timeline:
     """When everything happened, with the intervals of links where the path needs them."""
-    if ran.ran.timed or ran.program.changes:
+    if ran.run.timed or ran.run.program.changes:
         return ran.timeline
     return run(ran.program, Policy(keep="hops" if hops else "times")).timeline

@@ -175,7 +175,8 @@ def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str
 
 def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
-    ran, program, scenario, spec = explained.ran, explained.program, explained.scenario, explained.scenario.workload
+    ran, scenario, spec = explained.ran, explained.scenario, explained.scenario.workload
+    program = ran.run.program  # as it was bound, before faults sent transfers other ways
     runs = executor(scenario.profile)
     kinds = np.array([link.kind for *_, link in ran.topology.graph.edges.data("link")])
     tasks = program.tasks

@@ -46,7 +46,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         devices=binder.places,
         plan=plan,
         calls=binder.calls,
-        ran=ran,
+        run=ran,
         totals=ran.totals,
         lower_bound_ps=max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),

@@ -59,7 +59,7 @@ class Prediction:
     devices: tuple[str, ...]
     plan: WorkloadPlan
     calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
-    ran: ProgramRun
+    run: ProgramRun
     totals: Totals
     lower_bound_ps: int
     anew: Callable[[CostSetting], Prediction]
@@ -140,22 +140,22 @@ class Prediction:
     def staged(self) -> Staged | None:
         """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
         whole = self.lowered is not None and self.lowered.whole and not self.scenario.in_buckets
-        return staged(self.ran.went, self.ran.timeline) if whole and self.ran.timed else None
+        return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 
     @property
     def engine(self) -> str:
         """The engine that ran it."""
-        return self.ran.engine
+        return self.run.engine
 
     @property
     def program(self) -> Program:
-        """The program that engines run; a long one is made only when asked for."""
-        return self.ran.program
+        """The program, with the ways that its transfers took in the end; a long one is made only when asked for."""
+        return self.run.went if self.run.program.changes else self.run.program
 
     @property
     def timeline(self) -> Timeline:
         """When everything happened."""
-        return self.ran.timeline
+        return self.run.timeline
 
     @cached_property
     def capacities(self) -> NDArray[Any]:
@@ -175,7 +175,7 @@ class Prediction:
         """
         call = self.lowered
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or calls are several
-        if call is None or apart or self.ran.totals.messages > MOST_HELD:
+        if call is None or apart or self.run.totals.messages > MOST_HELD:
             return self.anew(costs).time_ps
         program = dataclasses.replace(
             self.program,

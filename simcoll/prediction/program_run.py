@@ -73,7 +73,7 @@ class ScheduleRun:
     proved: str
     devices: tuple[str, ...]
     lower_bound_ps: int
-    ran: ProgramRun
+    run: ProgramRun
 
 
 def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> ScheduleRun:

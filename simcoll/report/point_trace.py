@@ -53,7 +53,7 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
     if transfers:
         _check(prediction.program)
-    program, timeline, count = prediction.ran.went, prediction.timeline, call.count if call else 1
+    program, timeline, count = prediction.program, prediction.timeline, call.count if call else 1
     names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
     names += [f"switch {number}" for number in range(len(names), program.schedule.participants)]
     shift = prediction.waited_ps + prediction.launch_ps
@@ -91,7 +91,7 @@ def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, 
 def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
     """A track for each rank of a call by itself: it launches when it comes and the host has time, and its kernel runs
     until its last transfer is through."""
-    scenario, program, timeline = prediction.scenario, prediction.ran.went, prediction.timeline
+    scenario, program, timeline = prediction.scenario, prediction.program, prediction.timeline
     n, waited, launch = prediction.plan.n, prediction.waited_ps, prediction.waited_ps + prediction.launch_ps
     done = program.arrivals.copy()
     np.maximum.at(done, program.src, timeline.sent)
