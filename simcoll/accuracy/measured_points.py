@@ -134,7 +134,7 @@ def _as_known(point: Point) -> Point:
 def _with_nccl_name(point: Point) -> Point:
     """Return the point with NCCL's name of its algorithm, where its profile models NCCL's calls."""
     asked = point.scenario
-    if not load_profile(asked.profile).kernels:
+    if executor(asked.profile).tunable:
         return point
     name = name_of(asked.algorithm, asked.collective)
     return dataclasses.replace(point, scenario=asked.model_copy(update={"algorithm": name}))

@@ -117,7 +117,7 @@ def fit_together(faults: Sequence[Fault], replications: int | None, profile: Pro
     """Raise ValueError for parts of a scenario that do not go with faults."""
     if replications is None and any(fault.probability < 1 for fault in faults):
         raise ValueError("faults with a probability need replications; add e.g. replications: 200")
-    if profile.one_channel:
+    if profile.as_nccl:
         problem = f"of calls with the kernels of {profile.name!r} one channel stands for all, and faults strike some"
         raise ValueError(f"{problem}; take a profile without kernels, or leave out faults")
     if buckets > 1:

@@ -222,8 +222,8 @@ class Profile(Model):
         return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
 
     @property
-    def one_channel(self) -> bool:
-        """Whether one channel of a call is run and stands for all of them."""
+    def as_nccl(self) -> bool:
+        """Whether calls are run as NCCL's kernels run them, so that one channel stands for all."""
         return self.kernels is not None
 
     def serve(self, topology: Topology) -> Topology:

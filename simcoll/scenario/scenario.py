@@ -244,7 +244,7 @@ class Scenario(Model):
     def _known_profile(cls, value: str, info: ValidationInfo) -> str:
         find_profile(value)
         collective, algorithm = info.data.get("collective"), info.data.get("algorithm")
-        if collective and algorithm in nccl_call.names(collective) and not load_profile(value).kernels:
+        if collective and algorithm in nccl_call.names(collective) and not load_profile(value).as_nccl:
             try:
                 _of_registry(collective, algorithm)
             except ValueError as error:
@@ -426,7 +426,7 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
-    called = nccl_call.names(scenario.collective) if load_profile(scenario.profile).kernels else ()
+    called = nccl_call.names(scenario.collective) if load_profile(scenario.profile).as_nccl else ()
     return tuple(called) or registry.names(scenario.collective)
 
 
