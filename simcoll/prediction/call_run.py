@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,8 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
     except StuckError as error:
         raise call.stuck(error) from None
     plan, ranks = WorkloadPlan(run.source.n), tuple(range(run.source.n))
-    asked = CollectiveCall(scenario.collective, call.algorithm, scenario.nbytes, scenario.root, scenario.weights)
+    weights = None if scenario.weights is None else _hashable(scenario.weights)
+    asked = CollectiveCall(scenario.collective, call.algorithm, scenario.nbytes, scenario.root, weights)
     plan.call(scenario.collective, asked, stream=scenario.collective)
     return Prediction(
         scenario=scenario,
@@ -59,6 +61,11 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
         launch_ps=launch_ps,
         host_ps=call.host_ps(costs),
     )
+
+
+def _hashable(weights: Sequence[Any]) -> tuple[Any, ...]:
+    """Nested weights as tuples."""
+    return tuple(_hashable(row) if isinstance(row, list | tuple) else row for row in weights)
 
 
 def _of_all(totals: Totals, count: int) -> Totals:
