@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,22 +99,29 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
             _end(ranks)
 
 
-@contextlib.contextmanager
-def orderly_end() -> Iterator[None]:
+def orderly_end() -> contextlib.AbstractContextManager[None]:
     """Make SIGTERM and SIGHUP (`kill`, a terminal that closes) leave through every `finally`."""
 
     def leave(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
+    return handling((signal.SIGTERM, signal.SIGHUP), leave)
+
+
+@contextlib.contextmanager
+def handling(
+    signals: Sequence[signal.Signals], handler: Callable[[int, Any], None] | signal.Handlers
+) -> Iterator[None]:
+    """Handle signals in this way meanwhile; outside of the main thread, which alone may do so, change nothing."""
     try:
-        before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # only the main thread may handle signals
+        before = {number: signal.signal(number, handler) for number in signals}
+    except ValueError:  # not the main thread
         before = {}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from simcoll.errors import InputError, SimcollError
+from simcoll.measurement.launcher import handling
 from simcoll.measurement.network_wiring import WiringPlan
 from simcoll.topology.graph import Topology
 
@@ -91,7 +92,8 @@ class BuiltNetwork:
             run("tc", "-n", name, "-batch", "-", lines=self.plan.shapers(device))
 
     def _remove(self) -> None:
-        with _undisturbed(), contextlib.ExitStack() as everything:
+        # Ctrl-C and `kill` are ignored meanwhile: half of a network would stay otherwise.
+        with handling(ENDINGS, signal.SIG_IGN), contextlib.ExitStack() as everything:
             for name in self.names.values():
                 everything.callback(remove, name)  # also after one that failed
 
@@ -132,17 +134,3 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
     if done.returncode:
         raise SimcollError(f"`{' '.join(words)}` failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and `kill` meanwhile: half of a network would stay otherwise."""
-    try:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDINGS}
-    except ValueError:  # only the main thread may handle signals
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

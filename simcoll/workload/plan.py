@@ -84,9 +84,9 @@ class WorkloadPlan:
         self._last.update({(stream, rank): number for rank in members})
         return number
 
-    def last(self, rank: int, stream: str = COMPUTE) -> int:
-        """The newest operation on a stream of a rank; raises KeyError if there is none."""
-        return self._last[stream, rank]
+    def last(self, rank: int) -> int:
+        """Return the newest computation of a rank. Raises KeyError if there is none."""
+        return self._last[COMPUTE, rank]
 
     def computed_ps(self) -> list[int]:
         """Return the total time that each rank computes, in ps."""

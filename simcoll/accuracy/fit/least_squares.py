@@ -240,11 +240,11 @@ Draw = Callable[[np.random.Generator], tuple[NDArray[np.int64], Floats]]
 """Draws row numbers with replacement, and their times, both (rows,)."""
 
 
-def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int = 0, draws: int = DRAWS) -> Floats:
-    """Refit each of `draws` random draws of rows; returns (draws, parameters), whose scatter is that of chance."""
+def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int = 0) -> Floats:
+    """Refit each of DRAWS random draws of rows; returns (DRAWS, parameters), whose scatter is that of chance."""
     generator = np.random.default_rng(seed)
-    fits = np.empty((draws, len(here.values)))
-    for i in range(draws):
+    fits = np.empty((DRAWS, len(here.values)))
+    for i in range(DRAWS):
         rows, measured = draw(generator)
         fits[i] = refit(here.of(rows), measured, bounds, width)
     return fits

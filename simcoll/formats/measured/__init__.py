@@ -47,17 +47,17 @@ def find_measured(name: Path | str) -> Path:
     raise InputError(f"{name}: neither a file nor a shipped table", did_you_mean(path.name, tables))
 
 
-def read_measured(path: Path | str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
-    """The rows of a file that holds a measured table (CSV) or what nccl-tests or rccl-tests printed.
+def read_measured(path: Path | str) -> list[MeasuredRow]:
+    """Read a measured table (CSV), or the output of nccl-tests or rccl-tests.
 
-    `defaults` (column → value) fill what the file does not say. Raises InputError with every mistake, located.
+    Raises InputError with every mistake, located.
     """
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(problem, "give the path of a measured table") from None
-    return parse_measured(data.decode("utf-8-sig", errors="replace"), str(path), defaults)
+    return parse_measured(data.decode("utf-8-sig", errors="replace"), str(path))
 
 
 def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:

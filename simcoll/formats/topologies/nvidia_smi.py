@@ -19,7 +19,7 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _GPU: Final = re.compile(r"GPU\d+")
 _CELL: Final = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _WORD: Final = re.compile(r"\S+")
-_TABBED: Final = re.compile(r"[^\t]+")
+
 _LEGEND: Final = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$")
 _SWITCHED = ("PIX", "PXB")
 _NEAR = ("PIX", "PXB", "PHB", "NODE")

@@ -57,9 +57,8 @@ class DdpStep:
         caps: tuple[int, int],
         batch: int = 1,
         optimizer_ns: int = 0,
-        group: Any = None,
     ):
-        self._group, self._pause_ns = group, optimizer_ns if compute == "sleep" else 0
+        self._pause_ns = optimizer_ns if compute == "sleep" else 0
         self._computing = contextlib.nullcontext if compute == "sleep" else beneath_the_network
         torch.manual_seed(0)  # all replicas begin with the same parameters
         build = _sleeping if compute == "sleep" else _dense
@@ -68,7 +67,7 @@ class DdpStep:
         self._marks: list[int] = []
         for parameter in self._plain.parameters():
             parameter.register_post_accumulate_grad_hook(lambda _: self._marks.append(time.monotonic_ns()))
-        self._replica = DistributedDataParallel(model, process_group=group, **_caps(*caps))
+        self._replica = DistributedDataParallel(model, **_caps(*caps))
         self._optimizers = {each: torch.optim.SGD(each.parameters(), lr=RATE) for each in (self._replica, self._plain)}
         for _ in range(SETTLED):
             self.run()
@@ -126,8 +125,8 @@ class DdpStep:
         return None
 
     def _everyone(self, mine: Tensor) -> list[Tensor]:
-        every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(every, mine.contiguous(), group=self._group)
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, mine.contiguous())
         return every
 
 
