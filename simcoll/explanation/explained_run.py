@@ -24,6 +24,7 @@ from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
 from simcoll.prediction.predicted import LAUNCHING
 from simcoll.prediction.program_run import ProgramRun, policy
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Point, Scenario
 from simcoll.scenario.variability import Drawn
@@ -66,7 +67,7 @@ class ExplainedRun:
 
     scenario: Scenario
     ran: Prediction
-    row: dict[str, object]
+    row: ResultRow
     drawn: bool = False
 
     @property

@@ -149,12 +149,12 @@ def _contract_only(schedule: Schedule) -> Schedule:
 
 def _columns(prediction: Prediction, harness: str) -> CaseRow:
     """Return the columns of a row that do not depend on the run."""
-    said = row(prediction)
+    predicted = row(prediction)
     names = ("collective", "ranks", "nodes", "dtype", "algorithm", "protocol", "size_bytes", "op", "root")
     return {
-        "system": said["topology"],
-        **{name: said[name] for name in names},
-        **{name: said[name] for name in ("steps", "messages", "bytes_per_rank")},
+        "system": predicted.topology,
+        **{name: predicted[name] for name in names},
+        **{name: predicted[name] for name in ("steps", "messages", "bytes_per_rank")},
         "harness": harness,
     }
 

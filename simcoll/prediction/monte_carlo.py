@@ -49,7 +49,7 @@ def part(point: Point) -> ResultRow:
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
     prediction = _undisturbed(scenario)
-    undisturbed = ResultRow.of(row(prediction))
+    undisturbed = row(prediction)
     every = (*spec.causes, *(("faults",) if scenario.faults else ()))
     for one in spec.slow:
         if one.rank >= prediction.plan.n:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from simcoll.engine import link_usage
 from simcoll.prediction.call_run import predict_call
 from simcoll.prediction.confidence import PredictedCase, fingerprint, judge
 from simcoll.prediction.plan_run import predict_plan
 from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Point, Scenario
 from simcoll.schedule.collectives import collective
@@ -35,8 +39,8 @@ def predict(
     return prediction
 
 
-def row(prediction: Prediction) -> dict[str, object]:
-    """The columns of results.csv of a point; see result_rows.COLUMNS."""
+def row(prediction: Prediction) -> ResultRow:
+    """The row of results of a point that was simulated."""
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
     time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
     binding = link_usage.binding(totals, prediction.capacities, time_ps)
@@ -44,36 +48,34 @@ def row(prediction: Prediction) -> dict[str, object]:
     if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
         busiest = "host", prediction.host_ps / time_ps
     waited = prediction.staged
-    return {
-        **describe(scenario),
-        "topology": topology.name,
-        "algorithm": prediction.algorithm or None,
-        "protocol": prediction.protocol,
-        "ranks": prediction.ranks,
-        "nodes": len({topology.node_of(device) for device in prediction.devices[: prediction.plan.n]}),
-        "time_us": time_ps / 1e6,
-        "time_ps": time_ps,
-        "algbw_GBps": prediction.algbw,
-        "busbw_GBps": prediction.busbw,
-        "steps": prediction.steps,
-        "messages": totals.messages,
-        "wire_bytes": totals.wire_bytes,
-        "lower_bound_us": prediction.lower_bound_ps / 1e6,
-        "engine": prediction.engine,
-        "status": "ok",
-        "shortcut": totals.shortcut,
-        "proved": prediction.proved or None,
-        "bytes_per_rank": totals.bytes_per_rank,
-        **_trusted(prediction),
-        "binding_link": busiest[0],
-        "binding_busy": busiest[1],
-        "staged": waited.count if waited else None,
-        "staged_bytes": waited.peak_bytes if waited else None,
-        "step_us": None if compute_ps is None else time_ps / 1e6,
-        "compute_us": None if compute_ps is None else compute_ps / 1e6,
-        "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
-        **prediction.columns,
-    }
+    columns: dict[str, Any] = {"protocol": prediction.protocol, **_trusted(prediction), **prediction.columns}
+    return replace(
+        describe(scenario, "ok"),
+        topology=topology.name,
+        algorithm=prediction.algorithm or None,
+        ranks=prediction.ranks,
+        nodes=len({topology.node_of(device) for device in prediction.devices[: prediction.plan.n]}),
+        time_us=time_ps / 1e6,
+        time_ps=time_ps,
+        algbw_GBps=prediction.algbw,
+        busbw_GBps=prediction.busbw,
+        steps=prediction.steps,
+        messages=totals.messages,
+        wire_bytes=totals.wire_bytes,
+        lower_bound_us=prediction.lower_bound_ps / 1e6,
+        engine=prediction.engine,
+        shortcut=totals.shortcut,
+        proved=prediction.proved or None,
+        bytes_per_rank=totals.bytes_per_rank,
+        binding_link=busiest[0],
+        binding_busy=busiest[1],
+        staged=waited.count if waited else None,
+        staged_bytes=waited.peak_bytes if waited else None,
+        step_us=None if compute_ps is None else time_ps / 1e6,
+        compute_us=None if compute_ps is None else compute_ps / 1e6,
+        exposed_us=None if exposed_ps is None else exposed_ps / 1e6,
+        **columns,
+    )
 
 
 def _trusted(prediction: Prediction) -> dict[str, object]:
@@ -90,25 +92,27 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     return {"confidence": judged.confidence, "low_us": low, "high_us": high}
 
 
-def describe(scenario: Scenario) -> dict[str, object]:
-    """The columns that are known without running the point."""
-    columns = {
-        "scenario": scenario.name,
-        "topology": scenario.topology.title,
-        "collective": scenario.collective,
-        "algorithm": scenario.algorithm,
-        "protocol": scenario.protocol,
-        "ranks": scenario.ranks,
-        "size_bytes": scenario.nbytes,
-        "seed": scenario.seed,
-        "dtype": scenario.dtype,
-        "profile": scenario.profile,
-        "sharing": scenario.params().sharing,
-        **scenario.launch.columns,
-    }
-    if scenario.workload:
-        work = scenario.workload
-        return {**columns, "algorithm": work.algorithm, "size_bytes": None, "workload": work.template}
-    contract = collective(scenario.collective)
-    op, root = scenario.op if contract.reduces else "none", scenario.root if contract.rooted else None
-    return {**columns, "op": op, "root": root, "in_place": scenario.in_place}
+def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
+    """The row of results with the columns that are known without running the point."""
+    work, contract = scenario.workload, collective(scenario.collective) if not scenario.workload else None
+    reduction = None if contract is None else scenario.op if contract.reduces else "none"
+    return ResultRow(
+        scenario=scenario.name,
+        topology=scenario.topology.title,
+        collective=scenario.collective,
+        algorithm=work.algorithm if work else scenario.algorithm,
+        protocol=scenario.protocol,
+        ranks=scenario.ranks,
+        size_bytes=None if work else scenario.nbytes,
+        seed=scenario.seed,
+        status=status,
+        dtype=scenario.dtype,
+        op=reduction,
+        root=scenario.root if contract and contract.rooted else None,
+        in_place=None if work else scenario.in_place,
+        profile=scenario.profile,
+        sharing=scenario.params().sharing,
+        workload=work.template if work else None,
+        settings=scenario.launch.columns,
+        **marks,
+    )

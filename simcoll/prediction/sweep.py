@@ -44,17 +44,16 @@ def _row(point: Point) -> ResultRow:
         if point.replicas:
             return monte_carlo.part(point)
         chosen = point.scenario.algorithm in ("auto", "best") and not point.scenario.workload
-        return ResultRow.of({**row(predict(point.scenario)), "chosen": chosen})
+        return replace(row(predict(point.scenario)), chosen=chosen)
     except RefusedError as error:
-        marks: dict[str, Any] = {"status": f"refused: {error}", "left_out": point.optional}
+        return describe(point.scenario, f"refused: {error}", left_out=point.optional)
     except InputError as error:
         located = InputError(_placed(d, point) for d in error.diagnostics)
-        marks = {"status": f"failed: {located}", "wrong_input": True, "passing": True}
+        return describe(point.scenario, f"failed: {located}", wrong_input=True, passing=True)
     except SimcollError as error:
-        marks = {"status": f"failed: {error}"}
+        return describe(point.scenario, f"failed: {error}")
     except MemoryError:
-        marks = {"status": f"failed: {NO_MEMORY}", "passing": True}
-    return ResultRow.of({**describe(point.scenario), **marks})
+        return describe(point.scenario, f"failed: {NO_MEMORY}", passing=True)
 
 
 def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
