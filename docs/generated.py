@@ -144,7 +144,7 @@ _WAYS = {  # studies of the report: fitted to, scored on
     "2-to-8-ranks": ("2 and 4 ranks", "8 ranks"),
     "3-from-all-reduce": ("all-reduce", "the other collectives"),
     "4-both": ("all-reduce on 2 and 4 ranks", "the other collectives on 8"),
-    "7-unknown-generation": ("another generation, and the launch to 512 B", "all other sizes"),
+    "7-unknown-generation": ("another generation, only the launch anew", "all sizes above 512 B"),
     "5-large": ("8 to 32 MiB and 256 MiB", "64, 128 and 512 MiB"),
 }
 

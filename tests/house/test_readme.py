@@ -16,7 +16,7 @@ STUDIES = {  # rows of the table of errors: the study of the report that they ar
     "every second size": "1-half",
     "2 and 4 ranks": "2-to-8-ranks",
     "all-reduce": "3-from-all-reduce",
-    "another generation, and the launch to 512 B": "7-unknown-generation",
+    "another generation, only the launch anew": "7-unknown-generation",
 }
 
 
