@@ -306,7 +306,7 @@ class _KernelRun:
         rows = (fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0))
         found = (fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0))
         levels = (give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0))
-        bound = min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()])
+        bound = float(min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]))  # one type
         flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE))
         ended, latest = self.loops.run.fair(
             (*self.plan(), after, give(program.channel), give(program.sizes.astype(np.float64))),

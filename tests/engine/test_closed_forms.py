@@ -61,7 +61,7 @@ def mesh(n: int, alpha: int) -> Topology:
 @pytest.mark.parametrize(("collective", "name"), PRICED)
 def test_registered_cost(collective: str, name: str, sharing: str) -> None:
     """On a full mesh every algorithm takes what its closed form says, wherever that is claimed to hold."""
-    sizes = filter(ALGORITHMS[collective][name].cost_for, [*range(1, 18), 32])
+    sizes = filter(ALGORITHMS[collective][name].cost_for, (*range(1, 10), 12, 16, 17))
     for n, (alpha, each) in product(sizes, MIXES):
         found = makespan(f"{collective}/{name}", mesh(n, alpha), n * each, sharing=sharing)
         assert found == (price(collective, name, n=n, alpha=alpha, beta=BETA, m=n * each) if n > 1 else 0), (n, alpha)

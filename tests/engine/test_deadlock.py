@@ -153,11 +153,11 @@ def test_blocking_naive_by_hand() -> None:
 @pytest.mark.parametrize(("collective", "name"), ENTRIES)
 def test_every_algorithm_finishes(collective: str, name: str, sharing: str) -> None:
     """With one slot a connection, tiny chunks, several channels and barriers every message comes to its end."""
-    for channels, barrier in product((1, 2, 3), (False, True)):
+    for channels, barrier in product((1, 3), (False, True)):
         played = program(
             f"{collective}/{name}",
-            star(7, LINK),
-            7 * 12,
+            star(5, LINK),
+            5 * 12,
             sharing=sharing,
             slots=1,
             chunk=5,
