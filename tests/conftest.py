@@ -1,4 +1,4 @@
-"""House rules of the tests: hypothesis is the same everywhere, and modules are compiled once."""
+"""House rules of the tests: markers by room, hypothesis the same everywhere, modules compiled once."""
 
 import os
 import sys
@@ -19,3 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`pytest --update-golden` writes tests/golden/*.out, and what commands print in docs/*.md, anew: look at the
     difference before committing it."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.out and docs' samples anew")
+
+
+KINDS = {"engine": "law", "schedule": "law", "nccl": "law", "cli": "cli", "measurement": "real"}  # by room
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks each test by its room, unless its module says otherwise; tests over random cases are laws anywhere."""
+    for item in items:
+        if not any(item.get_closest_marker(kind) for kind in ("unit", "law", "cli", "real")):
+            random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            item.add_marker("law" if random else KINDS.get(item.path.parent.name, "unit"))

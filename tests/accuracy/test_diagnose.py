@@ -136,6 +136,7 @@ FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "p2p off": (L40S, lambda folder: times(L40S, p2p_level="LOC")),
     "slow cable": (A100X2, lambda folder: slow_links(A100X2, "node0.nic3->rail3", "8 GB/s", LARGE)),
 }
+QUICK = ("nvls off", "launch", "slow nvlink")  # one of each kind: what NCCL chooses, what calls and links cost
 MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
     "nic missing": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
@@ -163,8 +164,8 @@ def _check(folder: Path, setup: Setup, took: Times, fault: str, seed: int, noise
 
 
 @pytest.mark.parametrize(
-    "fault", [name for name in FAULTS if name not in ("pcie", "p2p off", "slow gpu")]
-)  # these: long
+    "fault", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in FAULTS]
+)
 def test_a_simulated_fault_is_the_verdict(tmp_path: Path, fault: str):
     """Of a table made by the simulator with a fault, and noise, that fault is the verdict. It leaves nothing off, and
     says of each point what was measured."""

@@ -37,6 +37,23 @@ def test_the_naive_ring_in_simpy_ends_when_ours_does(hosts: list[tuple[int, int]
     assert naive.ring(nbytes, *zip(*hosts, strict=True), LATENCY) == event.run(program).makespan_ps
 
 
+def test_every_kind_of_work_runs() -> None:
+    """What the tables are made of, in this process and as small as can be: all ways of running a ring take as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        cases, work = (importlib.import_module(f"benchmarks.{name}") for name in ("cases", "work"))
+    star, form = cases.star(8), cases.FORMS["smoke"]
+    engines = [{"engine": "event"}, {"shortcuts": "off"}, {}]
+    rows = [work.point(cases.point(star, **how), proved=True) for how in engines]
+    assert {row["time_ps"] for row in [*rows, work.naive("equal", 8)]} == {rows[0]["time_ps"]}
+    assert [row["how"] for row in rows] == ["event", "heap", "replay"]
+    assert work.point(cases.crowd(form.flows, loops=4))["messages"] > 0
+    assert all({"what", "cpu s"} <= set(row) for way in ("heap", "stream") for row in work.phases(8, "equal", way))
+    assert work.routes({"system": "hgx-h100", "nodes": 2}, pairs=4)["ranks"] == 16
+    assert work.sweep(cases.sweep(form.sizes), jobs=1)["points"] > 1
+
+
+@pytest.mark.long
 def test_tables_are_printed_with_a_row_a_point() -> None:
     """`make bench`, as small as can be: the head says what was run where, each table has the rows of its section."""
     pytest.importorskip("numba")

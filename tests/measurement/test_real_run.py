@@ -346,6 +346,13 @@ def test_tasks_of_slurm(tmp_path: Path):
     words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     told = tasks_of_slurm([*words, "--dry-run"], [*words, "--dry-run"])
     assert [task.stdout.count("rank 0:") for task in told] == [2, 0], told
+
+
+@pytest.mark.long
+def test_tasks_of_slurm_measure(tmp_path: Path):
+    """Both run, and the table is the first one's."""
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
+    words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     done = tasks_of_slurm(words, words)
     assert [(task.returncode, task.stdout.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
     assert [row.harness for row in read_measured(tmp_path / "t.csv")] == ["p2p", "library"]

@@ -39,10 +39,10 @@ def asked(workload: dict[str, Any], ranks: int = 3, **more: Any) -> list[Point]:
     return points(yaml_tree.located(keys, Place("test", 1, 1)))
 
 
-STEPS = asked(
-    {**STEP, "bucket_cap": ["none", "20 KiB", "1 MiB"], "first_bucket": ["same", "4 KiB"]},
-    measure={**FEW, "compute": ["sleep", "real"]},
-)
+STEPS = [
+    *asked({**STEP, "bucket_cap": ["none", "20 KiB", "1 MiB"], "first_bucket": ["same", "4 KiB"]}),
+    *asked({**STEP, "bucket_cap": "20 KiB"}, measure={**FEW, "compute": "real"}),
+]
 PROGRAMS = asked(
     {
         "template": ["mean", "softmax", "argmax", "scatter", "gather", "broadcast"],
@@ -128,6 +128,7 @@ def test_what_is_not_run_says_so(workload: dict[str, Any], more: dict[str, Any],
 
 
 @needs_root
+@pytest.mark.long
 def test_a_step_in_the_lab_overlaps(tmp_path: Path) -> None:
     """Between hosts on slow links a step with one bucket takes computing and sending in turn, and one with several
     hides most of the shorter; the model says the same."""

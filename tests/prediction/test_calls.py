@@ -379,8 +379,14 @@ def said(prediction: Prediction) -> ResultRow:
         return row(prediction)
 
 
-@pytest.mark.parametrize("version", ["2.19", "2.27", "2.30"])
-@pytest.mark.parametrize(("system", "nodes", "ranks"), [("dgx-a100", 1, 4), ("hgx-h100", 1, 8), ("hgx-h100", 2, 16)])
+@pytest.mark.parametrize(
+    ("system", "nodes", "ranks", "version"),
+    [
+        *(("dgx-a100", 1, 4, version) for version in ("2.19", "2.30")),
+        *(("hgx-h100", 1, 8, version) for version in ("2.19", "2.27")),
+        *(("hgx-h100", 2, 16, version) for version in ("2.27", "2.30")),
+    ],
+)
 def test_what_nccl_would_choose(system: str, nodes: int, ranks: int, version: str) -> None:
     """A row says the algorithm and protocol that `simcoll tune` says for that release, of those that are modelled."""
     told = simcoll(
@@ -388,7 +394,7 @@ def test_what_nccl_would_choose(system: str, nodes: int, ranks: int, version: st
         *("--algo", "ring;allreduce:tree,ring,nvls,nvlstree;allgather:ring,nvls;reducescatter:ring,nvls", "--json"),
     ).json
     seen = set()
-    for choice in told["choice"]:
+    for choice in told["choice"][::2]:  # a row is a size twice the last one's
         collective, size = choice["collective"], choice["size_bytes"]
         if size > 2**26:
             continue

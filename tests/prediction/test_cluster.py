@@ -17,7 +17,7 @@ import pytest
 from command import SCRIPT, environment, process, python
 from extras import needs
 
-pytestmark = needs("distributed")
+pytestmark = [needs("distributed"), pytest.mark.real]
 
 SCENARIO = """\
 name: cluster
@@ -79,8 +79,8 @@ def running(folder: Path, workers: int, path: str | None = None) -> Iterator[Clu
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers."""
-    with running(tmp_path_factory.mktemp("cluster"), 2) as found:
+    """One worker."""
+    with running(tmp_path_factory.mktemp("cluster"), 1) as found:
         yield found
 
 
@@ -129,11 +129,13 @@ def test_own_algorithms_come_along(cluster: Cluster, folder: Path):
     assert _own(folder, "", *words, "--cluster", cluster.address).stdout == here.stdout
 
 
-def test_a_worker_that_dies(cluster: Cluster, folder: Path):
+@pytest.mark.long
+def test_a_worker_that_dies(folder: Path, tmp_path_factory: pytest.TempPathFactory):
     """Its point is computed by another one, and nobody notices."""
     flag = folder / "died"
     trouble = f"Path({str(flag)!r}).exists() or (Path({str(flag)!r}).touch(), os.kill(os.getpid(), signal.SIGKILL))"
-    found = _own(folder, trouble, "run", "s.yaml", "--json", "--set", "algorithm=own", "--cluster", cluster.address)
+    with running(tmp_path_factory.mktemp("two"), 2) as cluster:
+        found = _own(folder, trouble, "run", "s.yaml", "--json", "--set", "algorithm=own", "--cluster", cluster.address)
     assert flag.exists()
     assert (found.returncode, len(json.loads(found.stdout)["points"])) == (0, 4)
 
@@ -162,6 +164,7 @@ def test_a_scheduler_that_dies(folder: Path, tmp_path_factory: pytest.TempPathFa
     assert json.loads(_own(folder, "", *words, "--json").stdout)["reused"] == kept
 
 
+@pytest.mark.long
 def test_workers_with_another_simcoll(folder: Path, tmp_path_factory: pytest.TempPathFactory):
     """Workers whose simcoll is another version are told of before anything is computed there."""
     other = tmp_path_factory.mktemp("other")

@@ -83,7 +83,7 @@ def test_a_run_that_is_no_shard_computes_what_shards_left(scenario: Path, whole:
     assert (tmp_path / "results.csv").read_bytes() == whole
 
 
-@pytest.mark.parametrize("rows", ["theirs", "none"])
+@pytest.mark.parametrize("rows", [pytest.param("theirs", marks=pytest.mark.long), "none"])
 def test_shards_at_the_same_moment(rows: str, scenario: Path, whole: bytes, tmp_path: Path):
     """Three shards side by side, from nothing or with all rows there already so that all of them finish at once: all
     exit with 0, and what they leave is whole."""

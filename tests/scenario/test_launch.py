@@ -405,7 +405,10 @@ def test_a_table_is_predicted_as_it_was_launched(tmp_path: Path, law: Path) -> N
         assert (max(errors) < 1e-4) is right
 
 
-@pytest.mark.parametrize(("way", "family"), [([gpus("all")], "one process"), (["launch.graph=true"], "graph")])
+@pytest.mark.parametrize(
+    ("way", "family"),
+    [pytest.param([gpus("all")], "one process", marks=pytest.mark.long), (["launch.graph=true"], "graph")],
+)
 def test_diagnose_knows_ways_of_launching(tmp_path: Path, way: list[str], family: str) -> None:
     """A table that was launched otherwise than it says is told so."""
     slow = (LAW + KNOWN).replace(str(GRAPHED), "19000000")
