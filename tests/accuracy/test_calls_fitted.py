@@ -217,18 +217,22 @@ def test_rivals_know_their_own_laws() -> None:
     ]
 
 
-def test_tables_of_others_are_validated(folder: Path) -> None:
-    """`validate --tables` makes three studies of a table, and the report names each with its rivals; a folder without
-    tables, and a system that nobody knows, are one clear error each, and nothing is written."""
-    pytest.importorskip("scipy")
+@pytest.fixture
+def of_others(folder: Path) -> list[dict[str, Any]]:
+    """A study of a folder of tables, and the rows of a table there."""
     for name in ("tables", "nothing", "strange", "v/studies"):
         Path(name).mkdir(parents=True)
     Path("v/studies/own.yaml").write_text(
         "title: Own\nplace: tables\ncases: [{table: tables/mine.csv, system: hgx-h100}]\n", encoding="utf-8"
     )
-    rows = list(made((2, 4), ("all_gather", "all_reduce"), every=4))
+    rows = list(made((2, 4), ("all_gather", "all_reduce"), every=3))
     write("tables/mine.csv", rows)
-    write("strange/mine.csv", [{**one, "system": "abacus"} for one in rows])
+    return rows
+
+
+def test_tables_of_nobody_are_refused(of_others: list[dict[str, Any]]) -> None:
+    """A folder without tables, and a system that nobody knows, are one clear error each, and nothing is written."""
+    write("strange/mine.csv", [{**one, "system": "abacus"} for one in of_others])
     for wrong, why in (
         ("nothing", "nothing: has no *.csv; give a folder of measured tables with --tables"),
         ("nowhere", "nowhere: has no *.csv; give a folder of measured tables with --tables"),
@@ -239,6 +243,12 @@ def test_tables_of_others_are_validated(folder: Path) -> None:
         assert why in found.err
         assert len(found.err.splitlines()) == 1
         assert not Path("out").exists()
+
+
+@pytest.mark.long
+def test_tables_of_others_are_validated(of_others: list[dict[str, Any]]) -> None:
+    """`validate --tables` makes three studies of a table, and the report names each with its rivals."""
+    pytest.importorskip("scipy")
     found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
     assert found.status == 0, found.err
     report = Path("out/REPORT.md").read_text(encoding="utf-8")

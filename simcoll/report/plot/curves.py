@@ -176,7 +176,7 @@ def _time(row: PlotRow) -> float | None:
 
 
 def _busbw(row: PlotRow) -> float | None:
-    return row["busbw_GBps"]  # type: ignore[no-any-return]
+    return row["busbw_GBps"]  # type: ignore[no-any-return]  # likewise
 
 
 def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
