@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 from simcoll import units
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
-MAX_FILE_BYTES: Final = 16 * 2**20
+MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
 MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are parsed whenever they are read
 MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
 

@@ -33,7 +33,7 @@ def of(
     if algorithm == "tree":
         return base + 2 * ((comm.gpus - 1) * intra + doublings * inter)
     if algorithm == "pat":
-        return base + doublings * inter / 3.5 + 2.8 * comm.ranks
+        return base + doublings * inter / 3.5 + 2.8 * comm.ranks  # both numbers as in NCCL's tuning.cc
     return intra + (2 * doublings * inter if algorithm == "nvls_tree" else 0)
 
 

@@ -47,7 +47,7 @@ LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
-NVLS_CHUNK: Final = 128 << 10
+NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
 MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
 HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,

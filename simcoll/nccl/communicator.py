@@ -23,7 +23,7 @@ GRAPH_OF: Final[Mapping[NcclAlgorithm, GraphKind]] = {
     "collnet_chain": "collnet_chain",
     "collnet_direct": "collnet_direct",
 }
-_MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}
+_MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXCHANNELS of the libraries' sources
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Communicator:
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
         channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
+        # from Hopper on NCCL doubles them once more between nodes, where a channel is fast and they are few
         again = (
             self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and channels < 16
         )

@@ -20,8 +20,8 @@ from simcoll.errors import InputError
 from simcoll.topology import nccl_graphs
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
 
-MOST_BYTES: Final = 4 * 2**20
-MOST_ELEMENTS: Final = 100_000
+MOST_BYTES: Final = 4 * 2**20  # bounds memory; a graph file is far smaller
+MOST_ELEMENTS: Final = 100_000  # more than 64 channels of 5 graphs through 72 GPUs have
 _DEEPEST: Final = 4  # graphs, graph, channel, gpu
 
 KINDS: Final[Mapping[str, GraphKind]] = {

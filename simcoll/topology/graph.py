@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
 from simcoll.errors import TopologyError, did_you_mean
-from simcoll.topology.routing import ENDPOINTS, POLICIES, Policy, Route, Router
+from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
 
 RankGroups = tuple[tuple[int, ...], ...]
 
@@ -51,7 +51,7 @@ class Topology:
         self,
         graph: nx.DiGraph[str],
         name: str = "topology",
-        routing: Policy = "shortest",
+        routing: RoutingPolicy = "shortest",
         routes: Mapping[str, Sequence[str]] | None = None,
     ):
         if routing not in POLICIES:
@@ -77,7 +77,7 @@ class Topology:
         graph: nx.Graph[str],
         *,
         name: str = "own graph",
-        routing: Policy = "shortest",
+        routing: RoutingPolicy = "shortest",
         routes: Mapping[str, Sequence[str]] | None = None,
     ) -> Topology:
         """A topology of your own: a copy of `graph`; an undirected edge becomes two links.

@@ -24,7 +24,7 @@ from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.graph import Link
 from simcoll.topology.nccl_graphs import Search
-from simcoll.topology.routing import POLICIES, Policy
+from simcoll.topology.routing import POLICIES, RoutingPolicy
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
@@ -40,7 +40,7 @@ def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
 
 Bandwidth = Annotated[str, quantity("bandwidth", least=1)]
 DurationText = Annotated[str, quantity("duration")]
-Routing = Annotated[Policy, OneOf("routing policy", lambda: POLICIES)]
+Routing = Annotated[RoutingPolicy, OneOf("routing policy", lambda: POLICIES)]
 RouteTable = Mapping[str, tuple[str, ...]]
 
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
 
-Policy = Literal["shortest", "ecmp", "rails"]
+RoutingPolicy = Literal["shortest", "ecmp", "rails"]
 Route = tuple[int, ...]
 SearchState = int
 NextSteps = list[tuple[int, SearchState]]  # the link to take, and what it leads to
 
-POLICIES: Final[tuple[str, ...]] = get_args(Policy)
+POLICIES: Final[tuple[str, ...]] = get_args(RoutingPolicy)
 ENDPOINTS: Final = ("gpu", "host")  # devices that compute: messages begin and end here
 NO_HOME: Final = object()  # for fields that several nodes share
 
@@ -256,7 +256,7 @@ class Router:
     def __init__(
         self,
         links: Sequence[tuple[str, str]],
-        policy: Policy,
+        policy: RoutingPolicy,
         kinds: Mapping[str, str],
         nodes: Mapping[str, int | None],
         widths: Sequence[int],

@@ -39,7 +39,7 @@ from simcoll.topology.machines import (
     read_machine,
     template,
 )
-from simcoll.topology.routing import Policy
+from simcoll.topology.routing import RoutingPolicy
 
 
 @functools.cache
@@ -262,7 +262,7 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     return whole, read_machine(yaml_tree.read(shipped_systems()[whole.system])) if whole.system else None
 
 
-Built = tuple[FabricPlan, Policy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
+Built = tuple[FabricPlan, RoutingPolicy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
 
 
 def _hosts(spec: TopologySpec) -> Built:

@@ -48,7 +48,7 @@ class MeasuredRow:
 
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in ("others", "place"))
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
-MAX_MISTAKES: Final = 20
+MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
 WORKLOAD: Final = "workload"  # what stands in place of a collective; its size is 0

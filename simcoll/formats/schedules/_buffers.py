@@ -12,7 +12,7 @@ _OF_RANK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "scatt
 
 
 @dataclass(frozen=True)
-class Buffers:
+class BufferSlots:
     """The slots of buffers `i`, `o` and `s`, whose `sizes` are in chunks, the most of any rank.
 
     `alias`: input and output are one buffer. Else the output lies in scratch until it is copied at the end.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from simcoll.config.xml_tree import Element
-from simcoll.formats.schedules._buffers import Buffers
+from simcoll.formats.schedules._buffers import BufferSlots
 from simcoll.formats.schedules._thread_order import Hint, Moves
 from simcoll.schedule.ir import Schedule
 
@@ -81,7 +81,10 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
     `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of
     those that the program leaves open, see `_run`.
     """
-    where, moves = Buffers(program.collective, program.n, program.n_chunks, program.sizes, bool(form["alias"])), Moves()
+    where, moves = (
+        BufferSlots(program.collective, program.n, program.n_chunks, program.sizes, bool(form["alias"])),
+        Moves(),
+    )
     ways: PendingSends = {}
     for thread in program:
         thread.done = 0
@@ -101,7 +104,7 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
     )
 
 
-def _run(program: MscclProgram, where: Buffers, moves: Moves, ways: PendingSends, form: Mapping[str, int]) -> None:
+def _run(program: MscclProgram, where: BufferSlots, moves: Moves, ways: PendingSends, form: Mapping[str, int]) -> None:
     """Until all thread blocks are done. Order 0: in rounds, each goes on to its next receive, then all receive once, so
     that what is there at the start is sent before anything is put over it. Order k: the k-th thread block is slow; it
     does a step only when no other can."""
@@ -119,7 +122,7 @@ def _run(program: MscclProgram, where: Buffers, moves: Moves, ways: PendingSends
 def _one(
     program: MscclProgram,
     threads: list[Thread],
-    where: Buffers,
+    where: BufferSlots,
     moves: Moves,
     ways: PendingSends,
     form: Mapping[str, int],
@@ -135,7 +138,7 @@ def _one(
 def _round(
     program: MscclProgram,
     threads: list[Thread],
-    where: Buffers,
+    where: BufferSlots,
     moves: Moves,
     ways: PendingSends,
     form: Mapping[str, int],
@@ -156,7 +159,9 @@ def _round(
     return advanced
 
 
-def _step(program: MscclProgram, thread: Thread, where: Buffers, moves: Moves, ways: PendingSends, store: bool) -> bool:
+def _step(
+    program: MscclProgram, thread: Thread, where: BufferSlots, moves: Moves, ways: PendingSends, store: bool
+) -> bool:
     """Do the next step of a thread block; False if it has to wait."""
     op, gpu = thread.ops[thread.done], thread.gpu
     if op.deps is not None and program.threads[gpu][op.deps[0]].done <= op.deps[1]:
@@ -188,7 +193,7 @@ def _step(program: MscclProgram, thread: Thread, where: Buffers, moves: Moves, w
     return True
 
 
-def _slots(thread: Thread, op: MscclOp, where: Buffers, place: BufferPlace) -> list[int]:
+def _slots(thread: Thread, op: MscclOp, where: BufferSlots, place: BufferPlace) -> list[int]:
     if place[0] == "spare":
         before = sum(earlier.spares for earlier in thread.ops[: thread.done])
         first = where.spare + thread.spare + before

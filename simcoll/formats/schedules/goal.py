@@ -30,8 +30,8 @@ from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
-MOST_RANKS: Final = 4096
-MOST_TRANSFERS: Final = 200_000
+MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
+MOST_TRANSFERS: Final = 200_000  # as many as readers take back
 MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that is not of ours
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+(\d+)\s*b?(?:\s+(?:to|from)\s+(\d+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")

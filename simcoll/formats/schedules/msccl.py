@@ -25,7 +25,7 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
 ROOT: Final = "algo"
-MOST_RANKS: Final = 4096
+MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
 _CURE: Final = "give a program as msccl-tools writes it"
 _TYPES: Final = {name: name for name in (*RECEIVES, *SENDS, "cpy", "re", "nop")}
 _BUFFERS: Final = {"i": "i", "o": "o", "s": "s"}

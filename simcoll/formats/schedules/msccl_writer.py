@@ -17,7 +17,7 @@ from simcoll.errors import RefusedError
 from simcoll.schedule.ir import Schedule, Transfer
 from simcoll.schedule.names import COLLECTIVES, spellings
 
-MOST_TRANSFERS: Final = 200_000
+MOST_TRANSFERS: Final = 200_000  # as many as readers take back
 MOST_CHANNELS: Final = 32  # of the executors
 _PEERS: Final = 15  # each way, of a channel: executors have up to 32 thread blocks there
 _COLL: Final = spellings(COLLECTIVES, lambda row: row.msccl)

@@ -19,14 +19,14 @@ from typing import Any, Final
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
-from simcoll.formats.schedules._buffers import Buffers
+from simcoll.formats.schedules._buffers import BufferSlots
 from simcoll.formats.schedules._text import THREADS, plain
 from simcoll.formats.schedules._thread_order import Moves
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
-MOST_RANKS: Final = 4096
+MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
 SIGNALS: Final = frozenset(("signal", "rlxsignal", "pws", "pwsf"))
 WAITS: Final = frozenset(("wait", "rlxwait"))
 COPIES: Final = frozenset(("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt"))
@@ -173,7 +173,7 @@ class _PlanExecution:
 
     def __init__(self, plan: _PlanFile, alias: bool, wrong: Wrong):
         self.plan, self.wrong = plan, wrong
-        self.where = Buffers(plan.collective, plan.n, plan.n_chunks, plan.sizes, alias)
+        self.where = BufferSlots(plan.collective, plan.n, plan.n_chunks, plan.sizes, alias)
         self.moves = Moves()
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
         self.semaphores: Counter[tuple[int, int]] = Counter()

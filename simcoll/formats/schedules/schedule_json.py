@@ -16,11 +16,11 @@ from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 
-MOST_BYTES: Final = 64 * 2**20
+MOST_BYTES: Final = 64 * 2**20  # bounds memory; about two million transfers
 MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have
 _KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
 _WHENCE: Final = "see `simcoll show --json`"
-_RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
+_RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)  # transfers, of 21 bytes each
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:

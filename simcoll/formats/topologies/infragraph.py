@@ -18,10 +18,10 @@ from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch
 
-MOST_DEVICES: Final = 20_000
-MOST_EDGES: Final = 40_000
-MOST_MISTAKES: Final = 10
-_DEEPEST: Final = 6
+MOST_DEVICES: Final = 20_000  # once counts are multiplied out: a short file can describe millions
+MOST_EDGES: Final = 40_000  # two for each device
+MOST_MISTAKES: Final = 10  # are listed
+_DEEPEST: Final = 6  # devices within devices; one that contains itself would never end
 _KINDS: Final = {"xpu": "gpu", "nic": "nic", "cpu": "cpu", "memory": "memory", "port": "port"}
 _ELEMENT: Final = re.compile(r"([A-Za-z0-9_-]+)(?:\[([^\]]*)\])?")
 _HINTS: Final = (("GB200", "gb200-nvl72"), ("B300", "hgx-b300"), ("B200", "hgx-b200"), ("H200", "hgx-h200"),

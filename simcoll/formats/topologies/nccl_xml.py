@@ -20,8 +20,8 @@ from simcoll.topology.systems import shipped_systems
 
 ROOT: Final = "system"
 _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
-MOST_DEVICES: Final = 2048
-MOST_PROCESSORS: Final = 64
+MOST_DEVICES: Final = 2048  # of one machine: far more than any has
+MOST_PROCESSORS: Final = 64  # of one machine: far more than any has
 
 _LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NCCL's codes by GT/s: 80 is 1 GB/s
 _SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # classes of PCIe devices, by how they begin

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.topologies._sketch import LenderSystem, Sketch
 
-MOST_DEVICES: Final = 160
+MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _GPU: Final = re.compile(r"GPU\d+")
 _CELL: Final = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")

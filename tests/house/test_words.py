@@ -1,0 +1,60 @@
+"""Words of the house: docstrings say what a thing is, and a type name has one meaning."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from command import ROOT
+
+PACKAGE = ROOT / "simcoll"
+TREES = {
+    str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "shipped" not in path.relative_to(PACKAGE).parts
+}
+HEADLESS = re.compile(r"(What|Whose|How|Who|Where|When|Which|Of|As|That|Those|By|To whom|From)\b")
+WORDS = re.compile(r"\b(told|tells)\b")
+LATER = ("engine/", "prediction/")  # rooms whose docstrings are not clean yet
+HOMONYMS = {"Keep"}  # what a run keeps: the fast engine has no choice of totals, nor of one that it makes itself
+
+
+def _wrong_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if HEADLESS.match(text) or WORDS.search(text):
+                yield f"{name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+
+
+def test_docstrings_have_a_subject() -> None:
+    """No docstring opens with a headless clause (`What …`, `How …`), and none has `told` or `tells` as a verb for all
+    purposes."""
+    names = [name for name in TREES if not name.startswith(LATER)]
+    assert not [line for name in names for line in _wrong_docstrings(name, TREES[name])]
+
+
+def test_headless_clauses_are_found() -> None:
+    """The check above can fail."""
+    tree = ast.parse('"""What a module is."""\ndef f():\n    """A key tells."""\ndef g():\n    """The key."""\n')
+    assert list(_wrong_docstrings("x.py", tree)) == ["x.py:1: What a module is.", "x.py:2: A key tells."]
+
+
+def _types(tree: ast.Module) -> Iterator[str]:
+    """Names of classes, and of other names in CapWords that are assigned: aliases of types."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node.value):
+            names = (target.id for target in node.targets if isinstance(target, ast.Name))
+            yield from (name for name in names if re.fullmatch(r"_?[A-Z][a-z]\w*", name))
+
+
+def test_a_type_name_has_one_meaning() -> None:
+    """No two modules define a class or an alias of a type under one name, except for those that are listed."""
+    homes: dict[str, list[str]] = {}
+    for name, tree in TREES.items():
+        for defined in _types(tree):
+            homes.setdefault(defined, []).append(name)
+    assert {defined for defined, names in homes.items() if len(names) > 1} == HOMONYMS, homes
