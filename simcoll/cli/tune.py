@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simcoll.nccl.tuner import TunerTable
 
 SCHEMA: Final = "simcoll.tune/1"
-SIMULATED: Final = 512  # bytes from which on regret is told: two elements of a half for each of many ranks
+SIMULATED: Final = 512  # bytes from which on regret is shown: two elements of a half for each of many ranks
 SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 
@@ -48,7 +48,7 @@ def tune(
 ) -> None:
     """Print what NCCL's tuner reckons with on a system, and what it chooses.
 
-    SYSTEM is a shipped one, or a topology file. A table tells latency and bandwidth of each pair of algorithm and
+    SYSTEM is a shipped one, or a topology file. A table shows latency and bandwidth of each pair of algorithm and
     protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
     --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
     """
@@ -62,15 +62,15 @@ def tune(
     if found and ranks is None:
         ranks = found.gpus * nodes
     comm = communicator.communicator(file, nodes, ranks, found.graphs if found else None)
-    told = tuner.table(comm, version, chosen)
-    if not told.entries:
+    table = tuner.table(comm, version, chosen)
+    if not table.entries:
         raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
     source = str(graph_file) if graph_file else file.nccl.source if file.nccl else ""
-    rows = _regrets(system, told, profile, output) if profile else []
+    rows = _regrets(system, table, profile, output) if profile else []
     if as_json:
-        print(json.dumps(_document(file.name, source, told) | ({"regret": rows} if profile else {}), indent=1))
+        print(json.dumps(_document(file.name, source, table) | ({"regret": rows} if profile else {}), indent=1))
         return
-    print(_text(file.name, source, told))
+    print(_text(file.name, source, table))
     if profile:
         print(_regret_text(rows, profile))
 
@@ -91,21 +91,21 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
         raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
 
 
-def _regrets(system: str, told: TunerTable, profile: str, output: Path | None) -> list[dict[str, Any]]:
-    """What NCCL's choices cost over the best, drawn where a folder is given."""
+def _regrets(system: str, table: TunerTable, profile: str, output: Path | None) -> list[dict[str, Any]]:
+    """Compare NCCL's choices with the best ones; draw that where a folder is given."""
     from simcoll.explanation import regret
 
-    rows = regret.regrets(system, told, profile, [size for size in SIZES if size >= SIMULATED])
+    rows = regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED])
     if not rows:
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:
         from simcoll.report.plot import save
         from simcoll.report.plot.regret import regret_figure
 
-        comm = told.communicator
+        comm = table.communicator
         where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
         save(
-            regret_figure(rows, f"{where}  ·  profile {profile}  ·  NCCL {told.constants.release}"),
+            regret_figure(rows, f"{where}  ·  profile {profile}  ·  NCCL {table.constants.release}"),
             output / "regret.png",
         )
         print(output / "regret.png", file=sys.stderr)
@@ -132,25 +132,25 @@ def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
     return f"\n{head}\n{table}"
 
 
-def _document(name: str, source: str, told: TunerTable) -> dict[str, Any]:
-    comm = told.communicator
+def _document(name: str, source: str, table: TunerTable) -> dict[str, Any]:
+    comm = table.communicator
     return {
         "schema": SCHEMA,
         "system": name,
         "library": comm.library,
-        "version": told.constants.release,
+        "version": table.constants.release,
         "ranks": comm.ranks,
         "nodes": comm.nodes,
         "channels": comm.channels,
-        "nvls_channels": comm.nvls_channels(told.constants),
+        "nvls_channels": comm.nvls_channels(table.constants),
         "graphs_source": source,
         "graphs": {kind: graph.model_dump() for kind, graph in comm.graphs.items()},
-        "table": _table(told),
-        "choice": _choices(told),
+        "table": _table(table),
+        "choice": _choices(table),
     }
 
 
-def _table(told: TunerTable) -> list[dict[str, Any]]:
+def _table(table: TunerTable) -> list[dict[str, Any]]:
     return [
         {
             "collective": collective,
@@ -159,15 +159,15 @@ def _table(told: TunerTable) -> list[dict[str, Any]]:
             "latency_us": entry.latency_us,
             "bandwidth_GBps": entry.bandwidth_GBps,
         }
-        for (collective, algorithm, protocol), entry in told.entries.items()
+        for (collective, algorithm, protocol), entry in table.entries.items()
     ]
 
 
-def _choices(told: TunerTable) -> list[dict[str, Any]]:
+def _choices(table: TunerTable) -> list[dict[str, Any]]:
     from simcoll.nccl import tuner
     from simcoll.nccl.tuner_constants import COLLECTIVES
 
-    found = ((collective, size, tuner.choose(told, collective, size)) for collective in COLLECTIVES for size in SIZES)
+    found = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
         {
             "collective": collective,

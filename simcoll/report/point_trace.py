@@ -166,7 +166,7 @@ def _doing(prediction: Prediction, number: int, rank: int, kind: int) -> tuple[s
 
 
 def _behind(program: Program, spots: list[Spot]) -> list[Arrow]:
-    """From task to task, where one waits for another on a different track."""
+    """Return arrows from task to task, where one waits for another on a different track."""
     assert program.tasks
     first, before = program.tasks.first.tolist(), program.tasks.before.tolist()
     return [

@@ -79,7 +79,7 @@ def _point(found: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) ->
 
 
 def _bar(causes: Sequence[dict[str, Any]]) -> str:
-    """The shares of the path beside each other; the table below tells them in numbers."""
+    """The shares of the path beside each other; the table below has the numbers."""
     spans = (
         f'<span style="width:{100 * one["share"]:.3f}%;background:{CAUSE_COLORS[one["cause"]]}" '
         f'title="{escape(one["cause"])} {one["share"]:.1%}"></span>'
