@@ -113,7 +113,7 @@ class ExplainedRun:
 
     @property
     def spans(self) -> dict[int, list[BandwidthSpan]]:
-        """How the links change to which something happens during the run."""
+        """The changes of links to which something happens during the run."""
         healthy = dataclasses.replace(self.program, changes=None)
         changes = struck(healthy, self.topology, self.scenario.faults, self.ran.launch_ps).changes
         return changes.spans(self.program.bandwidths) if changes else {}
@@ -248,7 +248,7 @@ def _disturbed(ran: Prediction, drawn: Drawn) -> Prediction:
 
 
 def _timeline(ran: Prediction, hops: bool) -> Timeline:
-    """When everything happened, with the intervals of links where the path needs them."""
+    """The timeline of a run, with the intervals of links where the path needs them."""
     if ran.run.timed or ran.run.program.changes:
         return ran.timeline
     return run(ran.program, Policy(keep="hops" if hops else "times")).timeline
