@@ -1,4 +1,4 @@
-"""`simcoll tune`: what NCCL's tuner reckons with on a system, and what it chooses."""
+"""`simcoll tune`: the latencies and bandwidths that NCCL's tuner reckons with on a system, and its choices."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def tune(
     _check(profile, output, graph_file)
     file = systems.load_system(system)
     chosen = env_filter.parse(algo, proto)
-    found = graph_xml.read(graph_file) if graph_file else None
-    if found and ranks is None:
-        ranks = found.gpus * nodes
-    comm = communicator.communicator(file, nodes, ranks, found.graphs if found else None)
+    graphs = graph_xml.read(graph_file) if graph_file else None
+    if graphs and ranks is None:
+        ranks = graphs.gpus * nodes
+    comm = communicator.communicator(file, nodes, ranks, graphs.graphs if graphs else None)
     table = tuner.table(comm, version, chosen)
     if not table.entries:
         raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
@@ -85,8 +85,8 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
     try:
         runs = executor(profile) if profile else None
     except ValueError as error:
-        what, _, cure = str(error).partition("; ")
-        raise InputError(f"--profile: {what}", cure) from None
+        mistake, _, cure = str(error).partition("; ")
+        raise InputError(f"--profile: {mistake}", cure) from None
     if runs and runs.tunable:
         raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
 
@@ -127,8 +127,8 @@ def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
     table = text_table.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
     share = [row["regret"] for row in rows]
     mean, worst = 100 * sum(share) / len(share), 100 * max(share)
-    told = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
-    head = f"# simulated with {profile}, {len(rows)} points: {told}"
+    regret = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
+    head = f"# simulated with {profile}, {len(rows)} points: {regret}"
     return f"\n{head}\n{table}"
 
 
@@ -167,7 +167,7 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
     from simcoll.nccl import tuner
     from simcoll.nccl.tuner_constants import COLLECTIVES
 
-    found = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
+    chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
         {
             "collective": collective,
@@ -176,35 +176,35 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
             "protocol": choice.protocol,
             "time_us": choice.time_us,
         }
-        for collective, size, choice in found
+        for collective, size, choice in chosen
         if choice is not None
     ]
 
 
-def _text(name: str, source: str, told: TunerTable) -> str:
+def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
     from simcoll.nccl.tuner_constants import COLLECTIVES
 
-    comm = told.communicator
+    comm = tuned.communicator
     where = f"{comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
     lines = [
         f"# simcoll {__version__}: tune",
-        f"# {name}   {comm.library.upper()} {told.constants.release}   {where}",
+        f"# {name}   {comm.library.upper()} {tuned.constants.release}   {where}",
         f"# graphs: {source}",
         *(
             f"#   {kind}: {graph.channels} channels of {graph.intra:g} GB/s within a node, {graph.inter:g} between"
             f"   {graph.pattern}   {graph.type_intra}/{graph.type_inter}"
             for kind, graph in comm.graphs.items()
         ),
-        f"# channels of kernels: {comm.channels}   of NVLS: {comm.nvls_channels(told.constants) or '-'}",
+        f"# channels of kernels: {comm.channels}   of NVLS: {comm.nvls_channels(tuned.constants) or '-'}",
         "# what NCCL reckons with, without the launch of kernels; bandwidth: of the largest buffer of a rank",
     ]
     rows = [
         {"size_bytes": size, **{c["collective"]: _cell(c) for c in choices}}
-        for size, choices in itertools.groupby(sorted(_choices(told), key=_size), _size)
+        for size, choices in itertools.groupby(sorted(_choices(tuned), key=_size), _size)
     ]
-    table = _table(told)
+    table = _table(tuned)
     served = [collective for collective in reversed(COLLECTIVES) if any(collective in row for row in rows)]
     return "\n".join(
         [*lines, text_table.render(list(table[0]), table), "", text_table.render(["size_bytes", *served], rows)]

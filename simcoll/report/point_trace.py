@@ -38,8 +38,8 @@ def crossings(program: Program) -> int:
 
 def _check(program: Program) -> None:
     if (slices := crossings(program)) > MOST:
-        what = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
-        raise InputError(what, "take fewer ranks, a smaller size or larger chunks")
+        mistake = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
+        raise InputError(mistake, "take fewer ranks, a smaller size or larger chunks")
 
 
 def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
@@ -170,8 +170,8 @@ def _behind(program: Program, spots: list[Spot]) -> list[Arrow]:
     assert program.tasks
     first, before = program.tasks.first.tolist(), program.tasks.before.tolist()
     return [
-        Arrow(spots[other], spot, "behind")
+        Arrow(spots[awaited], spot, "behind")
         for task, spot in enumerate(spots)
-        for other in before[first[task] : first[task + 1]]
-        if spots[other].track != spot.track
+        for awaited in before[first[task] : first[task + 1]]
+        if spots[awaited].track != spot.track
     ]

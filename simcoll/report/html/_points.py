@@ -29,26 +29,24 @@ _TOOLS: Final = (("out", "−", "zoom out"), ("in", "+", "zoom in"), ("left", "�
 
 def closely(scenarios: Sequence[Scenario]) -> Iterator[str]:
     """Some points: each algorithm at the largest size, and each algorithm of a workload, as the file has them."""
-    found = list(figures.examples(scenarios).values())
+    shown = list(figures.examples(scenarios).values())
     for scenario in scenarios:
-        if scenario.workload and not any(_like(scenario, other) for other in found):
-            found.append(scenario)
-    most = SLICES // max(2, len(found[:MOST]))
-    for number, scenario in enumerate(found[:MOST]):
+        if scenario.workload and not any(_like(scenario, each) for each in shown):
+            shown.append(scenario)
+    most = SLICES // max(2, len(shown[:MOST]))
+    for number, scenario in enumerate(shown[:MOST]):
         try:
             yield _point(explained_run(scenario), number == 0, most, undisturbed=scenario.replications is not None)
         except SimcollError as error:
             yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
-    if len(found) > MOST:
-        yield f'<p class="note">{len(found) - MOST} more are not shown here.</p>'
+    if len(shown) > MOST:
+        yield f'<p class="note">{len(shown) - MOST} more are not shown here.</p>'
 
 
-def _like(one: Scenario, other: Scenario) -> bool:
-    assert one.workload
-    return other.workload is not None and (one.workload.template, one.workload.algorithm) == (
-        other.workload.template,
-        other.workload.algorithm,
-    )
+def _like(first: Scenario, second: Scenario) -> bool:
+    """Whether two scenarios have the same workload, by the same algorithm."""
+    left, right = ((w.template, w.algorithm) if w else None for w in (first.workload, second.workload))
+    return left == right
 
 
 def _named(scenario: Scenario) -> str:
@@ -57,11 +55,11 @@ def _named(scenario: Scenario) -> str:
     return f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}"
 
 
-def _point(found: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) -> str:
-    why = explanation(found, what_if=False)
-    row, took = found.row, format_duration(found.time_ps).replace("us", "µs")
+def _point(run: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) -> str:
+    why = explanation(run, what_if=False)
+    row, took = run.row, format_duration(run.time_ps).replace("us", "µs")
     held = f", {interval(row)} us with 90 %" if interval(row) else ""
-    head = f"{escape(_named(found.scenario))}: {escape(took)} {badge(row.get('confidence'))}{escape(held)}"
+    head = f"{escape(_named(run.scenario))}: {escape(took)} {badge(row.get('confidence'))}{escape(held)}"
     parts = [
         f'<details class="point"{" open" if unfolded else ""}><summary>{head}</summary>',
         *(['<p class="note">As it runs undisturbed.</p>'] if undisturbed else []),
@@ -70,9 +68,9 @@ def _point(found: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) ->
         table(["time_us", "share", "cause", "where"], why["places"][:SHOWN]),
         _meaning(why["causes"]),
         "<h3>Timeline</h3>",
-        _timeline(found, most),
+        _timeline(run, most),
         "<h3>Links</h3>",
-        _links(found, why["links"]),
+        _links(run, why["links"]),
         "</details>",
     ]
     return "\n".join(parts)
@@ -81,37 +79,37 @@ def _point(found: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) ->
 def _bar(causes: Sequence[dict[str, Any]]) -> str:
     """The shares of the path beside each other; the table below has the numbers."""
     spans = (
-        f'<span style="width:{100 * one["share"]:.3f}%;background:{CAUSE_COLORS[one["cause"]]}" '
-        f'title="{escape(one["cause"])} {one["share"]:.1%}"></span>'
-        for one in causes
+        f'<span style="width:{100 * cause["share"]:.3f}%;background:{CAUSE_COLORS[cause["cause"]]}" '
+        f'title="{escape(cause["cause"])} {cause["share"]:.1%}"></span>'
+        for cause in causes
     )
     return f'<div class="bar" aria-hidden="true">{"".join(spans)}</div>'
 
 
 def _meaning(causes: Sequence[dict[str, Any]]) -> str:
-    told = (
-        f'<li><span class="swatch" style="background:{CAUSE_COLORS[one["cause"]]}"></span>{escape(one["cause"])} '
-        f"{one['share']:.1%}: {escape(ALL_CAUSES[one['cause']])}</li>"
-        for one in causes
+    items = (
+        f'<li><span class="swatch" style="background:{CAUSE_COLORS[cause["cause"]]}"></span>{escape(cause["cause"])} '
+        f"{cause['share']:.1%}: {escape(ALL_CAUSES[cause['cause']])}</li>"
+        for cause in causes
     )
-    return f'<ul class="note">{"".join(told)}</ul>'
+    return f'<ul class="note">{"".join(items)}</ul>'
 
 
-def _timeline(found: ExplainedRun, most: int) -> str:
+def _timeline(run: ExplainedRun, most: int) -> str:
     """Numbers that the page's script draws."""
-    ran, transfers = found.ran, point_trace.crossings(found.program) <= point_trace.MOST
+    ran, transfers = run.ran, point_trace.crossings(run.program) <= point_trace.MOST
     trace = point_trace.of_prediction(ran, transfers)
-    data, note = timeline(trace, path_slices(found.parts()), most)
+    data, note = timeline(trace, path_slices(run.parts()), most)
     note = note if transfers else note or LEFT_OUT
     buttons = "".join(
         f'<button type="button" data-do="{do}" aria-label="{label}">{sign}</button>' for do, sign, label in _TOOLS
     )
     lowered = trace.about.get("channels_alike", 1)
     alike = f"One channel of {lowered} is shown: all do the same." if lowered > 1 else ""
-    told = "".join(f'<p class="note">{escape(text)}</p>' for text in (note, alike) if text)
-    label = f"Timeline of {len(trace.tracks)} lanes, {format_duration(found.time_ps)}. {_KEYS}"
+    notes = "".join(f'<p class="note">{escape(text)}</p>' for text in (note, alike) if text)
+    label = f"Timeline of {len(trace.tracks)} lanes, {format_duration(run.time_ps)}. {_KEYS}"
     return (
-        f'{told}<div class="lanes-of-a-point"><div class="tools">{buttons} <span>{escape(_KEYS)}</span></div>'
+        f'{notes}<div class="lanes-of-a-point"><div class="tools">{buttons} <span>{escape(_KEYS)}</span></div>'
         f'<div class="timeline"><canvas class="axis"></canvas>'
         f'<canvas class="lanes" tabindex="0" role="img" aria-label="{escape(label)}"></canvas></div>'
         f'<p class="told" aria-live="polite"></p>'
@@ -125,11 +123,11 @@ def script_text(data: str) -> str:
     return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _links(found: ExplainedRun, links: Sequence[dict[str, Any]]) -> str:
+def _links(run: ExplainedRun, links: Sequence[dict[str, Any]]) -> str:
     from simcoll.report.plot.topology import topology_figure
 
-    topology = found.topology
-    used = busy(found.totals.carried, found.capacities, found.time_ps)
+    topology = run.topology
+    used = busy(run.totals.carried, run.capacities, run.time_ps)
     figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=True)))
     drawn = image(figure, f"{topology.name}, its links coloured by how busy they are")
     return f'<div class="plots">{drawn}<div>{table(["link", "kind", "busy", "path_share"], links)}</div></div>'
