@@ -35,13 +35,13 @@ def compare(
     region, whether intervals hold, and whether algorithms come in the right order.
     """
     from simcoll.accuracy.compare import compared
-    from simcoll.report import console, figures
+    from simcoll.report import console, run_plots
 
     if max_mape is not None and not max_mape >= 0:
         raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
     document = compared(predicted, measured_text(measured), measured, where, sets)
     if output:
-        for path in figures.comparison(document, output):
+        for path in run_plots.comparison(document, output):
             print(path, file=sys.stderr)
     print(json.dumps(document, indent=1) if as_json else console.comparison_table(document))
     mape = document["summary"][-1]["mape"]

@@ -15,10 +15,10 @@ import click
 def plot(results_csv: Path, output: Path | None) -> None:
     """Plot a results.csv again."""
     from simcoll.prediction import result_rows
-    from simcoll.report import figures
+    from simcoll.report import run_plots
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     rows = result_rows.read(source)
-    wanted = [figures.STEP] if any(row.workload for row in rows) else figures.CURVES
-    for path in figures.write(figures.curves(rows, wanted, ()), output or source.parent / "plots"):
+    wanted = [run_plots.STEP] if any(row.workload for row in rows) else run_plots.CURVES
+    for path in run_plots.write(run_plots.curves(rows, wanted, ()), output or source.parent / "plots"):
         print(path)

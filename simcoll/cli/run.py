@@ -234,13 +234,13 @@ def _status(rows: list[ResultRow]) -> int:
 
 def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool) -> None:
     """Plot, and only then drop the logs: a run that is killed before has them all."""
-    from simcoll.report import figures
+    from simcoll.report import run_plots
 
     scenarios = [point.scenario for point in points]
-    for note in figures.unmatched(scenarios, rows):
+    for note in run_plots.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    drawn = figures.draw(scenarios, rows, plots)
+    drawn = run_plots.draw(scenarios, rows, plots)
     journal.drop()
     if not quiet:
         print(f"{journal.folder / 'results.csv'} and {len(drawn)} plots in {plots}", file=sys.stderr)

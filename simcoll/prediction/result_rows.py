@@ -33,7 +33,7 @@ def _quantile(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow(Mapping[str, Any]):
-    """What came out at one point; None where a column says nothing of it.
+    """The result of one point; a column is None where it does not apply.
 
     As a mapping it has the public columns, and keys of the scenario that are swept (`settings`) as columns of their
     own, e.g. `model.o_send`. The fields below `settings` are for simcoll itself and are in no file but the journal.

@@ -21,7 +21,7 @@ from simcoll.engine.program import Program, bind
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.report import figures
+from simcoll.report import run_plots
 from simcoll.report.plot import save
 from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
 from simcoll.report.plot.gantt import gantt_figure
@@ -278,8 +278,8 @@ def test_one_number_of_ranks_does_not_scale(tmp_path: Path, capsys: pytest.Captu
     """Time over a single number of ranks is refused with a cure; a run goes on to its next plot and says so."""
     with pytest.raises(ValueError, match=r"all rows have 8 ranks.*sweep ranks"):
         scaling_figure(sweep("ring", "tree"))
-    drawn = figures.curves([ResultRow.of(each) for each in sweep("ring")], ("scaling", "busbw"), ())
-    assert figures.write(drawn, tmp_path) == [tmp_path / "busbw.png"]
+    drawn = run_plots.curves([ResultRow.of(each) for each in sweep("ring")], ("scaling", "busbw"), ())
+    assert run_plots.write(drawn, tmp_path) == [tmp_path / "busbw.png"]
     assert not (tmp_path / "scaling.png").exists()
     assert capsys.readouterr().err.startswith("scaling: not drawn: all rows have 8 ranks")
 

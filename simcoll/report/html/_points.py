@@ -10,7 +10,7 @@ from simcoll.engine.link_usage import busy
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
-from simcoll.report import figures, point_trace
+from simcoll.report import point_trace, run_plots
 from simcoll.report.html._images import image
 from simcoll.report.html._lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
 from simcoll.report.html._tables import badge, interval, table
@@ -29,7 +29,7 @@ _TOOLS: Final = (("out", "âˆ’", "zoom out"), ("in", "+", "zoom in"), ("left", "â
 
 def closely(scenarios: Sequence[Scenario]) -> Iterator[str]:
     """Some points: each algorithm at the largest size, and each algorithm of a workload, as the file has them."""
-    shown = list(figures.examples(scenarios).values())
+    shown = list(run_plots.examples(scenarios).values())
     for scenario in scenarios:
         if scenario.workload and not any(_like(scenario, each) for each in shown):
             shown.append(scenario)

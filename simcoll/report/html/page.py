@@ -14,7 +14,7 @@ from string import Template
 import simcoll
 from simcoll.prediction import sweep
 from simcoll.prediction.result_rows import ResultRow, to_csv
-from simcoll.report import figures
+from simcoll.report import run_plots
 from simcoll.report.html._images import image
 from simcoll.report.html._points import closely
 from simcoll.report.html._tables import WORTH, badge, facts, results_table
@@ -79,7 +79,7 @@ def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
 
 
 def _plots(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
-    drawings = dict(figures.asked(scenarios, rows))
+    drawings = dict(run_plots.asked(scenarios, rows))
     if any(row.replications for row in rows):
         try:
             drawings["runs that differ"] = spread_figure(rows)
