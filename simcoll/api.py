@@ -20,8 +20,9 @@ from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
 from simcoll.report import torch_benchmark
 from simcoll.report.exports import arrow
-from simcoll.scenario import scenario
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.ir import Schedule, Transfer
 from simcoll.schedule.proof import prove
@@ -87,8 +88,8 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
     `assignments` are `--set`-like "path=value". Raises InputError with every mistake.
     """
     if isinstance(source, dict):
-        return scenario.points(yaml_tree.located(source, Place("scenario", 1, 1)), assignments)
-    return scenario.load(str(source), assignments)
+        return loading.points(yaml_tree.located(source, Place("scenario", 1, 1)), assignments)
+    return loading.load(str(source), assignments)
 
 
 def run(points: Sequence[Point], jobs: int = 1, cluster: str | None = None) -> Results:

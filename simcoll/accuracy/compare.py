@@ -13,8 +13,8 @@ from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import result_rows, sweep
+from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Point, load
 
 SCHEMA: Final = "simcoll.accuracy.compare/1"
 

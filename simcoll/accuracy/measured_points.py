@@ -14,15 +14,15 @@ from simcoll.formats.measured import WORKLOAD, MeasuredRow
 from simcoll.nccl.call import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import executor, network_of
-from simcoll.scenario import scenario
+from simcoll.scenario import loading
 from simcoll.scenario.launch import Launch
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.topology import systems
-from simcoll.workload.spec import Composition, Ddp
+from simcoll.workload.workload_keys import Composition, Ddp
 
 PS_PER_US = 10**6
 SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
@@ -72,7 +72,7 @@ class RowQuestions:
         self.name, self.sets = name, sets
         self.fitting = fitting or any(option.startswith(LAUNCHED) for option in sets)
         topology_sets = [option for option in sets if option.startswith("topology.")]
-        spec = scenario.topology_spec(name, assignments=topology_sets)
+        spec = loading.topology_spec(name, assignments=topology_sets)
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
         self.profile = _profile(spec)
@@ -106,7 +106,7 @@ class RowQuestions:
         if not self.bare:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
-        points = scenario.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        points = loading.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 

@@ -46,10 +46,10 @@ def topology_list() -> None:
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
     """Devices, links and bisection bandwidth of a system or a topology file."""
     from simcoll.report import console
-    from simcoll.scenario import scenario
+    from simcoll.scenario import loading
     from simcoll.topology import systems
 
-    graph = systems.build(scenario.topology_spec(name, nodes, sets))
+    graph = systems.build(loading.topology_spec(name, nodes, sets))
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.topology import topology_figure

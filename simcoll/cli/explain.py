@@ -33,7 +33,7 @@ def explain(
     from simcoll.explanation.explain import SCHEMA, explanation, text
     from simcoll.explanation.explained_run import explained_run
     from simcoll.prediction import sweep
-    from simcoll.scenario.scenario import load
+    from simcoll.scenario.loading import load
 
     points = load(scenario, sets)
     if len(points) > MOST_POINTS:

@@ -61,9 +61,9 @@ def measure(
     writes it as a measured table for `simcoll compare`.
     """
     from simcoll.measurement import real_run as real
-    from simcoll.measurement.cases import dry_run as rehearsed
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
-    from simcoll.scenario.scenario import load
+    from simcoll.measurement.run_cases import dry_run as rehearsed
+    from simcoll.scenario.loading import load
 
     _check(timeout, output)
     if limit is not None and not limit > 0:
@@ -113,7 +113,7 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
     table for `simcoll compare`.
     """
     from simcoll.measurement import network_lab as laboratory
-    from simcoll.scenario.scenario import load
+    from simcoll.scenario.loading import load
 
     _check(timeout, output)
     tell = (lambda line: None) if quiet else Lines()

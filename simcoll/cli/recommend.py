@@ -46,7 +46,7 @@ def recommend(
     from simcoll.explanation.recommendation import SCHEMA, recommendations
     from simcoll.prediction import result_rows
     from simcoll.report.exports import nccl_tables
-    from simcoll.scenario.scenario import load
+    from simcoll.scenario.loading import load
 
     if jobs < 1 and jobs != -1:
         raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")

@@ -17,7 +17,7 @@ from simcoll.errors import InputError
 if TYPE_CHECKING:
     from simcoll.prediction.journal import Journal
     from simcoll.prediction.result_rows import ResultRow
-    from simcoll.scenario.scenario import Point
+    from simcoll.scenario.loading import Point
 
 
 @click.command()
@@ -48,7 +48,7 @@ def run(
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll.prediction import sweep
     from simcoll.prediction.journal import Journal, Shard
-    from simcoll.scenario.scenario import load
+    from simcoll.scenario.loading import load
 
     points = load(scenario, sets)
     if jobs < 1 and jobs != -1:
@@ -105,7 +105,7 @@ def predict(
     """Predict one collective without a scenario file."""
     from simcoll.config.yaml_tree import Node, parse
     from simcoll.errors import Place
-    from simcoll.scenario.scenario import points
+    from simcoll.scenario.loading import points
 
     def given(value: Any, option: str) -> Node:
         return parse(value, option) if isinstance(value, str) else Node(value, Place(option, 1, 1))
@@ -220,7 +220,7 @@ def _write_trace(file: Path, point: Point) -> None:
 def _write_report(file: Path, rows: list[ResultRow], points: Sequence[Point], scenario: str, command: str) -> None:
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report.html.page import report
-    from simcoll.scenario.scenario import find_scenario
+    from simcoll.scenario.loading import find_scenario
 
     text = find_scenario(scenario).read_text(encoding="utf-8")
     write_atomically(file, report(rows, points, text, command))

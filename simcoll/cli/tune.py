@@ -93,9 +93,9 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
 
 def _regrets(system: str, table: TunerTable, profile: str, output: Path | None) -> list[dict[str, Any]]:
     """Compare NCCL's choices with the best ones; draw that where a folder is given."""
-    from simcoll.explanation import regret
+    from simcoll.explanation import nccl_regret
 
-    rows = regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED])
+    rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED])
     if not rows:
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:

@@ -36,8 +36,8 @@ def validate(
     or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Exit status 1 if a goal is
     missed.
     """
-    from simcoll.accuracy.studies import report
     from simcoll.accuracy.studies import study_file as known
+    from simcoll.accuracy.studies import study_report
     from simcoll.accuracy.studies.validate import StudyOptions, carry_out
 
     check_timeout(timeout)
@@ -45,8 +45,8 @@ def validate(
     options = StudyOptions(folder, output or folder, reuse, timeout, tell)
     asked = [*known.load(folder, studies), *(known.of_tables(tables, tell) if tables else ())]
     findings = [carry_out(study, options) for study in asked]
-    missed = report.check(findings)
-    print(report.write(options.output, findings))
+    missed = study_report.check(findings)
+    print(study_report.write(options.output, findings))
     for finding in findings:
         if finding.why_not:
             print(f"{finding.study.name}: not carried out: {finding.why_not}", file=sys.stderr)

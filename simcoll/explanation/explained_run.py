@@ -26,7 +26,8 @@ from simcoll.prediction.predicted import LAUNCHING
 from simcoll.prediction.program_run import ProgramRun, policy
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn
 from simcoll.topology.graph import Topology
 

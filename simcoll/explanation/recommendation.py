@@ -14,7 +14,8 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.explanation.search_space import Candidate, candidates, nccl_choice
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.recommend/1"
 CLOSE: Final = 1.01  # the bisection ends when the sizes on both sides of a change differ by at most 1 %

@@ -16,8 +16,8 @@ from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
 from simcoll.units import format_size
-from simcoll.workload.spec import Bucketed, Fsdp
 from simcoll.workload.templates import plan_of
+from simcoll.workload.workload_keys import Bucketed, Fsdp
 
 LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use groups are tried, as the others take long
 CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none

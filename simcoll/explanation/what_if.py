@@ -24,7 +24,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_size
-from simcoll.workload.spec import Bucketed
+from simcoll.workload.workload_keys import Bucketed
 
 OVERHEADS: Final = ("o_send", "o_recv", "g")
 SMALL: Final = 1_000_000  # messages: up to here all algorithms are tried, beyond only those that NCCL has, to save time

@@ -19,11 +19,11 @@ import simcoll
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.measurement import real_run
-from simcoll.measurement.cases import CaseRow, Tell
 from simcoll.measurement.launcher import ONE_GPU_S, on_one_gpu
+from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.measurement.torch_backend.support import Backend
-from simcoll.scenario import scenario
-from simcoll.scenario.scenario import Point
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
 
 COLUMNS: Final = ("what", "dtype", "size_bytes", "time_us", "time_us_min", "time_us_max", "runs", "GBps")
 SIZES: Final = tuple(4**power for power in range(5, 15))  # 1 KiB … 256 MiB
@@ -77,7 +77,7 @@ def one_rank(
         "size": [f"{size} B" for size in sizes],
         "measure": {"harness": "library", "repeats": runs},
     }
-    points = scenario.points(yaml_tree.located(asked, Place("probes", 1, 1)))
+    points = loading.points(yaml_tree.located(asked, Place("probes", 1, 1)))
     rows = real_run.run(points, backend=backend, timeout_s=timeout_s, tell=tell)
     return [{column: _with_rate(row).get(column) for column in COLUMNS} for row in rows]
 

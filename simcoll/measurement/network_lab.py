@@ -17,11 +17,11 @@ from functools import cache
 from typing import Final
 
 from simcoll.measurement import real_run
-from simcoll.measurement.cases import CaseRow, Tell
 from simcoll.measurement.launcher import Launcher, orderly_end
 from simcoll.measurement.network_namespaces import BuiltNetwork
 from simcoll.measurement.network_wiring import INTERFACE
-from simcoll.scenario.scenario import Point
+from simcoll.measurement.run_cases import CaseRow, Tell
+from simcoll.scenario.loading import Point
 from simcoll.topology import systems
 
 PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; any level is before all usual processes

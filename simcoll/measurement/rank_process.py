@@ -34,7 +34,7 @@ from simcoll.measurement.torch_backend.small_programs import RankSetting as Smal
 from simcoll.measurement.torch_backend.small_programs import SmallProgram as SmallProgram
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import cut_slots, promised
-from simcoll.workload.spec import Ddp
+from simcoll.workload.workload_keys import Ddp
 
 PASSES: Final = 4  # over all tasks, so that changes on the machine affect all of them alike
 KEEP_BYTES: Final = 1 << 30  # up to 1 GiB in all, buffers are made once; beyond, in every pass

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from simcoll.engine.program import Program
 from simcoll.schedule.ir import Schedule
-from simcoll.workload.spec import Composition, Ddp
+from simcoll.workload.workload_keys import Composition, Ddp
 
 NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of the number of a run
 IDLE: Final = -1  # in place of the number of a transfer

@@ -39,13 +39,13 @@ import numpy as np
 import simcoll
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS, WORKLOAD
-from simcoll.measurement.cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.launcher import LOCAL, Launcher, launch
 from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
+from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.measurement.workload_tasks import work_row
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.scenario import Point
+from simcoll.scenario.loading import Point
 
 OWN: Final = (  # columns after those that every measured table has
     *("op", "root", "in_place", "buckets", "async_op", "launches", "launch_us"),

@@ -14,9 +14,10 @@ from simcoll.formats.measured import WORKLOAD
 from simcoll.measurement.rank_tasks import TaskResult, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, Backend, widths
 from simcoll.prediction.placing import placed, topology_of
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
-from simcoll.workload.spec import Composition, Ddp
+from simcoll.workload.workload_keys import Composition, Ddp
 
 EVEN: Final = ("scatter", "gather")  # programs in which every rank has an equal part
 COPIES: Final = 8  # of a workload's bytes that a rank keeps, about: parameters and gradients, with and without buckets

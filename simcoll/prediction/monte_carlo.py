@@ -17,7 +17,8 @@ from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Predic
 from simcoll.prediction.program_run import makespan_ps
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
 
 PART: Final = 25  # replications that go to a worker at once: the same for any number of them

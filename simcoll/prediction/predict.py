@@ -11,8 +11,9 @@ from simcoll.prediction.confidence import PredictedCase, fingerprint, judge
 from simcoll.prediction.plan_run import predict_plan
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import CostSetting, load_profile
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 

@@ -21,7 +21,7 @@ from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.monte_carlo import merged, parts
 from simcoll.prediction.predict import describe, predict, row
 from simcoll.prediction.result_rows import ResultRow, to_csv, write_atomically
-from simcoll.scenario.scenario import Point
+from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"

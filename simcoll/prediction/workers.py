@@ -23,7 +23,7 @@ import simcoll
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.scenario import Point
+from simcoll.scenario.loading import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
 

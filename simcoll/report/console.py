@@ -9,8 +9,8 @@ import simcoll
 from simcoll.config import text_table
 from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.result_tables import few
+from simcoll.scenario.loading import shipped_scenarios
 from simcoll.scenario.profile import load_network, shipped_profiles
-from simcoll.scenario.scenario import shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.ir import Schedule

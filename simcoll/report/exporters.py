@@ -15,7 +15,7 @@ from simcoll.formats.schedules import goal, msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read
 from simcoll.report import schedule_view, torch_benchmark
 from simcoll.report.exports import arrow, graph_drawings, nccl_tables
-from simcoll.scenario import scenario
+from simcoll.scenario import loading
 from simcoll.schedule.ir import Schedule
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
@@ -53,7 +53,7 @@ def _schedule(source: str, options: Options) -> Schedule:
 
 
 def _topology(source: str, options: Options) -> Topology:
-    return systems.build(scenario.topology_spec(source, options.nodes))
+    return systems.build(loading.topology_spec(source, options.nodes))
 
 
 def _rows(source: str) -> list[ResultRow]:

@@ -16,7 +16,8 @@ from simcoll.explanation.trace_tracks import Played, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predicted import LAUNCHING, PlanTasks, Prediction
 from simcoll.report.exports.kineto_names import Ran, arguments, kernel_name
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 from simcoll.units import exact_us
 
 MOST: Final = 300_000  # transfers and links that they cross: more take long to write, and viewers long to open

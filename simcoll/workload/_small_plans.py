@@ -6,7 +6,7 @@ from typing import Final
 
 from simcoll.errors import wrong
 from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan
-from simcoll.workload.spec import Composition, Operations, OperationSpec
+from simcoll.workload.workload_keys import Composition, Operations, OperationSpec
 
 LOCAL: Final = "local"  # the computation of each rank
 STREAM: Final = "collectives"

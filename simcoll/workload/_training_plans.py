@@ -9,7 +9,7 @@ from typing import Final
 from simcoll.errors import wrong
 from simcoll.workload.buckets import buckets
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
-from simcoll.workload.spec import Bucketed, Ddp, Fsdp, Layer, Moe, Pipeline, TensorParallel, Training
+from simcoll.workload.workload_keys import Bucketed, Ddp, Fsdp, Layer, Moe, Pipeline, TensorParallel, Training
 
 GRADIENTS: Final = "gradients"  # streams: one for each communicator
 SHARDS: Final = "shards"

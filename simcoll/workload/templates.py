@@ -8,7 +8,7 @@ from typing import Any, Final
 from simcoll.workload._small_plans import composition, operations
 from simcoll.workload._training_plans import ddp, fsdp, moe, pipeline, tensor_parallel
 from simcoll.workload.plan import WorkloadPlan
-from simcoll.workload.spec import Composition, Ddp, Fsdp, Moe, Operations, Pipeline, TensorParallel
+from simcoll.workload.workload_keys import Composition, Ddp, Fsdp, Moe, Operations, Pipeline, TensorParallel
 
 Planned = tuple[WorkloadPlan, dict[str, object]]
 PLANS: Final[dict[type, Callable[..., Planned]]] = {

@@ -24,8 +24,8 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
+from simcoll.scenario.loading import load
 from simcoll.scenario.profile import ModelSpec, load_profile, parse_profile, spelt
-from simcoll.scenario.scenario import load
 
 pytestmark = needs("scipy")
 

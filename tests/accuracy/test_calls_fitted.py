@@ -23,8 +23,8 @@ from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
 from simcoll.prediction.predict import predict
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile, parse_profile
-from simcoll.scenario.scenario import Point
 
 # --- what costs do ---
 

@@ -12,7 +12,7 @@ from extras import needs
 
 from simcoll.measurement import network_namespaces
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.scenario import load
+from simcoll.scenario.loading import load
 
 pytestmark = needs("scipy")
 needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))

@@ -26,9 +26,9 @@ from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.prediction import sweep
-from simcoll.scenario import scenario
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Point
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Link, Topology
 
@@ -161,7 +161,7 @@ def test_blocking_sends_have_a_path(blocking: str) -> None:
 
 def points(keys: dict[str, Any], *sets: str) -> list[Point]:
     """The points of a scenario given as a mapping."""
-    return scenario.points(yaml_tree.located({"name": "test", **keys}, Place("test", 1, 1)), sets)
+    return loading.points(yaml_tree.located({"name": "test", **keys}, Place("test", 1, 1)), sets)
 
 
 def mesh(bandwidth: str = "10 GB/s", latency: str = "1 us", hosts: int = 8) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from simcoll.formats.schedules import goal, msccl, msccl_writer, mscclpp, schedu
 from simcoll.formats.topologies import nvidia_smi
 from simcoll.prediction.result_rows import read as read_results
 from simcoll.report import exporters
-from simcoll.scenario import scenario
+from simcoll.scenario import loading
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.ir import Schedule
 from simcoll.topology import systems
@@ -42,7 +42,7 @@ def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
 
 def topology_of(path: Path) -> Topology:
     """The topology of a file."""
-    return systems.build(scenario.topology_spec(str(path)))
+    return systems.build(loading.topology_spec(str(path)))
 
 
 def bandwidth(topology: Topology, u: str, v: str) -> float:
@@ -443,7 +443,7 @@ def test_drawings_hold_every_device_and_link():
     import networkx as nx
 
     graph = nx.parse_graphml(simcoll("export", "hgx-h100", "--to", "graphml", "--nodes", 2).out)
-    found = systems.build(scenario.topology_spec("hgx-h100", 2))
+    found = systems.build(loading.topology_spec("hgx-h100", 2))
     assert set(graph.nodes) == set(found.kinds) and graph.number_of_edges() == len(found.links)
     link = found.graph.edges[found.links[0]]["link"]
     assert graph.edges[found.links[0]] == {"bandwidth": link.bandwidth, "latency": link.latency, "kind": link.kind}

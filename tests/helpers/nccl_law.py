@@ -17,7 +17,7 @@ from simcoll.nccl.protocols import chunk_bytes
 from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.nccl_channel import NcclChannel
 from simcoll.prediction.predict import Prediction, predict
-from simcoll.scenario.scenario import Point, load
+from simcoll.scenario.loading import Point, load
 from simcoll.schedule.names import Protocol
 from simcoll.topology.systems import load_system
 

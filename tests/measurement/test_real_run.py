@@ -30,8 +30,8 @@ from simcoll.measurement import network_namespaces, real_run
 from simcoll.measurement.launcher import Launcher
 from simcoll.measurement.rank_tasks import NOT_BEGUN
 from simcoll.prediction.predict import predict
-from simcoll.scenario import scenario
-from simcoll.scenario.scenario import Point
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
 from simcoll.schedule import registry
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.steps import send
@@ -48,7 +48,7 @@ RING = "collective: all_reduce\nalgorithm: ring\nsize: 4 KiB\n"
 def points(**keys: Any) -> list[Point]:
     """A scenario in the test's own words, small unless it says otherwise."""
     small = {"topology": {"system": "loopback"}, "ranks": 3, "size": "1248 B", "measure": FEW}
-    return scenario.points(yaml_tree.located({**small, **keys}, Place("test", 1, 1)))
+    return loading.points(yaml_tree.located({**small, **keys}, Place("test", 1, 1)))
 
 
 def scenario_file(folder: Path, text: str) -> Path:
@@ -212,7 +212,7 @@ def test_dry_run(tmp_path: Path):
 @pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_cases_can_be_run(path: Path):
     """Every point of every case is served by gloo, and can be predicted."""
-    asked = scenario.load(str(path))
+    asked = loading.load(str(path))
     assert real_run.cases(asked, "gloo", pytest.fail)
     assert simcoll("run", path).status == 0
 

@@ -13,9 +13,9 @@ from simcoll.accuracy.compare import compared
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place, RefusedError
 from simcoll.formats.measured import read_measured
-from simcoll.measurement import cases, network_namespaces, real_run
+from simcoll.measurement import network_namespaces, real_run, run_cases
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.scenario import Point, load, points
+from simcoll.scenario.loading import Point, load, points
 
 pytestmark = needs("torch")
 needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
@@ -124,7 +124,7 @@ def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
 def test_what_is_not_run_says_so(workload: dict[str, Any], more: dict[str, Any], said: str) -> None:
     """What torch does not do, or is not built here, is refused before a rank starts, with what can be done instead."""
     with pytest.raises(RefusedError, match=said):
-        cases.cases(asked(workload, **more), "gloo")
+        run_cases.cases(asked(workload, **more), "gloo")
 
 
 @needs_root

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.sweep import is_written, logged, ordered, sweep, write
-from simcoll.scenario.scenario import load
+from simcoll.scenario.loading import load
 
 SCENARIO = """\
 name: shards

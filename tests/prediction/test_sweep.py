@@ -15,7 +15,7 @@ from command import SCRIPT, python, simcoll, start
 from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep
 from simcoll.prediction.journal import LOG, Journal
-from simcoll.scenario.scenario import load
+from simcoll.scenario.loading import load
 
 SCENARIO = """\
 name: sweep

@@ -14,7 +14,7 @@ from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.scenario import Point, load, points
+from simcoll.scenario.loading import Point, load, points
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 TREE = {"fabric": "fat-tree", "levels": 2, "hosts": 4, "hosts_per_leaf": 2, "spines": 2, "link": CABLE}

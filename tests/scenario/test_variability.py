@@ -15,7 +15,7 @@ from simcoll.errors import InputError, Place
 from simcoll.prediction import result_rows
 from simcoll.prediction.monte_carlo import _interval
 from simcoll.prediction.sweep import run_point, sweep
-from simcoll.scenario.scenario import Point, points
+from simcoll.scenario.loading import Point, points
 from simcoll.scenario.variability import CAUSES, Delay, Drawn, Jitter, Slow, Variability
 
 SKEW = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}

@@ -21,7 +21,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.scenario import points
+from simcoll.scenario.loading import points
 from simcoll.topology.graph import Link
 from simcoll.workload.buckets import buckets
 from simcoll.workload.models import load_model, models

@@ -29,8 +29,9 @@ from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import IDEAL
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.launch import Launch
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.diagnose/2"
 

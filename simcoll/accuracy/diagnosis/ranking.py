@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from simcoll.accuracy.diagnosis import hypotheses, regions
 from simcoll.accuracy.diagnosis.hypotheses import HEALTHY, Hypothesis
 from simcoll.accuracy.diagnosis.regions import Bands, Region
+from simcoll.accuracy.fit.fit_rows import SMALL
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.accuracy.fit.samples import SMALL
 from simcoll.config.arrays import Floats, Numbers
 from simcoll.errors import InputError, RefusedError
 from simcoll.scenario.profile import load_profile

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 import simcoll
 from simcoll.accuracy import bad_rows, scores, table_join
-from simcoll.accuracy.fit import least_squares, parameters, samples
+from simcoll.accuracy.fit import fit_rows, least_squares, parameters
 from simcoll.accuracy.fit.estimate import Estimate, estimate
+from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.samples import Samples
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
@@ -70,15 +70,15 @@ def calibrate(
     ways = [text for text in sets if text.startswith("launch.")]
     of_launches = bool(ways) and not free
     kept = dict(map(table_join.condition, where))
-    rows, sources, notes = samples.read(files, kept, samples.SMALL if of_launches else None)
-    rows_, more = samples.samples(rows, asking)
-    chosen, split = samples.split(rows_, _listed(fit))
-    params, start, file = _begin(asking, rows_.rows[0])
+    rows, sources, notes = fit_rows.read(files, kept, fit_rows.SMALL if of_launches else None)
+    data, more = fit_rows.samples(rows, asking)
+    chosen, split = fit_rows.split(data, _listed(fit))
+    params, start, file = _begin(asking, data.rows[0])
     about = [*where, *ways]
     began = Beginning(name, params, start, topology, sources, split, about, file, asking.network)
-    if of_launches and not (free := rows_.launches):
+    if of_launches and not (free := data.launches):
         raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
-    return fitted(rows_, chosen, began, free=free, seed=seed, notes=[*notes, *more])
+    return fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more])
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy.fit import least_squares, parameters
+from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Bounds, Line
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.samples import Samples
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError

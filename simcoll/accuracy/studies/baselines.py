@@ -21,7 +21,7 @@ from simcoll.nccl import tuner
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.tuner_constants import COLLECTIVES, nearest
 from simcoll.prediction.placing import topology_of
-from simcoll.scenario.scenario import Point
+from simcoll.scenario.loading import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.systems import load_system
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from simcoll.accuracy import bad_rows, table_join
-from simcoll.accuracy.fit import calibrate, least_squares, samples
+from simcoll.accuracy.fit import calibrate, fit_rows, least_squares
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
@@ -26,15 +26,15 @@ from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured
 from simcoll.measurement import device_probes, network_lab, network_namespaces, real_run
-from simcoll.measurement.cases import Tell
 from simcoll.measurement.launcher import Launcher
+from simcoll.measurement.run_cases import Tell
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
 from simcoll.prediction.lowering import network_of
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario import scenario
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import TableSource, load_profile
-from simcoll.scenario.scenario import Point
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
 OWN_HARNESS: Final = "p2p"  # simcoll's; where a table has several harnesses, its rows are fitted and scored
@@ -60,8 +60,8 @@ class Material:
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
-        if fit == samples.EVERY_SECOND_SIZE:
-            return samples.every_second(self.rows)
+        if fit == fit_rows.EVERY_SECOND_SIZE:
+            return fit_rows.every_second(self.rows)
         return [fit == "all"] * len(self.rows)
 
 
@@ -161,7 +161,7 @@ def _measured_before(options: StudyOptions, name: str) -> Path | None:
 def _material(study: Study, used: StudyCase, options: StudyOptions) -> Material:
     if used.table:
         return _of_table(used)
-    points = scenario.load(str(study_file.case_file(options.folder, str(used.case))))
+    points = loading.load(str(study_file.case_file(options.folder, str(used.case))))
     path = _measured_before(options, str(used.case))
     if path is None:
         path = options.output / MEASURED / f"{used.case}.csv"
@@ -234,7 +234,7 @@ def _of_table(used: StudyCase) -> Material:
 
 
 def _source(path: Path, data: bytes, rows: Sequence[MeasuredRow]) -> TableSource:
-    return samples.source(path.name, data, len(rows))
+    return fit_rows.source(path.name, data, len(rows))
 
 
 # --- fits ---
@@ -267,7 +267,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         for m, _ in fitted
         for row, point in zip(m.rows, m.points, strict=True)
     ]
-    rows, notes = samples.of_pairs(pairs)
+    rows, notes = fit_rows.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
     begin = Beginning(

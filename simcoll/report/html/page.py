@@ -20,8 +20,9 @@ from simcoll.report.html._points import closely
 from simcoll.report.html._tables import WORTH, badge, facts, results_table
 from simcoll.report.plot.spread import spread_figure
 from simcoll.report.result_tables import SIZE_CONVENTION, values_of
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.scenario import Scenario
 
 Section = tuple[str, str, str]  # its name in addresses, its title, what is in it
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import simcoll
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.scores import Document
-from simcoll.accuracy.studies import board, bucket_sizes
+from simcoll.accuracy.studies import accuracy_board, bucket_sizes
 from simcoll.accuracy.studies.study_file import PLACES, Study
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.errors import InputError
@@ -230,7 +230,9 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield "Errors in percent:\n"
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
-        yield from (part for table in board.tables(finding.scored) for part in (table.title, *_table(*table.cells)))
+        yield from (
+            part for table in accuracy_board.tables(finding.scored) for part in (table.title, *_table(*table.cells))
+        )
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)

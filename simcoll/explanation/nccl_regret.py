@@ -11,9 +11,9 @@ from simcoll.nccl import tuner
 from simcoll.nccl.call import names
 from simcoll.nccl.tuner_constants import COLLECTIVES, TunedCollective
 from simcoll.prediction.predict import predict
-from simcoll.scenario import scenario
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Point
 
 Pair = tuple[str, str]
 DTYPE: Final = "float16"
@@ -83,4 +83,4 @@ def _point(system: str, table: tuner.TunerTable, profile: str, collective: str, 
         "profile": profile,
         **release,
     }
-    return scenario.points(yaml_tree.located(keys, Place("tune", 1, 1)), [])[0]
+    return loading.points(yaml_tree.located(keys, Place("tune", 1, 1)), [])[0]

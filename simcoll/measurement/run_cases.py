@@ -15,7 +15,8 @@ from simcoll.measurement.rank_tasks import RankTask, WorkTask
 from simcoll.measurement.torch_backend.support import Backend, done_in_place, refusal
 from simcoll.measurement.workload_tasks import work_task
 from simcoll.prediction.predict import Prediction, predict, row
-from simcoll.scenario.scenario import Point, Scenario
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule

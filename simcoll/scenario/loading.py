@@ -1,0 +1,123 @@
+"""Load scenarios: read a YAML file and expand its sweep into points.
+
+Any scalar of the file may be a list or a range; `load` multiplies them out in the order of the file, the last key
+varying fastest, and reports all mistakes of the file at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Node
+from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.nccl import call as nccl_call
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.ranges import differences, variants
+from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario
+from simcoll.schedule import registry
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.topology.systems import TopologySpec
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep.
+
+    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. `places` gives the line of each
+    key of the file, and `swept` the swept values without a column in the results, by dotted path. `replicas` is the
+    share of the replications to run.
+    """
+
+    scenario: Scenario
+    optional: bool = False
+    places: Mapping[str, Place] = field(default_factory=dict)
+    swept: Mapping[str, object] = field(default_factory=dict)
+    replicas: tuple[int, int] | None = None
+
+
+def find_scenario(name: str) -> Path:
+    """Return a path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
+    path = Path(name)
+    if path.exists():
+        return path
+    known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
+    if stem in known and path.parent in (Path(), Path("scenarios")):
+        return known[stem]
+    near = difflib.get_close_matches(stem, known, n=1)
+    cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
+    raise InputError(f"{name}: no such file", cure)
+
+
+def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
+    """Return the points of a scenario file (or a shipped scenario's name), after `--set` assignments.
+
+    Raises InputError with every mistake of the file.
+    """
+    path, mistakes = find_scenario(name), list[Diagnostic]()
+    return points(yaml_tree.read(path, str(path), mistakes), assignments, mistakes)
+
+
+def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
+    """Return the points of a scenario given as a located tree.
+
+    Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
+    """
+    for index, option in enumerate(assignments, 1):
+        tree = yaml_tree.assign(tree, option, index)
+    if not isinstance(tree.value, dict):
+        raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
+    mistakes = [] if mistakes is None else mistakes
+    trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
+    return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)
+
+
+def _all_collectives(tree: Node) -> Node:
+    asked = tree.get("collective")
+    if asked is None or asked.value != "all":
+        return tree
+    every = Node([Node(name, asked.place) for name in COLLECTIVES], asked.place)
+    return Node({**tree.value, "collective": every}, tree.place, tree.keys)
+
+
+def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
+    """Make the points, with `algorithm: all` multiplied out; a barrier has no size, so its repetitions are dropped."""
+    expanded: dict[str, Point] = {}
+    for scenario, tree, swept in zip(scenarios, trees, differences(trees, WITH_COLUMN), strict=True):
+        for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
+            changes: dict[str, Any] = {"algorithm": name}
+            chosen = scenario.model_copy(update=changes)
+            expanded.setdefault(
+                chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept)
+            )
+    return list(expanded.values())
+
+
+def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
+    """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
+    called = nccl_call.names(scenario.collective) if load_profile(scenario.profile).as_nccl else ()
+    return tuple(called) or registry.names(scenario.collective)
+
+
+def _places(tree: Node) -> dict[str, Place]:
+    return {key: child.place for key, child in tree.value.items()}
+
+
+def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str] = ()) -> TopologySpec:
+    """Read the arguments of `simcoll topology show`: a system or a topology file, changed by `--set topology.…`."""
+    keys: dict[str, Any] = {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+    if nodes is not None:
+        keys["nodes"] = nodes
+    tree = yaml_tree.located({"topology": keys}, Place("topology", 1, 1))
+    for index, option in enumerate(assignments, 1):
+        tree = yaml_tree.assign(tree, option, index)
+    return yaml_tree.validate(TopologySpec, [tree.value["topology"]])[0]
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Return the file of every shipped scenario, by name."""
+    return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
