@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.protocols import Messages, figures
+from simcoll.nccl.protocols import MessageRule, figures
 from simcoll.nccl.tuner_constants import numbers
 from simcoll.schedule.names import Protocol
 
@@ -69,7 +69,7 @@ def parts(
     return MessageParts(count, part, rule.chunk_bytes, protocol or usual, min(most, count * peers), most)
 
 
-def _rule(comm: Communicator, version: str | None) -> Messages:
+def _rule(comm: Communicator, version: str | None) -> MessageRule:
     known = figures().messages
     for row in known:
         near = comm.nodes == 1 and comm.graphs["ring"].type_intra in ("NVL", "NVB")

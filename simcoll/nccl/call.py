@@ -1,7 +1,8 @@
 """One call as NCCL runs it: which algorithm, protocol and channels, and what that means to the engines.
 
 All channels of a call do the same at the same time, so one of them is run, with its share of the data and of the links
-that it shares with the others. Kernels are not described to the last instruction, but by what `costs` says of a block.
+that it shares with the others. Kernels are not described to the last instruction, but by the costs of a thread block
+(`kernel_costs`).
 """
 
 from __future__ import annotations

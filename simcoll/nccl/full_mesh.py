@@ -1,7 +1,7 @@
-"""GPUs that are joined one to one, as calls see them: their rings use all links of a GPU at once, whatever its peers.
+"""GPUs with a link to each other, as calls see them: rings use all links of a GPU at once, whatever its peers.
 
-Which GPUs a channel visits one after another is the search's secret; that together they fill the links is what it
-looks for. So the links of a GPU to others of its node are one link here, to a hub that stands for the mesh.
+The order in which a channel visits the GPUs is not known here. But NCCL's search looks for channels that fill the links
+together. So the links of a GPU to others of its node are one link here, to a hub that stands for the mesh.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Threads(Model):
     others: int
 
 
-class Messages(Model):
+class MessageRule(Model):
     """Cut of point-to-point messages: in parts of at least and at most so many bytes, by LL up to so many a
     channel. The first of these rows that fits holds."""
 
@@ -79,7 +79,7 @@ class NVLink(Model):
     GBps: float
 
 
-class Pat(Model):
+class PatChunks(Model):
     """Chunks of PAT are halved while there are fewer of them, down to so many bytes."""
 
     all_gather: int
@@ -87,7 +87,7 @@ class Pat(Model):
     least_bytes: int
 
 
-class Halved(Model):
+class HalvedChunks(Model):
     """Chunks of older releases: as `tree_LL128`, for each level of a tree."""
 
     before: str
@@ -101,10 +101,10 @@ class Protocols(Model):
     protocols: Mapping[Protocol, Wire]
     simple_ring_steps: Mapping[TunedCollective, BufferSteps]
     tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
-    tree_Simple: Halved  # noqa: N815
-    pat: Pat
+    tree_Simple: HalvedChunks  # noqa: N815
+    pat: PatChunks
     threads: Threads
-    messages: tuple[Messages, ...]
+    messages: tuple[MessageRule, ...]
     nvlinks: tuple[NVLink, ...]
     network_GBps_a_channel: float  # noqa: N815
 

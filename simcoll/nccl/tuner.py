@@ -35,7 +35,7 @@ _MOST_GPUS_NVLS_BLOCKS: Final = 32  # a node, for NVLS all_gather and reduce_sca
 
 
 @dataclass(frozen=True)
-class Entry:
+class TunerEntry:
     """One pair of the table: what a call costs, and the bandwidth of the buffer."""
 
     latency_us: float
@@ -48,11 +48,11 @@ class TunerTable:
 
     communicator: Communicator
     constants: NcclConstants | RcclConstants
-    entries: Mapping[tuple[TunedCollective, NcclAlgorithm, Protocol], Entry]
+    entries: Mapping[tuple[TunedCollective, NcclAlgorithm, Protocol], TunerEntry]
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunerChoice:
     """The pair that NCCL takes, and the time that it reckons with."""
 
     algorithm: NcclAlgorithm
@@ -66,7 +66,7 @@ def table(communicator: Communicator, version: str | None = None, selection: Sel
     `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave. Raises InputError for a release that is not known.
     """
     constants = read(communicator.library, version)
-    entries: dict[tuple[TunedCollective, NcclAlgorithm, Protocol], Entry] = {}
+    entries: dict[tuple[TunedCollective, NcclAlgorithm, Protocol], TunerEntry] = {}
     for collective, algorithm, protocol in _pairs(communicator, constants, selection):
         graph = communicator.graph(algorithm)
         if graph is None or algorithm not in constants.base_us:
@@ -74,7 +74,7 @@ def table(communicator: Communicator, version: str | None = None, selection: Sel
         width = _tuner_bandwidth.of(communicator, constants, graph, collective, algorithm, protocol)
         if width > 0:
             wait = _tuner_latency.of(communicator, constants, graph, collective, algorithm, protocol)
-            entries[collective, algorithm, protocol] = Entry(wait, width)
+            entries[collective, algorithm, protocol] = TunerEntry(wait, width)
     return TunerTable(communicator, constants, entries)
 
 
@@ -103,14 +103,14 @@ def time_us(
     return wait * waits + nbytes / (1000 * width)
 
 
-def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> Choice | None:
+def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
     """The pair with the least time, of equals the one that NCCL looks at first; None where no pair is left."""
-    best: Choice | None = None
+    best: TunerChoice | None = None
     for served, algorithm, protocol in table.entries:
         if served == collective:
             time = time_us(table, collective, algorithm, protocol, nbytes)
             if best is None or time < best.time_us:
-                best = Choice(algorithm, protocol, time)
+                best = TunerChoice(algorithm, protocol, time)
     return best
 
 

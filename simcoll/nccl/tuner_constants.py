@@ -35,7 +35,7 @@ Fractional = Annotated[float, BeforeValidator(lambda value: float(Fraction(str(v
 ByGeneration = Mapping[Generation, Triple]
 
 
-class Proxy(Model):
+class ProxyTimes(Model):
     """Time, in us, in which the host's processor hands a message on, by vendor of the processor."""
 
     amd: float
@@ -56,7 +56,7 @@ class Constants(Model):
     oldest: str
     base_us: Mapping[NcclAlgorithm, Triple]
     hop_us: Mapping[Hop, Mapping[NcclAlgorithm, Triple]]
-    proxy_us: Proxy
+    proxy_us: ProxyTimes
     ring_extra_net_hops: int
     lone_gpu_takes_tree_hop: bool
     operations_a_batch: int

@@ -23,7 +23,7 @@ from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.graph import Link
-from simcoll.topology.nccl_graphs import Search
+from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
 
 
@@ -109,7 +109,7 @@ class SystemFile(Model):
     cpu: Cpu | None = None
     gpu: Gpu | None = None
     nic: Nic | None = None
-    nccl: Search | None = None
+    nccl: GraphSearch | None = None
     profile: str | None = None
     devices: Annotated[
         Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],

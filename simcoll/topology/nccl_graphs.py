@@ -50,7 +50,7 @@ def _range(value: object) -> object:
     return (value, value) if isinstance(value, int) else value
 
 
-class Found(Model):
+class GraphRow(Model):
     """A row of a system's file: what was found for these GPUs a node."""
 
     graph: GraphKind
@@ -68,7 +68,7 @@ class Found(Model):
     orders: tuple[tuple[int, ...], ...] = ()
 
     @model_validator(mode="after")
-    def _says_how_many(self) -> Found:
+    def _says_how_many(self) -> GraphRow:
         if (self.channels is None) == (self.channels_per_gpu is None):
             raise ValueError("a graph has either 'channels' or 'channels_per_gpu'; keep one of them")
         return self
@@ -81,16 +81,16 @@ class Found(Model):
         return ChannelGraph(channels=channels, intra=self.intra, inter=inter, **same)
 
 
-class Search(Model):
+class GraphSearch(Model):
     """The key `nccl` of a system: where its rows come from, and the rows. `p2p_level`: how far apart GPUs may be to
     talk directly, where it is not what NCCL takes by itself."""
 
     source: str
     p2p_level: Level | None = None
-    graphs: tuple[Found, ...]
+    graphs: tuple[GraphRow, ...]
 
     @model_validator(mode="after")
-    def _says_each_once(self) -> Search:
+    def _says_each_once(self) -> GraphSearch:
         for first, second in itertools.combinations(self.graphs, 2):
             shared = range(max(first.gpus[0], second.gpus[0]), min(first.gpus[1], second.gpus[1]) + 1)
             if (first.graph, first.nodes) == (second.graph, second.nodes) and shared:
@@ -99,7 +99,7 @@ class Search(Model):
         return self
 
 
-def find(search: Search | None, name: str, gpus: int, nodes: int) -> Graphs:
+def find(search: GraphSearch | None, name: str, gpus: int, nodes: int) -> Graphs:
     """The graphs of `nodes` nodes with `gpus` ranks each; raises InputError where none are stored."""
     size = "one" if nodes == 1 else "several"
     rows = [] if search is None else [row for row in search.graphs if row.nodes == size]

@@ -29,7 +29,7 @@ ENDPOINTS: Final = ("gpu", "host")  # devices that compute: messages begin and e
 NO_HOME: Final = object()  # for fields that several nodes share
 
 
-class Net:
+class SearchNet:
     """A graph made ready for searching backwards; devices are numbers.
 
     A state is what a message can be at: an endpoint is three states (a source, a sink, a relay between direct links to
@@ -77,11 +77,11 @@ class SearchRegion(NamedTuple):
     """The part of the net where a leg may lie: states it may pass, and whether it may go from y to x, given the node
     `home`."""
 
-    passes: Callable[[Net, SearchState], bool]
-    goes: Callable[[Net, object, SearchState, SearchState], bool]
+    passes: Callable[[SearchNet, SearchState], bool]
+    goes: Callable[[SearchNet, object, SearchState, SearchState], bool]
 
 
-def _enters(net: Net, home: object, y: SearchState, x: SearchState) -> bool:
+def _enters(net: SearchNet, home: object, y: SearchState, x: SearchState) -> bool:
     """Backwards out of the target's node, through the fabric, and into other nodes never to leave them again."""
     here, there = net.node[x], net.node[y]
     return here == home or net.kind[x] == "relay" or (there != home if here is None else there == here)
@@ -103,13 +103,15 @@ class FewestHops(NamedTuple):
     steps: NextSteps
 
 
-class Field:
+class DistanceField:
     """Ways to `target`, from as far away as was asked so far.
 
     With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
 
-    def __init__(self, net: Net, target: SearchState, home: object, region: SearchRegion, widths: Sequence[int] = ()):
+    def __init__(
+        self, net: SearchNet, target: SearchState, home: object, region: SearchRegion, widths: Sequence[int] = ()
+    ):
         self.net, self.target, self.home, self.region, self.widths = net, target, home, region, widths
         self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
         self._frontier: list[SearchState] = [target]
@@ -184,10 +186,10 @@ class MachineRoutes:
     """The inside of all machines that are made alike: devices and links are places in their lists."""
 
     def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int]):
-        self.net, self.widths = Net(links, kinds, [0] * len(kinds)), widths
+        self.net, self.widths = SearchNet(links, kinds, [0] * len(kinds)), widths
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
-        self._fields: dict[int, Field] = {}
+        self._fields: dict[int, DistanceField] = {}
         self._legs: dict[tuple[int, int], FewestHops | None] = {}
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -201,7 +203,7 @@ class MachineRoutes:
     def _ways(self, first: int, last: int) -> FewestHops | None:
         if (first, last) not in self._legs:
             if last not in self._fields:
-                self._fields[last] = Field(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
+                self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
             self._legs[first, last] = self._fields[last].ways(self.net.source[first])
         return self._legs[first, last]
 
@@ -237,7 +239,7 @@ class MachineRoutes:
         return any(self.net.kind[y] == "nvswitch" and y in above for _, y in self.net.into[self.net.sink[proxy]])
 
 
-class Inside(NamedTuple):
+class NodeInside(NamedTuple):
     """One node: what it is made like, and its own devices and links in the places of that."""
 
     machine: MachineRoutes
@@ -265,9 +267,9 @@ class Router:
         self.number = {device: number for number, device in enumerate(kinds)}
         self.links = [(self.number[u], self.number[v]) for u, v in links]
         self.kinds, self.nodes = list(kinds.values()), [nodes[device] for device in kinds]
-        self.net = Net(self.links, self.kinds, self.nodes)
-        self._fields: dict[tuple[SearchState, str, bool], Field] = {}
-        self._ends: dict[tuple[int, str, bool], tuple[Field, Route]] = {}
+        self.net = SearchNet(self.links, self.kinds, self.nodes)
+        self._fields: dict[tuple[SearchState, str, bool], DistanceField] = {}
+        self._ends: dict[tuple[int, str, bool], tuple[DistanceField, Route]] = {}
 
     def route(self, src: str, dst: str) -> Route | None:
         """Links from `src` to `dst`, another device."""
@@ -290,7 +292,7 @@ class Router:
         ways = field.ways(self.net.source[first])
         return None if ways is None else field.route(ways, number) + tail
 
-    def _end(self, last: int, where: str, apart: bool) -> tuple[Field, Route]:
+    def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
         """The field of a device, or that of the switch it hangs on, and the link from there."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
@@ -299,10 +301,10 @@ class Router:
         target = ways[0][1] if shared else target
         key = (target, where, shared)
         if key not in self._fields:
-            self._fields[key] = Field(net, target, NO_HOME if shared else home, region)
+            self._fields[key] = DistanceField(net, target, NO_HOME if shared else home, region)
         return self._fields[key], tail
 
-    def _rails(self, src: int, dst: int, here: Inside, there: Inside, number: int) -> Route | None:
+    def _rails(self, src: int, dst: int, here: NodeInside, there: NodeInside, number: int) -> Route | None:
         """The route by the destination's NIC and the source's NIC of that index; None if any is missing."""
         first, last = self._place[src], self._place[dst]
         if first not in here.machine.nic_of or last not in there.machine.nic_of:
@@ -324,7 +326,7 @@ class Router:
         return [next(counts.setdefault(node, itertools.count())) for node in self.nodes]
 
     @cached_property
-    def _insides(self) -> dict[int | None, Inside]:
+    def _insides(self) -> dict[int | None, NodeInside]:
         devices: dict[int | None, list[int]] = {}
         links: dict[int | None, list[int]] = {}
         for device, node in enumerate(self.nodes):
@@ -334,7 +336,7 @@ class Router:
                 links.setdefault(self.nodes[u], []).append(link)
         made: dict[tuple[object, ...], MachineRoutes] = {}
         return {
-            node: Inside(self._machine(members, links.get(node, []), made), members, links.get(node, []))
+            node: NodeInside(self._machine(members, links.get(node, []), made), members, links.get(node, []))
             for node, members in devices.items()
             if node is not None
         }

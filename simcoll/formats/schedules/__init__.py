@@ -1,1 +1,1 @@
-"""Schedules of other programs, in and out, and our own file of them (`document`)."""
+"""Schedules of other programs, in and out, and simcoll's own file of them (`schedule_json`)."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from simcoll.formats.schedules._thread_order import Moves
+from simcoll.formats.schedules._thread_order import RecordedTransfers
 
 _OF_RANK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "scatter")}  # buffers of one block only
 
@@ -45,7 +45,7 @@ class BufferSlots:
         """The first slot that no buffer is."""
         return self.n_chunks + self.sizes["s"] + (0 if self.alias else self.sizes["o"])
 
-    def copy_out(self, moves: Moves) -> None:
+    def copy_out(self, moves: RecordedTransfers) -> None:
         """Copy the output to where the contract wants it, if it is not there."""
         if self.alias:
             return

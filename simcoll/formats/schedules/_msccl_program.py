@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from simcoll.config.xml_tree import Element
 from simcoll.formats.schedules._buffers import BufferSlots
-from simcoll.formats.schedules._thread_order import Hint, Moves
+from simcoll.formats.schedules._thread_order import Hint, RecordedTransfers
 from simcoll.schedule.ir import Schedule
 
 RECEIVES: Final = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
@@ -83,7 +83,7 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
     """
     where, moves = (
         BufferSlots(program.collective, program.n, program.n_chunks, program.sizes, bool(form["alias"])),
-        Moves(),
+        RecordedTransfers(),
     )
     ways: PendingSends = {}
     for thread in program:
@@ -104,7 +104,9 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
     )
 
 
-def _run(program: MscclProgram, where: BufferSlots, moves: Moves, ways: PendingSends, form: Mapping[str, int]) -> None:
+def _run(
+    program: MscclProgram, where: BufferSlots, moves: RecordedTransfers, ways: PendingSends, form: Mapping[str, int]
+) -> None:
     """Until all thread blocks are done. Order 0: in rounds, each goes on to its next receive, then all receive once, so
     that what is there at the start is sent before anything is put over it. Order k: the k-th thread block is slow; it
     does a step only when no other can."""
@@ -123,7 +125,7 @@ def _one(
     program: MscclProgram,
     threads: list[Thread],
     where: BufferSlots,
-    moves: Moves,
+    moves: RecordedTransfers,
     ways: PendingSends,
     form: Mapping[str, int],
 ) -> bool:
@@ -139,7 +141,7 @@ def _round(
     program: MscclProgram,
     threads: list[Thread],
     where: BufferSlots,
-    moves: Moves,
+    moves: RecordedTransfers,
     ways: PendingSends,
     form: Mapping[str, int],
 ) -> bool:
@@ -160,7 +162,7 @@ def _round(
 
 
 def _step(
-    program: MscclProgram, thread: Thread, where: BufferSlots, moves: Moves, ways: PendingSends, store: bool
+    program: MscclProgram, thread: Thread, where: BufferSlots, moves: RecordedTransfers, ways: PendingSends, store: bool
 ) -> bool:
     """Do the next step of a thread block; False if it has to wait."""
     op, gpu = thread.ops[thread.done], thread.gpu
@@ -205,6 +207,6 @@ def _slots(thread: Thread, op: MscclOp, where: BufferSlots, place: BufferPlace) 
         op.element.wrong(str(error), "let offset and cnt fit")
 
 
-def _land(moves: Moves, came: list[int], gpu: int, into: list[int], reduce: bool) -> None:
+def _land(moves: RecordedTransfers, came: list[int], gpu: int, into: list[int], reduce: bool) -> None:
     for number, slot in zip(came, into, strict=True):
         moves.write(number, gpu, slot, reduce)

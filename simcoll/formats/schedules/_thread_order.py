@@ -48,7 +48,7 @@ class _Slot:
 
 
 @dataclass
-class Moves:
+class RecordedTransfers:
     """Transfers in the making, recorded in an order in which they may happen."""
 
     src: list[int] = field(default_factory=list)

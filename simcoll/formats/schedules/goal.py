@@ -25,7 +25,7 @@ from simcoll.engine.timing_model import Dependencies, dependencies
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
 from simcoll.formats.schedules import _thread_order
 from simcoll.formats.schedules._text import plain
-from simcoll.formats.schedules._thread_order import Moves
+from simcoll.formats.schedules._thread_order import RecordedTransfers
 from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
@@ -223,7 +223,7 @@ class _Play:
         self.ranks, self.copies = ranks, name == "broadcast"
         self.everyone = (1 << n) - 1
         self.holds = [(self.everyone if r == root else 0) if self.copies else 1 << r for r in range(n)]
-        self.moves = Moves()
+        self.moves = RecordedTransfers()
         self.ways: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
         self.parked: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
         self.left = [[len(op.waits) for op in ops] for ops in ranks]

@@ -21,7 +21,7 @@ from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
 from simcoll.formats.schedules._buffers import BufferSlots
 from simcoll.formats.schedules._text import THREADS, plain
-from simcoll.formats.schedules._thread_order import Moves
+from simcoll.formats.schedules._thread_order import RecordedTransfers
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
@@ -174,7 +174,7 @@ class _PlanExecution:
     def __init__(self, plan: _PlanFile, alias: bool, wrong: Wrong):
         self.plan, self.wrong = plan, wrong
         self.where = BufferSlots(plan.collective, plan.n, plan.n_chunks, plan.sizes, alias)
-        self.moves = Moves()
+        self.moves = RecordedTransfers()
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
         self.semaphores: Counter[tuple[int, int]] = Counter()
         self.packets: set[tuple[int, int]] = set()

@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -m`: which GPUs and NICs are near each other, by what kind of way. It carries no speeds.
+"""`nvidia-smi topo -m`: which GPUs and NICs are near each other, by what kind of path. It carries no speeds.
 
 Cells: `X` itself; `NV#` so many NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` several,
 but no host bridge; `PHB` a host bridge; `NODE` host bridges of one NUMA node; `SYS` (once `SOC`) across sockets.
