@@ -56,7 +56,10 @@ class Results(list[dict[str, Any]]):
     """Rows with the columns of results.csv, numbers as numbers."""
 
     def _rows(self) -> list[ResultRow]:
-        return [ResultRow.of({name: value for name, value in row.items() if value is not None}) for row in self]
+        known = {*COLUMNS, *swept(self), "time_ps"}  # keys that a user has added are in no file
+        return [
+            ResultRow.of({k: value for k, value in row.items() if k in known and value is not None}) for row in self
+        ]
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame; pandas is yours to install."""

@@ -108,6 +108,15 @@ def test_results_are_written_as_by_the_command_line(tmp_path: Path):
     assert [row["busbw_GBps"] for row in back] == [row["busbw_GBps"] for row in rows]
 
 
+def test_results_with_keys_of_the_user(tmp_path: Path):
+    """What a user adds to a row does not get into its file, and does not keep it from being written."""
+    rows = simcoll.run(simcoll.load(KEYS))
+    rows.to_csv(tmp_path / "plain.csv")
+    rows[0]["note"] = "mine"
+    rows.to_csv(tmp_path / "noted.csv")
+    assert (tmp_path / "noted.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
+
+
 def test_results_as_a_data_frame():
     """`to_pandas` gives one row a point with the columns of results.csv."""
     pytest.importorskip("pandas", reason="pandas is not installed")

@@ -100,13 +100,13 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
     return figure
 
 
-def compare_figure(points: Iterable[Any]) -> Figure:
+def compare_figure(points: Iterable[PlotRow]) -> Figure:
     """Predicted lines and measured markers over the size, and below them the error in percent.
 
-    `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`, as
-    keys or as attributes; error = predicted/measured − 1. Raises ValueError if there are none.
+    `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`;
+    error = predicted/measured − 1. Raises ValueError if there are none.
     """
-    joined = [row for row in map(_mapping, points) if row["size_bytes"] > 0]
+    joined = [row for row in points if row["size_bytes"] > 0]
     if not joined:
         raise ValueError("no point to compare; see that prediction and table have collective, ranks and size in common")
     panels = by_columns(joined, (), ("collective", "ranks"), _ranked)
@@ -127,21 +127,6 @@ def compare_figure(points: Iterable[Any]) -> Figure:
 
 
 # --- what belongs together ---
-
-
-def _mapping(point: Any) -> PlotRow:
-    names = (
-        "collective",
-        "algorithm",
-        "protocol",
-        "ranks",
-        "nodes",
-        "size_bytes",
-        "measured_us",
-        "predicted_us",
-        "error",
-    )
-    return point if isinstance(point, Mapping) else {name: getattr(point, name) for name in names}
 
 
 def _ranked(row: PlotRow) -> str:
