@@ -212,8 +212,8 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
     ran = predict(scenario if drawn and scenario.workload else plain)
     if ran.run.totals.messages > MOST_MESSAGES:
-        what = f"{ran.run.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
-        raise wrong("ranks", what, "ask for fewer ranks, or larger chunks")
+        problem = f"{ran.run.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
+        raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")
     if ran.tasks:
         if drawn:
             ran, plain = _disturbed(ran, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
@@ -223,8 +223,8 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
         chosen["protocol"] = ran.protocol
     if drawn:
         if "slow_links" in drawn.felt():
-            what = "a run of a collective with slow_links cannot be explained"
-            raise wrong("variability", what, "take another replication, or leave out slow_links")
+            problem = "a run of a collective with slow_links cannot be explained"
+            raise wrong("variability", problem, "take another replication, or leave out slow_links")
         late = monte_carlo.arriving(plain, drawn, ran.plan.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)

@@ -220,8 +220,8 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
         largest = max((work.call.nbytes for work in ran.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):
             yield text, partial(anew, model=scenario.model.model_copy(update=given))
-    for text, other in _other_plans(scenario, ran):
-        yield text, partial(anew, workload=spec.model_copy(update=other))
+    for text, alternative in _other_plans(scenario, ran):
+        yield text, partial(anew, workload=spec.model_copy(update=alternative))
 
 
 def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """Run the points of a scenario with torch.distributed, and return rows of a measured table.
 
-    run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[Row]
+    run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[CaseRow]
 
 * `points`: what `scenario.load` returns. `scenario.ranks` gives the number of ranks, by default every place of the
   topology; one launch per number of ranks serves all its points (several launches with `measure.launches`).
