@@ -59,7 +59,7 @@ def _point(run: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) -> s
     why = explanation(run, what_if=False)
     row, took = run.row, format_duration(run.time_ps).replace("us", "µs")
     held = f", {interval(row)} us with 90 %" if interval(row) else ""
-    head = f"{escape(_named(run.scenario))}: {escape(took)} {badge(row.get('confidence'))}{escape(held)}"
+    head = f"{escape(_named(run.scenario))}: {escape(took)} {badge(row.confidence)}{escape(held)}"
     parts = [
         f'<details class="point"{" open" if unfolded else ""}><summary>{head}</summary>',
         *(['<p class="note">As it runs undisturbed.</p>'] if undisturbed else []),

@@ -38,11 +38,11 @@ def badge(confidence: object) -> str:
     return f'<span class="badge {escape(word)}" title="{escape(WORTH.get(word, ""))}">{escape(word)}</span>'
 
 
-def interval(row: TableRow) -> str:
+def interval(row: ResultRow) -> str:
     """The 90 % interval of a time; empty if there is none."""
-    if row.get("low_us") is None or row.get("high_us") is None:
+    if row.low_us is None or row.high_us is None:
         return ""
-    return f"{text_table.cell('low_us', row['low_us'])} – {text_table.cell('high_us', row['high_us'])}"
+    return f"{text_table.cell('low_us', row.low_us)} – {text_table.cell('high_us', row.high_us)}"
 
 
 def results_table(rows: Sequence[ResultRow]) -> str:
