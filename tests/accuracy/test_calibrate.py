@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import python, simcoll
 from extras import needs
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
@@ -359,14 +359,13 @@ def test_parameters_are_written_exactly(given: dict[str, Any]):
     assert Params(**again) == params
 
 
+@settings(max_examples=25)
 @given(
     st.integers(0, 10**8), st.integers(0, 10**7), st.integers(10**8, 10**11), st.floats(0.3, 1.5), st.floats(0.1, 50)
 )
 def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, efficiency: float, latency: float):
-    """Times that a fit compares are those of a run with a profile of the same parameters, to the picosecond."""
-    point = load("quickstart", ["topology={system: dgx1-v100}", "algorithm=tree", "size=1 MiB", "model.chunk=256 KiB"])[
-        0
-    ]
+    """`auto` is the algorithm that is quickest with these parameters, as in a run with a profile that has them."""
+    (point,) = load("quickstart", ["topology={system: dgx1-v100}", "algorithm=auto", "size=1 MiB"])
     said = {"efficiency": f"{100 * efficiency} %", "latency": f"{100 * latency} %"}
     model = {"o_send": f"{o_send} ps", "gamma": f"{gamma} B/s"}
     text = yaml_tree.dump({"name": "p", "model": model, "launch": f"{launch} ps", "links": {"nvlink": said}})
@@ -375,15 +374,6 @@ def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, eff
     with yaml_tree.carrying({"p.yaml": text.encode()}):
         ran = predict(point.scenario.model_copy(update={"profile": "p.yaml"}))
         assert Question(point.scenario).time_ps(setting) == ran.time_ps
-
-
-def test_long_schedules_are_timed_like_short_ones(lab: Path):
-    """A schedule too long to be held is predicted anew each time; the result is the same."""
-    Path("star.yaml").write_text(STAR.replace("hosts: 8", "hosts: 256"), encoding="utf-8")
-    (point,) = load("ask.yaml", ["ranks=256"])
-    law = load_profile("law.yaml")
-    setting = ParameterSetting({"o_send": 8_000_000, "gamma": 10 * 10**9}, law.launch, law.links)
-    assert Question(point.scenario).time_ps(setting) == rows("ranks=256")[0].time_ps
 
 
 # --- harnesses and wrong input ---

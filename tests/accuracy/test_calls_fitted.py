@@ -22,7 +22,6 @@ from simcoll.accuracy.fit.retiming import Question
 from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
-from simcoll.prediction.predict import predict
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile, parse_profile
 
@@ -50,31 +49,6 @@ def question(which: int) -> tuple[Point, Question]:
     point = asked(system, collective, 1_000_000, **how)
     with under(LAW):
         return point, Question(point.scenario)
-
-
-@pytest.mark.parametrize("which", range(len(EVERYWHERE)))
-@pytest.mark.parametrize("name", ["launch", *OF_CALLS, "efficiency.nvlink", "efficiency.pcie", *BLOCKS])
-def test_a_fit_asks_what_a_run_answers(which: int, name: str) -> None:
-    """With another cost of any parameter of kernels a fit compares the time of a run with such a profile, to the
-    picosecond."""
-    point, asking = question(which)
-    law = parse_profile(LAW, "law.yaml")
-    before = ParameterSetting({}, law.launch, law.links, law.kernels)
-    assert before.kernels is not None
-    setting = before.at({name: 1.75 * cost(name, law, Params()) + (0.25 if name.startswith("eff") else 0)})
-    assert setting.kernels is not None
-    plain = setting.kernels.model_dump()
-    blocks = {
-        kind: {key: value for key, value in plain[kind].items() if value is not None}
-        for kind in BLOCK
-    }  # fmt: skip
-    other = text(blocks, setting.launch, setting.kernels.grid, setting.kernels.spread)
-    for kind, scale in setting.links.items():
-        other = other.replace(f"{kind}:\n    efficiency: {KEPT}", f"{kind}:\n    efficiency: {scale.efficiency!r}")
-    written = parse_profile(other, "other.yaml")
-    assert (written.kernels, written.links) == (setting.kernels.model_copy(update={"version": None}), setting.links)
-    with under(other):
-        assert asking.time_ps(setting) == predict(point).time_ps
 
 
 @settings(max_examples=60)

@@ -14,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_law import point_of, under
 
-from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.retiming import Question
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.result_rows import read
@@ -142,22 +140,6 @@ def test_engines_agree(engine: str, way: list[str]) -> None:
     for law in (LAW + KNOWN, PLAIN):
         both = (predicted("all_gather", 1 << 12, 4, f"engine={one}", *way, law=law) for one in (engine, "auto"))
         assert len({found.time_ps for found in both}) == 1
-
-
-@pytest.mark.parametrize("law", [LAW + KNOWN, PLAIN])
-@pytest.mark.parametrize("way", [[gpus("all")], [gpus(2)], ["launch.graph=true"]])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
-def test_a_fit_asks_what_a_run_answers(law: str, way: list[str], collective: str) -> None:
-    """With other costs of a launch a fit compares the time of a run with such a profile, to the picosecond."""
-    asked = point(collective, 1 << 12, 8, *way)
-    with under(law):
-        question = Question(asked.scenario)
-        before = ParameterSetting.of(parse_profile(law, "law.yaml"))
-        assert question.time_ps(before) == predict(asked).time_ps
-    other = law.replace(str(HOST), "7000001").replace(str(MESSAGE), "310001").replace(str(GRAPHED), "9000001")
-    changed = before.at({"host.launch": 7_000_001, "host.message": 310_001, "graph.launch": 9_000_001})
-    with under(other):
-        assert question.time_ps(changed) == predict(asked).time_ps
 
 
 def test_calls_in_buckets_are_launched_one_by_one() -> None:
