@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from command import SCRIPT, environment, process, python
+from command import SCRIPT, environment, process, python, simcoll
 from extras import needs
 
 pytestmark = [needs("distributed"), pytest.mark.real]
@@ -151,6 +151,7 @@ def test_a_point_that_kills_its_workers(cluster: Cluster, folder: Path):
     assert _rows(folder / "out") == 4
 
 
+@pytest.mark.long
 def test_a_scheduler_that_dies(folder: Path, tmp_path_factory: pytest.TempPathFactory):
     """Exit 1 with a line that says so; what was finished is kept, and the same command without a cluster goes on."""
     with running(tmp_path_factory.mktemp("dying"), 1) as cluster:
@@ -185,8 +186,9 @@ def _wait_for_workers(address: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["closed", "silent", "unknown", "no port", "no scheme", "nonsense"])
-def test_addresses_where_nobody_answers(what: str, folder: Path):
+def test_addresses_where_nobody_answers(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Exit 2 and one line that names the address, soon."""
+    monkeypatch.chdir(folder)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         port = server.getsockname()[1]
         if what == "closed":
@@ -199,7 +201,7 @@ def test_addresses_where_nobody_answers(what: str, folder: Path):
             "no scheme": "",
             "nonsense": "http://a b",
         }[what]
-        found = process("run", "s.yaml", "-o", "out", "--quiet", "--cluster", address, cwd=folder)
+        found = simcoll("run", "s.yaml", "-o", "out", "--quiet", "--cluster", address)
     assert (found.status, found.out) == (2, "")
     (line,) = found.err.splitlines()
     assert line.startswith(f"--cluster {address}: ")
@@ -215,9 +217,10 @@ def test_without_dask(folder: Path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_cluster_and_jobs(folder: Path):
+def test_a_cluster_and_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """--jobs counts processes of this machine: with --cluster it is wrong input."""
-    found = process("run", "s.yaml", "--cluster", "tcp://127.0.0.1:8786", "--jobs", 2, cwd=folder)
+    monkeypatch.chdir(folder)
+    found = simcoll("run", "s.yaml", "--cluster", "tcp://127.0.0.1:8786", "--jobs", 2)
     assert (found.status, found.out) == (2, "")
     assert "--jobs" in found.err
 
