@@ -2,12 +2,14 @@
 
 A kernel is a module of plain functions in the subset of Python that numba knows, with `jit = jit_for(__name__)` before
 them. Imported, they stay plain functions, quickest on lists; `compile_kernel` loads the file a second time, and
-there they are compiled functions on arrays. Each kernel is one file, as numba's cache on disk sees no other.
+there they are compiled functions on arrays. A kernel takes functions of another by `load_like`. As numba's cache on
+disk looks at one file only, it is kept apart for each state of all files that stand beside a kernel.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import stat
@@ -67,19 +69,28 @@ def is_compiled(name: str) -> bool:
     return name.endswith(_MARK)
 
 
-def jit_for(name: str) -> Any:
-    """The decorator for the functions of the kernel called `name`: numba's, or none."""
+def jit_for(name: str, *, inner: bool = False, inline: bool = False) -> Any:
+    """The decorator for the functions of the kernel called `name`: numba's, or none.
+
+    Only kernels call those that are `inner`: they need no door for Python, which takes long to compile. Those that are
+    `inline` become part of their callers: else each call hands on every column that the function takes.
+    """
     if not is_compiled(name):
         return _as_it_is
-    return _compiled
+    return functools.partial(_compiled, {"no_cpython_wrapper": inner, "inline": "always" if inline else "never"})
 
 
-def _compiled(function: Any) -> Any:
+def load_like(name: str, kernel: ModuleType) -> Any:
+    """The module that a kernel called `name` takes functions from: compiled if it is."""
+    return compile_kernel(kernel) if is_compiled(name) else kernel
+
+
+def _compiled(given: dict[str, Any], function: Any) -> Any:
     """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
     function by another, for each column, and that takes most of the time. Kernels make no columns."""
     import numba
 
-    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, **given}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
@@ -93,11 +104,12 @@ def _as_it_is(function: Any) -> Any:
 @functools.cache
 def compile_kernel(kernel: ModuleType) -> ModuleType:
     """A kernel's source loaded once more, this time for numba."""
-    folder = _cache_folder()
+    file, folder = Path(kernel.__file__ or ""), _cache_folder()
     if folder is not None:
-        os.environ["NUMBA_CACHE_DIR"] = str(folder)
+        state = _state(file.parent)
+        os.environ["NUMBA_CACHE_DIR"] = str(folder if folder.name == state else folder / state)
     name = kernel.__name__ + _MARK
-    spec = importlib.util.spec_from_file_location(name, kernel.__file__ or "")
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise SimcollError(f"{kernel.__file__} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
@@ -112,7 +124,11 @@ class Loops:
 
     def __init__(self, kernel: ModuleType, compiled: bool):
         self.compiled = compiled
-        self.run: Any = compile_kernel(kernel) if compiled else kernel
+        self.run = self.like(kernel)
+
+    def like(self, kernel: ModuleType) -> Any:
+        """Another kernel, compiled if this one is."""
+        return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
         """A column to read, or to work on."""
@@ -125,6 +141,12 @@ class Loops:
     def room(self, length: int, kind: type = np.int32) -> Any:
         """A new column of anything: memory is taken only where it is written."""
         return np.empty(length, kind) if self.compiled else [0] * length
+
+
+@functools.cache
+def _state(folder: Path) -> str:
+    """A name for the contents of all source files in a folder."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))).hexdigest()[:16]
 
 
 def _cache_folder() -> Path | None:

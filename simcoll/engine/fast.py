@@ -1,20 +1,50 @@
 """The fast engine: the rules of `event` without a Python object per event. Same integers, tested by `==`.
 
 Two ways: `replay` takes transfers in index order as long as that is the order of time, which it checks as it runs;
-otherwise a heap of (time, index) does. Both are loops of `kernels.fast_kernel`, run as they are for small programs and
-compiled by numba, where that is installed, for large ones.
+otherwise a heap of (time, index) does, in the loop `fifo` or `fair`. The loops of `kernels` run as they are for small
+programs and compiled by numba, where that is installed, for large ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
-from simcoll.engine.kernels import fast_kernel
+from simcoll.engine.kernels import fair_kernel, fifo_kernel, replay_kernel, waits
 from simcoll.engine.kernels.link_tables import LinkTables
+from simcoll.engine.kernels.records import (
+    Barriers,
+    ChangesInTime,
+    Component,
+    Costs,
+    Fabric,
+    FairRun,
+    FifoRun,
+    FlowLists,
+    Flows,
+    Heap,
+    Hops,
+    Levels,
+    Limits,
+    LinkHistory,
+    Net,
+    Paths,
+    Plan,
+    Predecessors,
+    Progress,
+    ReplayRun,
+    Routes,
+    Servers,
+    Starts,
+    Successors,
+    TaskColumns,
+    Times,
+    Turns,
+)
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.tasks import Tasks, grouped
@@ -50,7 +80,7 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
     `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
     timeline has no intervals of links, which take the most room.
     """
-    loops = Loops(fast_kernel, choose(len(program), compiled))
+    loops = Loops(waits, choose(len(program), compiled))
     outcome, shortcut = _play(program, loops, shortcuts, "hops" if hops else "times")
     timeline = outcome and Timeline(*(np.asarray(column, np.int64) for column in outcome.columns))
     return FastResult(timeline, shortcut, loops.compiled)
@@ -59,7 +89,7 @@ def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, 
 def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
     """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
     the memory. None if it could not finish."""
-    outcome, shortcut = _play(program, Loops(fast_kernel, choose(len(program), compiled)), shortcuts, "nothing")
+    outcome, shortcut = _play(program, Loops(waits, choose(len(program), compiled)), shortcuts, "nothing")
     if outcome and program.changes:
         program = program.as_it_went(np.asarray(outcome.columns[-1]))
     return outcome and program.totals(outcome.latest, shortcut)
@@ -87,37 +117,119 @@ def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[
 
 
 class _KernelRun:
-    """A program laid out for the kernel: arrays if it is compiled, lists (quicker to index in Python) if not."""
+    """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not."""
 
     def __init__(self, program: Program, loops: Loops, keep: Keep):
         self.program, self.params, self.loops, self.keep = program, program.params, loops, keep
-        self.count = len(program)
+        self.count, self.links = len(program), len(program.bandwidths)
+        self.sides = int(program.side.max(initial=-1)) + 1
         self.give, self.fill = loops.give, loops.fill
         self.ways = LinkTables(program)
-        self.opened, self.done = self.zeros(0, 0)  # of tasks
+        self.opened, self.done = self.zeros(0), self.zeros(0)  # of tasks
         self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
 
-    # --- what the kernel is given ---
+    # --- the three ways ---
 
-    def gives(self, *columns: Array) -> tuple[Any, ...]:
-        return tuple(map(self.give, columns))
+    def replay(self) -> _KernelResult:
+        program, params, ways, fair = self.program, self.params, self.ways, self.params.sharing == "fair"
+        times, hops = (
+            self.times("sent", "complete", "start" if params.g else "", "end" if params.slots else ""),
+            self.hops(),
+        )
+        credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
+        run = ReplayRun(
+            plan=self.plan(),
+            costs=self.costs(),
+            routes=Routes(*self.gives(*program.routes[2:])),
+            lead=self.lead(),
+            here=self.here(),
+            net=self.net(),
+            slowest=self.give(ways.slowest() if fair else NO_INDICES),
+            away=self.give(ways.away() if fair else NO_TIMES),
+            predecessors=Predecessors(*self.gives(program.reads, program.chain, credit, program.channel_before, step)),
+            free=Servers(self.zeros(self.links), self.zeros(self.sides)),
+            last=Servers(self.zeros(self.links), self.zeros(self.sides)),
+            times=times,
+            hops=hops,
+        )
+        ended, latest = self.loops.like(replay_kernel).replay(run)
+        return _KernelResult(ended, latest, (*times, hops.begin, hops.end))
 
-    def zeros(self, *lengths: int) -> tuple[Any, ...]:
-        return tuple(self.fill(length, 0, np.int64) for length in lengths)
+    def fifo(self) -> _KernelResult:
+        progress, hops, changes = self.progress(), self.hops(), self.program.changes
+        run = FifoRun(
+            progress=progress,
+            plan=self.plan(),
+            costs=self.costs(),
+            routes=Routes(*self.gives(*self.program.routes[2:])),
+            follows=self.give(self.ways.follows()),
+            net=self.net(),
+            free=Servers(self.zeros(self.links), self.zeros(self.sides)),
+            hops=hops,
+        )
+        ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
+        return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
 
-    def plan(self) -> tuple[Any, ...]:
-        """Way, size and receive side of each transfer."""
-        return self.gives(self.program.way, self.program.kind, self.program.side)
+    def fair(self) -> _KernelResult:
+        program, ways, caps = self.program, self.ways, self.caps()
+        progress = self.progress()
+        hop, shared = ways.shared()
+        ready = self.fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
+        run = FairRun(
+            progress=progress,
+            plan=self.plan(),
+            channel=self.give(program.channel),
+            sizes=self.give(program.sizes.astype(np.float64)),
+            costs=self.costs(),
+            routes=Routes(*self.gives(hop, shared)),
+            limits=Limits._make(
+                [
+                    *self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()),
+                    self.links if len(caps) else NONE,
+                ]
+            ),
+            net=self.net(),
+            free_side=self.zeros(self.sides),
+            ready=ready,
+            fabric=self.fabric(caps, int(np.diff(hop).max(initial=0))),
+        )
+        changes = self.in_time(program.changes) if program.changes else None
+        ended, latest = self.loops.like(fair_kernel).fair(run, changes)
+        if self.keep != "hops":
+            return self.outcome(ended, latest, (*progress.times, NO_TIMES, NO_TIMES))
+        lengths = np.diff(program.routes.hop)[np.asarray(self.taken, np.int64)]
+        begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, progress.times.sent))
+        return self.outcome(ended, latest, (*progress.times, begin, gone))
 
-    def costs(self) -> tuple[Any, ...]:
-        """The gap, by route; service times at the channel's cap, by size; those at the receive side, and before which
-        time no version can be complete, by transfer. None where all are 0."""
+    def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _KernelResult:
+        """The result with the times of tasks."""
+        last = np.max(np.asarray(self.done, np.int64), initial=latest)
+        way = self.taken if self.program.changes else NO_TIMES
+        return _KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
+
+    # --- records of all ways: see `kernels.records` ---
+
+    def gives(self, *columns: Array) -> Iterator[Any]:
+        return map(self.give, columns)
+
+    def zeros(self, length: int) -> Any:
+        return self.fill(length, 0, np.int64)
+
+    def plan(self) -> Plan:
+        return Plan(*self.gives(self.program.way, self.program.kind, self.program.side))
+
+    def costs(self) -> Costs:
+        """Columns are empty where all entries are 0."""
         gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
-        caps = self.ways.at_rates(cap) if cap.any() else NO_TIMES
-        gaps = np.ascontiguousarray(gap) if gap.any() else NO_TIMES
-        return self.gives(gaps, caps, self.receive(), self.came())
+        return Costs(
+            gap=self.give(np.ascontiguousarray(gap) if gap.any() else NO_TIMES),
+            cap=self.give(self.ways.at_rates(cap) if cap.any() else NO_TIMES),
+            receive=self.give(self.receive()),
+            came=self.give(self.came()),
+        )
 
     def receive(self) -> Array:
+        """How long each transfer keeps its receive side."""
         program = self.program
         o_recv, gamma = program.by_way("o_recv"), program.by_kind("gamma")
         if not o_recv.any() and not gamma.any():
@@ -126,7 +238,7 @@ class _KernelRun:
         return costs + self.ways.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else costs
 
     def came(self) -> Array:
-        """What was there from the start came with its rank; only a reduction into it waits for that."""
+        """The time at which the receiver of each transfer comes, if it reduces into data that came with it."""
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
@@ -137,44 +249,61 @@ class _KernelRun:
         arrivals, routes = self.program.arrivals, self.program.routes
         return self.give(arrivals[routes.src][self.program.way] if arrivals.any() else NO_TIMES)
 
-    def routes(self) -> tuple[Any, ...]:
-        return self.gives(*self.program.routes[2:])
-
     def lead(self) -> Any:
-        """From start to ready, by route."""
+        """From start to ready, by way."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
-    def net(self) -> tuple[Any, ...]:
-        """Rate and latency of each link; service times by size and rate, how many rates."""
+    def net(self) -> Net:
         ways = self.ways
-        return *self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)
+        return Net._make([*self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)])
 
-    def out(self, *needed: str) -> tuple[Any, ...]:
-        """The columns of the timeline, to be filled: all of them where they are kept, else those that are `needed`."""
-        names = ("start", "sent", "arrive", "end", "complete")
-        kept = (self.keep != "nothing" or name in needed for name in names)
-        return tuple(self.fill(self.count if keep else 0, NONE, np.int64) for keep in kept)
+    def times(self, *needed: str) -> Times:
+        """Columns to be filled: all of them where they are kept, else those that are `needed`."""
+        kept = (self.keep != "nothing" or name in needed for name in Times._fields)
+        return Times(*(self.fill(self.count if keep else 0, NONE, np.int64) for keep in kept))
 
-    def hops(self) -> tuple[Any, ...]:
-        """The interval of each hop, to be filled, and where those of each transfer begin."""
+    def hops(self) -> Hops:
         if self.keep != "hops":
-            return self.gives(NO_TIMES, NO_TIMES, NO_TIMES)
+            return Hops(*self.gives(NO_TIMES, NO_TIMES, NO_TIMES))
         first = self.program.hops.first
         if self.program.changes:  # room for any way
             first = np.arange(self.count + 1) * np.diff(self.program.routes.hop).max(initial=0)
-        return *self.zeros(int(first[-1]), int(first[-1])), self.give(first)
+        return Hops(self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first))
 
-    def graph(self) -> tuple[Any, Any, Any]:
-        """Who waits for whom, turned round: from each transfer to those that wait for it; the next one of each
-        channel; how many things each transfer waits for."""
+    def went(self, hops: Hops) -> tuple[Any, Any]:
+        """The intervals of hops as the ways lie end to end that transfers took."""
+        if self.keep != "hops" or not self.program.changes:
+            return hops.begin, hops.end
+        way = np.asarray(self.taken, np.int64)
+        count = np.diff(self.program.routes.hop)[way]
+        place = np.repeat(np.asarray(hops.first)[:-1], count) + np.arange(count.sum())
+        place -= np.repeat(np.cumsum(count) - count, count)
+        return np.asarray(hops.begin)[place], np.asarray(hops.end)[place]
+
+    def heap(self, count: int, tracked: bool = False) -> Heap:
+        room = self.loops.room
+        return Heap(room(count + 1, np.int64), room(count + 1), self.fill(count if tracked else 0, NONE))
+
+    # --- records of runs with a heap ---
+
+    def progress(self) -> Progress:
+        successors, pending = self.successors()
+        tasks, times, here = self.tasks(pending), self.times(), self.here()
+        when = here if len(here) else self.zeros(self.count)
+        starts = Starts(when, pending, self.give(self.program.way), self.lead(), times.start, self.heap(self.count))
+        state, came = self.fill(self.count, 0), self.give(self.came())
+        return Progress(starts, state, came, times, successors, tasks, self.barriers())
+
+    def successors(self) -> tuple[Successors, Any]:
+        """Who waits for whom, and how many things each transfer waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         reads, chain, credit = self.gives(program.reads, program.chain, program.credit if slots else NO_INDICES)
-        chain_after, first_reader, next_reader, after = (self.fill(count, NONE) for _ in range(4))
+        chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))
         credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
         self.loops.run.turn_round(
             (reads, chain, credit, self.give(program.channel_before)),
-            (first_reader, next_reader, chain_after, credit_after, after),
+            (first_reader, next_reader, chain_after, credit_after, channel_after),
             pending,
         )
         turn = NO_INDICES
@@ -186,143 +315,56 @@ class _KernelRun:
         if self.params.barrier:
             for i in np.flatnonzero(program.step > program.step[:1]).tolist():
                 pending[i] += 1
-        waits = (chain, chain_after, first_reader, next_reader, credit_after, self.give(turn), self.tasks(pending))
-        return waits, after, pending
+        links = (chain, chain_after, first_reader, next_reader, credit_after, channel_after)
+        return Successors(*links, self.give(turn)), pending
 
-    def tasks(self, pending: Any) -> tuple[Any, ...]:
-        """What the kernel knows of tasks (see there); the first transfer of each channel waits for its own."""
+    def tasks(self, pending: Any) -> TaskColumns:
+        """The first transfer of each channel waits for the task that sends it: this is added to `pending`."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
         count, index = len(tasks), np.arange(self.count if len(tasks) else 0, dtype=np.int32)
         sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
         first = np.where(program.channel_before == NONE, sender, NONE) if count else index
         added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
-        begins = np.flatnonzero(first >= 0)
-        if self.loops.compiled:
-            pending[begins] += 1
-        else:
-            for i in begins.tolist():
-                pending[i] += 1
+        for i in np.flatnonzero(first >= 0).tolist():
+            pending[i] += 1
         to_do = np.ones(count, np.int32)
         for of in (first, receiver):
             to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)
         lists = (*tasks.behind(), *grouped(first, index, count), *grouped(added, index, count))
-        self.opened, self.done = self.zeros(count, count)
-        return (
-            *self.gives(sender, receiver, added, np.diff(tasks.first)), self.opened,
-            self.give(to_do), self.done, self.fill(count + 1, 0), self.give(tasks.duration),
-            self.gives(*lists),
-        )  # fmt: skip
+        self.opened, self.done = self.zeros(count), self.zeros(count)
+        state = (self.opened, self.give(to_do), self.done, self.fill(count + 1, 0), self.give(tasks.duration))
+        ends = self.gives(sender, receiver, added, np.diff(tasks.first))
+        return TaskColumns._make([*ends, *state, *self.gives(*lists)])
 
-    def start(self, pending: Any, out: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Where each transfer is; and what it takes to start one: a time (first when its rank has come) and how many
-        things each waits for, its way and what the ways add, the times to be noted."""
-        here = self.here()
-        when = here if len(here) else self.fill(self.count, 0, np.int64)
-        return self.fill(self.count, 0), (when, pending, self.give(self.program.way), self.lead(), out[0])
-
-    def steps(self) -> tuple[Any, ...]:
-        """For barriers: the step of each transfer, where each begins, how many are left; what has passed, and when."""
+    def barriers(self) -> Barriers:
         columns: tuple[Array, ...] = (NO_INDICES, NO_INDICES, NO_INDICES)
         if self.params.barrier:
             _, step = np.unique(self.program.step, return_inverse=True)
             left = np.bincount(step)
             columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
-        return *self.gives(*(column.astype(np.int32) for column in columns)), *self.zeros(2)
+        return Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
-    def heap(self, count: int, tracked: bool = False) -> tuple[Any, Any, Any]:
-        room = self.loops.room
-        return room(count + 1, np.int64), room(count + 1), self.fill(count if tracked else 0, NONE)
+    def fabric(self, caps: Array, width: int) -> Fabric:
+        """Flows on links, and on the `caps` of channels behind these; a flow takes `width` links at most."""
+        fill, ways = self.fill, self.ways
+        capacity = self.program.bandwidths.astype(np.float64)
+        flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
 
-    def sides(self) -> int:
-        return int(self.program.side.max(initial=-1)) + 1
+        def each(count: int, *values: float) -> Iterator[Any]:
+            return (fill(count, value, type(value)) for value in values)
 
-    def turns(self, changes: LinkChanges) -> tuple[Any, ...]:
-        """When each turn is, the way in force since then, how many ways there are, and the way that each transfer
-        takes."""
-        return *self.gives(changes.turns, changes.force.ravel()), changes.force.shape[1], self.taken
-
-    def went(self, hops: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The intervals of hops as the ways lie end to end that transfers took."""
-        if self.keep != "hops" or not self.program.changes:
-            return hops
-        way = np.asarray(self.taken, np.int64)
-        count = np.diff(self.program.routes.hop)[way]
-        place = np.repeat(np.asarray(hops[2])[:-1], count) + np.arange(count.sum())
-        place -= np.repeat(np.cumsum(count) - count, count)
-        return tuple(np.asarray(column)[place] for column in hops[:2])
-
-    # --- the three ways ---
-
-    def replay(self) -> _KernelResult:
-        program, params, ways = self.program, self.params, self.ways
-        fair = params.sharing == "fair"
-        out = self.out("sent", "complete", "start" if params.g else "", "end" if params.slots else "")
-        hops, links, sides = self.hops(), len(program.bandwidths), self.sides()
-        credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
-        ended, latest = self.loops.run.replay(
-            self.plan(), self.costs(), self.routes(), self.lead(), self.here(), self.net(),
-            self.gives(ways.slowest(), ways.away()) if fair else self.gives(NO_INDICES, NO_TIMES),
-            self.gives(program.reads, program.chain, credit, program.channel_before, step),
-            self.zeros(links, sides), self.zeros(links, sides), out, hops,
-        )  # fmt: skip
-        return _KernelResult(ended, latest, (*out, *hops[:2]))
-
-    def fifo(self) -> _KernelResult:
-        out, hops, (graph, after, pending) = self.out(), self.hops(), self.graph()
-        state, go = self.start(pending, out)
-        ended, latest = self.loops.run.fifo(
-            (*self.plan(), after), self.costs(), self.routes(), self.give(self.ways.follows()), self.net(),
-            graph, self.steps(), go, state, self.zeros(len(self.program.bandwidths), self.sides()), out, hops,
-            self.heap(self.count), self.by_link(self.program.changes) if self.program.changes else None,
-        )  # fmt: skip
-        return self.outcome(ended, latest, (*out, *self.went(hops)[:2]))
-
-    def in_time(self, changes: LinkChanges) -> tuple[Any, ...]:
-        """Rows in order of time, turns, the bandwidth of each rate, and the rate of each link, which will change."""
-        ways = self.ways
-        rows = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
-        return self.gives(*rows), self.turns(changes), *self.gives(ways.rates.astype(np.float64), ways.rate_of.copy())
-
-    def by_link(self, changes: LinkChanges) -> tuple[Any, ...]:
-        """Rows by link, turns, the bandwidth of each rate, the bytes of each size, and which transfers were sent."""
-        rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
-        told = self.fill(self.count, 0)
-        return self.gives(*self.ways.rows_of(changes)), self.turns(changes), *self.gives(rates, sizes), told
-
-    def fair(self) -> _KernelResult:
-        program, give, fill, ways = self.program, self.give, self.fill, self.ways
-        out, (graph, after, pending), service = self.out(), self.graph(), self.net()[2:]
-        state, go = self.start(pending, out)
-        ready = fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
-        capacity, caps = program.bandwidths.astype(np.float64), self.caps()
-        hop, shared = ways.shared()
-        flows, links, width = int(program.channel.max(initial=-1)) + 1, len(capacity), int(np.diff(hop).max(initial=0))
-
-        def each(count: int, *values: float) -> tuple[Any, ...]:
-            return tuple(fill(count, value, type(value)) for value in values)
-
-        owner = give(np.repeat(np.arange(flows, dtype=np.int32), width))
-        paths = (fill(flows * width, 0), fill(flows, 0), width, owner)
-        rows = (fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0))
-        found = (fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0))
-        levels = (give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0))
-        bound = float(min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]))  # one type
-        flow = (*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE))
-        ended, latest = self.loops.run.fair(
-            (*self.plan(), after, give(program.channel), give(program.sizes.astype(np.float64))),
-            self.costs(), self.gives(hop, shared),
-            (*self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()), links if len(caps) else NONE),
-            service,
-            graph, self.steps(), go, state, self.zeros(self.sides())[0], out, ready,
-            paths, rows, found, levels, bound, flow, (*each(links, 0), fill(links, 0)),
-            self.heap(self.count), self.heap(flows, tracked=True),
-            self.in_time(program.changes) if program.changes else None,
-        )  # fmt: skip
-        if self.keep != "hops":
-            return self.outcome(ended, latest, (*out, NO_TIMES, NO_TIMES))
-        lengths = np.diff(program.routes.hop)[np.asarray(self.taken, np.int64)]
-        begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, out[1]))
-        return self.outcome(ended, latest, (*out, begin, gone))
+        owner = self.give(np.repeat(np.arange(flows, dtype=np.int32), width))
+        return Fabric(
+            paths=Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
+            lists=FlowLists(fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)),
+            component=Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),
+            levels=Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
+            bound=float(min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()])),  # one type
+            flows=Flows._make([*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]),
+            ends=self.heap(flows, tracked=True),
+            marked=fill(links, 0, int),
+            touched=fill(links, 0),
+        )
 
     def caps(self) -> Array:
         """The cap of each channel in B/s, infinite where it has none; empty if none has."""
@@ -330,15 +372,26 @@ class _KernelRun:
         if not cap.any():
             return np.zeros(0)
         caps = np.full(int(program.channel.max(initial=-1)) + 1, np.inf)
-        found = cap[program.way]
-        caps[program.channel[found > 0]] = found[found > 0]
+        by_transfer = cap[program.way]
+        caps[program.channel[by_transfer > 0]] = by_transfer[by_transfer > 0]
         return caps
 
-    def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _KernelResult:
-        """With the times of tasks."""
-        last = np.max(np.asarray(self.done, np.int64), initial=latest)
-        way = self.taken if self.program.changes else NO_TIMES
-        return _KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
+    # --- records of links that change ---
+
+    def turns(self, changes: LinkChanges) -> Turns:
+        at, force = self.gives(changes.turns, changes.force.ravel())
+        return Turns(at, force, changes.force.shape[1], self.taken, self.zeros(1))
+
+    def in_time(self, changes: LinkChanges) -> ChangesInTime:
+        ways = self.ways
+        rows = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
+        columns = self.gives(*rows, ways.rates.astype(np.float64), ways.rate_of.copy())
+        return ChangesInTime._make([*columns, self.turns(changes)])
+
+    def by_link(self, changes: LinkChanges) -> LinkHistory:
+        rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
+        columns = self.gives(*self.ways.rows_of(changes), rates, sizes)
+        return LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
 
 
 def _turns(before: Array) -> Array:

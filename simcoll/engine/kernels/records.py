@@ -1,0 +1,324 @@
+"""The columns that loops of the fast engine work on, by name.
+
+Columns are arrays where numba compiles the loops, else lists; those that a run does not need are empty. "By way",
+"by size", … says what numbers the entries; without that it is the transfer. Indices are −1 where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Column = Any
+
+
+class Heap(NamedTuple):
+    """A heap of (time, index), four entries below each; `place`, where it is tracked, is the place of each index."""
+
+    times: Column
+    items: Column
+    place: Column
+
+
+class Plan(NamedTuple):
+    """The way, the number of the size, and the receive side of each transfer."""
+
+    way: Column
+    kind: Column
+    side: Column
+
+
+class Costs(NamedTuple):
+    """Durations in ps: the channel's `gap` by way; service at the channel's `cap` by size; on the `receive` side. No
+    version is complete before the time `came`."""
+
+    gap: Column
+    cap: Column
+    receive: Column
+    came: Column
+
+
+class Routes(NamedTuple):
+    """Way w takes `links[hop[w]:hop[w + 1]]`."""
+
+    hop: Column
+    links: Column
+
+
+class Net(NamedTuple):
+    """Number of the rate and latency of each link; `service[size * rates + rate]` is a service time."""
+
+    rate_of: Column
+    latency: Column
+    service: Column
+    rates: int
+
+
+class Times(NamedTuple):
+    """The columns of a timeline."""
+
+    start: Column
+    sent: Column
+    arrive: Column
+    end: Column
+    complete: Column
+
+
+class Hops(NamedTuple):
+    """When links serve transfers; those of transfer i begin at `first[i]`."""
+
+    begin: Column
+    end: Column
+    first: Column
+
+
+class Servers(NamedTuple):
+    """A time for each link and each receive side."""
+
+    link: Column
+    side: Column
+
+
+class Starts(NamedTuple):
+    """The state of what has not started: `when` it may at the earliest, for how many things it is `pending`. `lead` by
+    way lies between a start and its event on the heap; `start` takes the times."""
+
+    when: Column
+    pending: Column
+    way: Column
+    lead: Column
+    start: Column
+    heap: Heap
+
+
+class Successors(NamedTuple):
+    """Who waits for each transfer: see `waits.turn_round`. `chain` is the version before; `turn` (2 × transfers,) those
+    that blocking sends let go."""
+
+    chain: Column
+    chain_after: Column
+    first_reader: Column
+    next_reader: Column
+    credit_after: Column
+    channel_after: Column
+    turn: Column
+
+
+class TaskColumns(NamedTuple):
+    """Of each transfer the task that sends it, the one that receives it, and the one that brings what it adds to. Of
+    each task: how many others it waits for, when it is `opened`, how many things are `left` to be done, when it is
+    `done`, how long it takes; the tasks behind it, the transfers that begin its channels, and those that add to what
+    its rank brings, each from where its own begin. `queue` holds the tasks that are done and not yet followed up,
+    behind their number."""
+
+    sender: Column
+    receiver: Column
+    adds_to: Column
+    waits: Column
+    opened: Column
+    left: Column
+    done: Column
+    queue: Column
+    duration: Column
+    first_behind: Column
+    behind: Column
+    first_begun: Column
+    begun: Column
+    first_added: Column
+    added: Column
+
+
+class Barriers(NamedTuple):
+    """The step of each transfer; of each step its first transfer and how many are left; in `passed` how many steps are
+    over, and when the last was."""
+
+    step: Column
+    first: Column
+    left: Column
+    passed: Column
+
+
+class Progress(NamedTuple):
+    """How far a run has come, whichever way links are shared."""
+
+    starts: Starts
+    state: Column
+    came: Column
+    times: Times
+    successors: Successors
+    tasks: TaskColumns
+    barriers: Barriers
+
+
+class Turns(NamedTuple):
+    """Turns, counted from 1, are the times `at` which a dead link is found dead; `force[turn * ways + way]` is the way
+    that is taken since then, `taken` the one that each transfer took, `passed` (1,) the turn that is in force."""
+
+    at: Column
+    force: Column
+    ways: int
+    taken: Column
+    passed: Column
+
+
+class LinkHistory(NamedTuple):
+    """Links that change, for `fifo`: the rows of link l are `first[l]` … `first[l + 1]`, and begin at time 0. Time,
+    number of the rate since then, and turn, by row; B/s of rates; bytes of sizes; the transfers that were sent once."""
+
+    first: Column
+    at: Column
+    rate: Column
+    turn: Column
+    speeds: Column
+    sizes: Column
+    once: Column
+    turns: Turns
+
+
+class ChangesInTime(NamedTuple):
+    """Links that change, for `fair`: link, time, number of the rate since then, and turn, by row in order of time; B/s
+    of rates, and the number of the rate that each link has now."""
+
+    link: Column
+    at: Column
+    rate: Column
+    turn: Column
+    speeds: Column
+    rate_of: Column
+    turns: Turns
+
+
+class FifoRun(NamedTuple):
+    """All that `fifo` works on; `follows` is by link."""
+
+    progress: Progress
+    plan: Plan
+    costs: Costs
+    routes: Routes
+    follows: Column
+    net: Net
+    free: Servers
+    hops: Hops
+
+
+class Paths(NamedTuple):
+    """Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the flow of each such place."""
+
+    path: Column
+    length: Column
+    width: int
+    owner: Column
+
+
+class FlowLists(NamedTuple):
+    """The places of `Paths` on each link as a list: its `head` by link, neighbours by place, how many by link."""
+
+    head: Column
+    after: Column
+    before: Column
+    count: Column
+
+
+class Component(NamedTuple):
+    """Links and flows that are connected, and marks of the instant at which each was found."""
+
+    links: Column
+    flows: Column
+    link_mark: Column
+    flow_mark: Column
+
+
+class Levels(NamedTuple):
+    """By link, in B/s: its capacity, what is available, the share of each flow; and how many flows have no rate yet."""
+
+    capacity: Column
+    available: Column
+    share: Column
+    unfixed: Column
+
+
+class Flows(NamedTuple):
+    """By flow: the transfer `on` it, when that `began`; the bytes of `rest` at time `since`, its rate in B/s, whether
+    it is `whole`; the `most` that its links give it alone, and how long it takes in `full` at that; when it is `due`;
+    the rate that is `solved`; the `narrowest` link."""
+
+    on: Column
+    began: Column
+    rest: Column
+    since: Column
+    rate: Column
+    whole: Column
+    most: Column
+    full: Column
+    due: Column
+    solved: Column
+    narrowest: Column
+
+
+class Fabric(NamedTuple):
+    """The flows under way: on links of capacity `bound` and more. `ends` has those that end first; `touched` are the
+    links to be solved again, each `marked` with the instant."""
+
+    paths: Paths
+    lists: FlowLists
+    component: Component
+    levels: Levels
+    bound: float
+    flows: Flows
+    ends: Heap
+    marked: Column
+    touched: Column
+
+
+class Limits(NamedTuple):
+    """By way: the number of the least rate, the least capacity, all latencies, the narrowest link; `caps` is where the
+    links begin that stand for the caps of channels, or −1."""
+
+    slowest: Column
+    most: Column
+    away: Column
+    narrowest: Column
+    caps: int
+
+
+class FairRun(NamedTuple):
+    """All that `fair` works on; `sizes` are bytes by size, `ready` takes the time at which each flow sets out."""
+
+    progress: Progress
+    plan: Plan
+    channel: Column
+    sizes: Column
+    costs: Costs
+    routes: Routes
+    limits: Limits
+    net: Net
+    free_side: Column
+    ready: Column
+    fabric: Fabric
+
+
+class Predecessors(NamedTuple):
+    """What each transfer waits for, and its step where there are barriers."""
+
+    reads: Column
+    chain: Column
+    credit: Column
+    channel_before: Column
+    step: Column
+
+
+class ReplayRun(NamedTuple):
+    """All that `replay` works on; `last` is when each server was last asked; `limits` is empty under fifo."""
+
+    plan: Plan
+    costs: Costs
+    routes: Routes
+    lead: Column
+    here: Column
+    net: Net
+    slowest: Column
+    away: Column
+    predecessors: Predecessors
+    free: Servers
+    last: Servers
+    times: Times
+    hops: Hops
