@@ -15,6 +15,7 @@ import numpy as np
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel, have_numba
 from simcoll.engine.kernels import stream_kernel
+from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, service_ps, too_late
@@ -90,23 +91,6 @@ def _keeps_slots(stream: StreamedSchedule) -> bool:
     return stream.n_slots == stream.n_chunks and all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
 
 
-class _StreamState(NamedTuple):
-    """What is known of the past, as the kernel takes it: when channels are free and began their last transfer; when
-    links are free and were last asked; the same of receive sides; the last ends of each connection, and how many there
-    were; the latest end, the latest of the steps before, the number of the step; when participants came."""
-
-    free: Any
-    began: Any
-    free_link: Any
-    last_link: Any
-    free_side: Any
-    last_side: Any
-    ends: Any
-    used: Any
-    clock: Any
-    came: Any
-
-
 class _Alone(NamedTuple):
     """What each row does on links of its own, in ps: from start to `sent`, to where its channel may start again, to
     head and tail behind the first link; links (−1: none), service times and latencies (depth, rows); receive side."""
@@ -142,7 +126,7 @@ class _Replay:
         for rank, when in arrivals.items():
             came[rank] = when
         lanes, links = stream.participants * params.channels, len(network.bandwidths)
-        self.state = _StreamState(
+        self.state = StreamState(
             free=self.give(np.repeat(came, params.channels)),
             began=self.fill(lanes, -params.g),
             free_link=self.fill(links, 0),
@@ -189,19 +173,19 @@ class _Replay:
         table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
         self.service: Array = np.asarray(table, np.int64)
         rates = np.concatenate([[len(self.rates)], self.rate_of])
-        self.net = tuple(map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates)))
+        self.net = StreamNet(*map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates)))
         self.caps, self.gammas = (
             np.asarray([service_ps(size, rate) for size in distinct.tolist()], np.int64) if rate else NOTHING
             for rate in (params.channel_bandwidth, params.gamma)
         )
         nbytes = distinct if len(distinct) > 1 else NOTHING
-        self.costs = (params.o_send, params.o_recv, *map(self.give, (self.caps, self.gammas, nbytes)))
+        self.costs = StreamCosts(params.o_send, params.o_recv, *map(self.give, (self.caps, self.gammas, nbytes)))
         offset = loop * self.stream.n_chunks
         fair = params.sharing == "fair"
-        self.rules = (params.channels, offset, params.g, params.slots, params.barrier, fair)
+        self.rules = StreamRules(params.channels, offset, params.g, params.slots, params.barrier, fair)
         places = self.stream.participants * (self.width or self.stream.n_slots)
         keys, times, made = (self.fill(places, value) for value in (-1, 0, -1))
-        self.memory = (keys, times, made, self.width, self.stream.n_slots)
+        self.memory = StreamMemory(keys, times, made, self.width, self.stream.n_slots)
 
     # --- a part ---
 
@@ -220,14 +204,13 @@ class _Replay:
         step = part.first if isinstance(part, Repeat) else part
         base = part.base if isinstance(part, Repeat) else step.src_slot
         columns = (step.src, step.src_slot, step.dst, step.dst_slot, base, step.reduce, bound.hop, bound.links)
-        rows = tuple(map(self.give, (*columns, bound.connection)))
+        rows = StreamRows(*map(self.give, (*columns, bound.connection)))
         sent, wait = self.fill(len(step.src) if len(self.kind) else 0, 0), self.fill(len(step.src), 0)
         code = stream_kernel.DONE
         turning = (part.span, part.shift % part.span) if isinstance(part, Repeat) else (1, 0)
         for times in self._turns(part, rows, bound, whole):
-            state = tuple(self.state)
             turns = (times, *turning)
-            code = self.kernel.play(rows, turns, self.net, self.costs, self.rules, state, self.memory, wait, sent)
+            code = self.kernel.play(rows, turns, self.net, self.costs, self.rules, self.state, self.memory, wait, sent)
             if code == stream_kernel.TOO_LATE:
                 raise too_late("the run takes")
             if code != stream_kernel.DONE:
@@ -293,7 +276,7 @@ class _Replay:
 
     def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
         """Run some steps together, and leave the state as if they had been replayed."""
-        state = _StreamState(*(np.asarray(column) for column in self.state))
+        state = StreamState(*(np.asarray(column) for column in self.state))
         free, began, free_link, free_side, ends, used = (
             state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
         )  # fmt: skip
@@ -301,10 +284,10 @@ class _Replay:
         channel = np.maximum(free[src], began[src] + self.params.g)
         links = np.where(alone.link >= 0, free_link[alone.link], IDLE).ravel()
         side = free_side[dst] if len(alone.receive) else NOTHING
-        slots = self.params.slots
-        credit = np.asarray(rows[8])[None, :] * slots + np.arange(slots)[:, None] if slots else NOTHING.reshape(0, n)
+        slots, pair = self.params.slots, np.asarray(rows.connection)
+        credit = NOTHING.reshape(0, n)
         if slots:
-            credit = credit - credit % slots + (used[rows[8]] + np.arange(slots)[:, None]) % slots
+            credit = pair * slots + (used[pair] + np.arange(slots)[:, None]) % slots
         last = ends[credit].ravel() if slots else NOTHING
         done = (np.asarray(done), np.zeros(n, np.int64))
         work = tuple(np.zeros(n, np.int64) for _ in range(3))
@@ -321,7 +304,7 @@ class _Replay:
             free_side[dst] = side
         if slots:
             ends[credit] = last.reshape(slots, n)
-            used[rows[8]] += times
+            used[pair] += times
         state.clock[2] += times
         self._advance(part, rows, times, np.asarray(done[times % 2]), int(state.clock[2]))
         if not self.compiled:
@@ -330,9 +313,9 @@ class _Replay:
 
     def _advance(self, part: Repeat, rows: Any, times: int, done: Array, stamp: int) -> None:
         """Turn the slots on, and remember what was written last: nobody waits for anything earlier any more."""
-        dst, base, written = part.first.dst, part.base, np.asarray(rows[3])
+        dst, base, written = part.first.dst, part.base, np.asarray(rows.dst_slot)
         last = base + (written - base + (times - 1) * part.shift) % part.span
-        for column in (rows[1], rows[3]):
+        for column in (rows.src_slot, rows.dst_slot):
             moved = base + (np.asarray(column) - base + times * part.shift) % part.span
             column[:] = moved if self.compiled else moved.tolist()
         keys, when, made, width, _ = self.memory

@@ -23,6 +23,20 @@ jit = jit_for(__name__)
 def add(a, b):
     return a + b
 """
+SIBLING = """\
+import sys
+from pathlib import Path
+from simcoll.config.numba_loader import jit_for, load_like
+sys.path.append(str(Path(__file__).parent))
+import other as plain
+
+jit = jit_for(__name__)
+other = load_like(__name__, plain)
+
+@jit
+def add(a, b):
+    return other.twice(a) + b
+"""
 USE = """\
 import importlib.util, os, sys, tempfile
 if "no home" in sys.argv:
@@ -55,6 +69,16 @@ def _use(kernel: Path, changes: Mapping[str, str | None], *words: str) -> tuple[
 
 def _compiled(folder: Path) -> bool:
     return any(folder.rglob("kernel.add*.nbi"))
+
+
+def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
+    """Though numba looks at one file: a function that calls one in another file is compiled anew when that changes."""
+    kernel.write_text(SIBLING, encoding="utf-8")
+    for factor, result in ((2, "7\n"), (3, "9\n")):
+        other = KERNEL.replace("add(a, b)", "twice(a)").replace("a + b", f"{factor} * a")
+        (kernel.parent / "other.py").write_text(other, encoding="utf-8")
+        assert _use(kernel, {"XDG_CACHE_HOME": str(tmp_path)}) == (0, result, "")
+    assert _compiled(tmp_path)
 
 
 def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):

@@ -67,9 +67,7 @@ BROKEN: dict[str, Mutation] = {
         RATES, "replan", "whole[c] and rate[c] == flows.most[c]", "False"
     ),
     "narrow links of one flow do not limit it": Mutation(RATES, "fill", "rate >= fabric.bound", "tightest < 0"),
-    "rates do not rise when a flow has ended": Mutation(
-        RATES, "leave", TOUCH, "pass"
-    ),
+    "rates do not rise when a flow has ended": Mutation(RATES, "leave", TOUCH, "pass"),
     "receive sides do not queue": Mutation(FIFO, "fifo", "max(t, free_side[side[i]]) + receive[i]", "t + receive[i]"),
     "receive sides of fair links do not queue": Mutation(
         FAIR, "fair", "max(t, free_side[side[i]]) + receive[i]", "t + receive[i]"

@@ -322,3 +322,80 @@ class ReplayRun(NamedTuple):
     last: Servers
     times: Times
     hops: Hops
+
+
+# --- the streamed engine ---
+
+
+class StreamRows(NamedTuple):
+    """The rows of one step: row r writes from slot to slot of its sender and receiver over `links[hop[r]:hop[r + 1]]`.
+    Its slots go round a cycle that begins at `base`. `connection` is the number of its pair."""
+
+    src: Column
+    src_slot: Column
+    dst: Column
+    dst_slot: Column
+    base: Column
+    reduce: Column
+    hop: Column
+    links: Column
+    connection: Column
+
+
+class StreamNet(NamedTuple):
+    """Latency of each link; service times by size and rate; the size of each slot; the number of rates, and the rate of
+    each link."""
+
+    latency: Column
+    service: Column
+    sizes: Column
+    rates: Column
+
+
+class StreamCosts(NamedTuple):
+    """Overheads in ps; service at the channel's cap and duration of a reduction by size; bytes by size."""
+
+    o_send: int
+    o_recv: int
+    caps: Column
+    gammas: Column
+    nbytes: Column
+
+
+class StreamRules(NamedTuple):
+    """The rules that hold for all rows; `offset` chunks were sent in earlier loops."""
+
+    channels: int
+    offset: int
+    g: int
+    slots: int
+    barrier: bool
+    fair: bool
+
+
+class StreamState(NamedTuple):
+    """The past, as far as it matters: when channels are free and `began` their last transfer; when links and receive
+    sides are free and were last asked; the last `ends` of each connection, and how many were `used`; in `clock` the
+    latest end, that of the steps before, and the number of the step; when participants `came`."""
+
+    free: Column
+    began: Column
+    free_link: Column
+    last_link: Column
+    free_side: Column
+    last_side: Column
+    ends: Column
+    used: Column
+    clock: Column
+    came: Column
+
+
+class StreamMemory(NamedTuple):
+    """The versions that each participant remembers, `width` of them (0: one for each of its `n_slots` slots): slot,
+    time of completion, and step."""
+
+    keys: Column
+    when: Column
+    made: Column
+    width: int
+    n_slots: int

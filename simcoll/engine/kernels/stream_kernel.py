@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from simcoll.config.numba_loader import is_compiled, jit_for
+from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 
 DONE, OUT_OF_ORDER, OVERFLOW, TOO_LATE = 0, 1, 2, 3
 NEVER = 2**62
@@ -49,7 +50,17 @@ def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p
 
 
 @jit
-def play(rows: Any, turns: Any, net: Any, costs: Any, rules: Any, state: Any, memory: Any, wait: Any, sent: Any) -> Any:
+def play(
+    rows: StreamRows,
+    turns: Any,
+    net: StreamNet,
+    costs: StreamCosts,
+    rules: StreamRules,
+    state: StreamState,
+    memory: StreamMemory,
+    wait: Any,
+    sent: Any,
+) -> Any:
     """Replay some steps of one pattern in index order. Returns DONE or why it stopped.
 
     Exact if DONE: the order used is that of (ready, index) everywhere. With fair links, exact as no two flows meet.
@@ -161,13 +172,13 @@ def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
 
 
 @jit
-def settled(rows: Any, memory: Any, free: Any, before: Any, done: Any) -> Any:
+def settled(rows: StreamRows, memory: StreamMemory, free: Any, before: Any, done: Any) -> Any:
     """Whether nobody in a ring can wait for any version but those that are read next; `done` takes their times.
 
     `before[r]` is the row that writes what row r reads. One channel a participant.
     """
-    src, src_slot = rows[0], rows[1]
-    keys, times, width = memory[0], memory[1], memory[3]
+    src, src_slot = rows.src, rows.src_slot
+    keys, times, width = memory.keys, memory.when, memory.width
     if width == 0:
         return False
     for r in range(len(src)):
