@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.explanation.search_space import Candidate, candidates, nccl_choice
+from simcoll.explanation._search_space import Candidate, candidates, nccl_choice
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point

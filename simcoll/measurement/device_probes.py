@@ -44,7 +44,7 @@ def device(
     reads it twice and writes it. Raises InputError where there is no such device.
     """
     _check(name)
-    from simcoll.measurement.torch_backend.device import samples
+    from simcoll.measurement.torch_backend._device import samples
 
     rows = []
     for sample in samples(name, dtypes, sizes, runs):
@@ -125,7 +125,7 @@ def read(path: Path) -> list[CaseRow]:
 
 def remarks(name: str) -> Iterator[str]:
     """Yield the lines above a table: the device, versions, the way of timing, and the environment."""
-    from simcoll.measurement.torch_backend.device import about
+    from simcoll.measurement.torch_backend._device import about
 
     yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, GBps the size over it"
     yield "launch: until the host knows that something tiny is done; launch_queued, copy (b = a), reduce (b += a):"

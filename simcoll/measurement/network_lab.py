@@ -17,9 +17,9 @@ from functools import cache
 from typing import Final
 
 from simcoll.measurement import real_run
+from simcoll.measurement._network_wiring import INTERFACE
 from simcoll.measurement.launcher import Launcher, orderly_end
 from simcoll.measurement.network_namespaces import BuiltNetwork
-from simcoll.measurement.network_wiring import INTERFACE
 from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.scenario.loading import Point
 from simcoll.topology import systems

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from simcoll.errors import InputError, SimcollError
+from simcoll.measurement._network_wiring import WiringPlan
 from simcoll.measurement.launcher import handling
-from simcoll.measurement.network_wiring import WiringPlan
 from simcoll.topology.graph import Topology
 
 PREFIX: Final = "simcoll-"

@@ -39,11 +39,11 @@ import numpy as np
 import simcoll
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS, WORKLOAD
+from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
+from simcoll.measurement._workload_tasks import work_row
 from simcoll.measurement.launcher import LOCAL, Launcher, launch
-from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
-from simcoll.measurement.workload_tasks import work_row
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import Point
 
@@ -150,7 +150,7 @@ def join(
     them.
     """
     check_torch()
-    from simcoll.measurement.rank_process import RankProcess, reason
+    from simcoll.measurement._rank_main import RankProcess, reason
     from simcoll.measurement.torch_backend.session import Session, meeting
 
     rank, world, local = membership()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.rank_program import part_of
-from simcoll.measurement.rank_tasks import RankTask, WorkTask
+from simcoll.measurement._rank_instructions import part_of
+from simcoll.measurement._rank_messages import RankTask, WorkTask
+from simcoll.measurement._workload_tasks import work_task
 from simcoll.measurement.torch_backend.support import Backend, done_in_place, refusal
-from simcoll.measurement.workload_tasks import work_task
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario

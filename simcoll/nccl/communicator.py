@@ -11,7 +11,7 @@ from simcoll.errors import InputError
 from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants, TunedCollective
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
-from simcoll.topology.machines import SystemFile
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import ChannelGraph, GraphKind, Graphs, Level
 
 GRAPH_OF: Final[Mapping[NcclAlgorithm, GraphKind]] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simcoll.prediction.nccl_channel import NcclExecutor, network_of
-from simcoll.prediction.plain_call import PlainCall, PlainExecutor
+from simcoll.prediction._nccl_channel import NcclExecutor, network_of
+from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from simcoll.engine import link_usage
-from simcoll.prediction.call_run import predict_call
+from simcoll.prediction._call_run import predict_call
+from simcoll.prediction._plan_run import predict_plan
 from simcoll.prediction.confidence import PredictedCase, fingerprint, judge
-from simcoll.prediction.plan_run import predict_plan
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point

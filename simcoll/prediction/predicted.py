@@ -14,8 +14,8 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD
 from simcoll.engine.staging import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
+from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of
-from simcoll.prediction.plain_call import PlainCall
 from simcoll.prediction.program_run import ProgramRun, makespan_ps
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario

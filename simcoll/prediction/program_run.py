@@ -12,8 +12,8 @@ from simcoll.engine.program import Program, bind
 from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.errors import BoundError
+from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.placing import arrivals_of
-from simcoll.prediction.schedule_source import agents_of, source_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule

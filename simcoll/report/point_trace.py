@@ -11,8 +11,8 @@ import simcoll
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
-from simcoll.explanation.trace_lanes import Arrow, Slice, Spot, Trace, Track
-from simcoll.explanation.trace_tracks import Played, Tracks
+from simcoll.explanation.trace import Arrow, Slice, Spot, Trace, Track
+from simcoll.explanation.transfer_lanes import Played, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predicted import LAUNCHING, PlanTasks, Prediction
 from simcoll.report.exports.kineto_names import Ran, arguments, kernel_name

@@ -16,8 +16,8 @@ from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call as nccl_call
+from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES

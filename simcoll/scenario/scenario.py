@@ -22,9 +22,9 @@ from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call as nccl_call
 from simcoll.nccl import tuner_constants
+from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.measure_keys import MeasureSpec
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
 from simcoll.scenario.variability import Variability

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import ScheduleError
+from simcoll.schedule._data_layout import Places, check_shape
 from simcoll.schedule.collectives import NOTHING
-from simcoll.schedule.data_layout import Places, check_shape
 from simcoll.schedule.group_contracts import OPERATORS, contracts, cut_slots, scaled
 from simcoll.schedule.ir import Schedule
 

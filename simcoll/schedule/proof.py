@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
 from simcoll.errors import ScheduleError
+from simcoll.schedule._data_layout import Places, check_shape
 from simcoll.schedule.collectives import ALL, NOTHING, collective
-from simcoll.schedule.data_layout import Places, check_shape
 from simcoll.schedule.group_contracts import contracts
 from simcoll.schedule.steps import Repeat, Step
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule

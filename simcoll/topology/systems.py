@@ -28,7 +28,7 @@ from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.topology import fabrics
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.machines import (
+from simcoll.topology.machine_files import (
     Bandwidth,
     DurationText,
     MachineFile,

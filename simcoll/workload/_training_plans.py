@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from simcoll.errors import wrong
-from simcoll.workload.buckets import buckets
+from simcoll.workload._buckets import buckets
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.workload_keys import Bucketed, Ddp, Fsdp, Layer, Moe, Pipeline, TensorParallel, Training
 

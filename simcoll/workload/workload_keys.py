@@ -12,7 +12,7 @@ from simcoll.config.quantity_field import Count, Duration, Share
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.workload.buckets import BUCKET_CAP, FIRST_BUCKET
+from simcoll.workload._buckets import BUCKET_CAP, FIRST_BUCKET
 from simcoll.workload.models import gpus, load_model, models
 
 PS_PER_S: Final = 10**12

@@ -19,7 +19,7 @@ from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.accuracy.fit.parameters import BLOCKS, OF_CALLS, ParameterSetting, cost
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.accuracy.studies import baselines
+from simcoll.accuracy.studies import _baselines
 from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
 from simcoll.scenario.loading import Point
@@ -161,8 +161,8 @@ def test_rivals_know_their_own_laws() -> None:
     sizes, unseen = [2**k for k in range(10, 24, 2)], [3 * 2**12, 2**9, 2**25]
 
     def off(known: Sequence[Any], new: Sequence[Any]) -> dict[str, float | None]:
-        told = [(baselines.predicted(known, *one), one[0].time_us) for one in new]
-        errors = {name: [its[name] and abs(its[name] / us - 1) for its, us in told] for name in baselines.RIVALS}
+        told = [(_baselines.predicted(known, *one), one[0].time_us) for one in new]
+        errors = {name: [its[name] and abs(its[name] / us - 1) for its, us in told] for name in _baselines.RIVALS}
         return {name: None if None in its else max(its) for name, its in errors.items()}
 
     def errors(law: Any, fitted: Sequence[int] = sizes) -> dict[str, float | None]:
@@ -228,7 +228,7 @@ def test_tables_of_others_are_validated(of_others: list[dict[str, Any]]) -> None
     report = Path("out/REPORT.md").read_text(encoding="utf-8")
     for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
         assert title in report
-    assert all(name in report for name in baselines.RIVALS)
+    assert all(name in report for name in _baselines.RIVALS)
     assert "| all_gather | 4 | 1 | latency-bound |" in report
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
-from simcoll.scenario.ranges import variants
+from simcoll.scenario._ranges import variants
 
 
 class _Inner(Model):

@@ -490,7 +490,7 @@ def test_export_says_what_is_missing(arguments: list[object], complaint: str):
 
 def test_the_help_names_every_format():
     """What `--to` offers is what there is."""
-    from simcoll.cli.exchange import FORMATS
+    from simcoll.cli.convert import FORMATS
 
     assert tuple(exporters.FORMATS) == FORMATS
 

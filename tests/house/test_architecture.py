@@ -29,7 +29,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api.py"],
-    "scipy": ["accuracy/fit/least_squares.py"],
+    "scipy": ["accuracy/fit/_least_squares.py"],
 }
 MOST_LINES, HARD_LIMIT = 350, 450
 

@@ -15,8 +15,8 @@ from command import environment
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement import network_lab, network_namespaces
+from simcoll.measurement._network_wiring import WiringPlan
 from simcoll.measurement.network_namespaces import BuiltNetwork
-from simcoll.measurement.network_wiring import WiringPlan
 from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.systems import TopologySpec

@@ -27,8 +27,8 @@ from simcoll.formats import nccl_log
 from simcoll.formats.measured import read_measured
 from simcoll.formats.nccl_log import choice
 from simcoll.measurement import network_namespaces, real_run
+from simcoll.measurement._rank_messages import NOT_BEGUN
 from simcoll.measurement.launcher import Launcher
-from simcoll.measurement.rank_tasks import NOT_BEGUN
 from simcoll.prediction.predict import predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
@@ -476,8 +476,8 @@ def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch):
     and a device that gets done later than its host is waited for."""
     from torch.distributed import HashStore
 
-    from simcoll.measurement.rank_process import RankProcess
-    from simcoll.measurement.torch_backend.clock import HostClock
+    from simcoll.measurement._rank_main import RankProcess
+    from simcoll.measurement.torch_backend._clock import HostClock
     from simcoll.measurement.torch_backend.session import Session
 
     marks, asked = np.full(3, NOT_BEGUN, np.int64), iter(range(10**9))
@@ -616,7 +616,7 @@ SAID = [
 @pytest.mark.parametrize(("text", "wanted"), SAID)
 def test_what_a_backend_says(text: str, wanted: str):
     """Its words for what went wrong, without source files, stacks and advice."""
-    from simcoll.measurement.rank_process import said
+    from simcoll.measurement._rank_main import said
 
     assert said(text) == wanted
 

@@ -19,7 +19,7 @@ from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constant
 from simcoll.nccl._launch_shape import launch
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.schedule.names import PROTOCOLS
-from simcoll.topology.machines import SystemFile
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
 from simcoll.topology.systems import load_system, shipped_systems
 

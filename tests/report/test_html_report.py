@@ -16,7 +16,7 @@ import browser
 import pytest
 from command import simcoll
 
-from simcoll.explanation.trace_lanes import Slice, Trace, Track
+from simcoll.explanation.trace import Slice, Trace, Track
 from simcoll.report.html._lanes import timeline
 from simcoll.report.html._points import script_text
 

@@ -23,7 +23,7 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import points
 from simcoll.topology.graph import Link
-from simcoll.workload.buckets import buckets
+from simcoll.workload._buckets import buckets
 from simcoll.workload.models import load_model, models
 from simcoll.workload.templates import plan_of
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.bad_rows import suspicious
-from simcoll.accuracy.diagnosis import ranking
-from simcoll.accuracy.diagnosis.ranking import Fit, MeasuredTable
-from simcoll.accuracy.diagnosis.regions import WILD, Bands, Region
+from simcoll.accuracy.diagnosis import _ranking
+from simcoll.accuracy.diagnosis._ranking import Fit, MeasuredTable
+from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
@@ -78,8 +78,8 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
         problem = f"{system} has no profile: what calls take there is not known"
         raise InputError(problem, "name one that fits, e.g. --set profile=nccl-hopper")
     table, names = _table(asked)
-    base = ranking.healthy(table, asked.predicted)
-    ranked = ranking.ranked(table, base) if base.off else [base]
+    base = _ranking.healthy(table, asked.predicted)
+    ranked = _ranking.ranked(table, base) if base.off else [base]
     return _document(system, asked, table, names, base, ranked, refused)
 
 
@@ -119,8 +119,8 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     measured = np.array([row.time_us for row in asked.rows])
     sizes = [row.size_bytes for row in asked.rows]
     series = _numbered(asked.series)
-    small = ranking.launch_points(sizes, suspicious(asked.rows), series)
-    expected = asked.predicted + ranking.shifts(measured, small, series, asked.predicted)
+    small = _ranking.launch_points(sizes, suspicious(asked.rows), series)
+    expected = asked.predicted + _ranking.shifts(measured, small, series, asked.predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = _numbered(list(zip(asked.series, names, strict=True)))
     return MeasuredTable(measured, small, series, groups, asked.bands(names), asked.scenarios), names
@@ -165,8 +165,8 @@ def _document(
         "regions": regions,
         "hypotheses": [_hypothesis(fit, base) for fit in ranked],
         "verdict": best.hypothesis.family if explained else None,
-        "also": [fit.hypothesis.family for fit in ranked[1:] if explained and ranking.same(fit, best)],
-        "sure": ranking.sure(ranked),
+        "also": [fit.hypothesis.family for fit in ranked[1:] if explained and _ranking.same(fit, best)],
+        "sure": _ranking.sure(ranked),
         "remains": [region for region in left if region["off"]],
         "refused": dict(refused),
     }

@@ -23,7 +23,7 @@ from simcoll.scenario.profile import LinkScale, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
-from simcoll.topology.machines import SystemFile
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.systems import Override, TopologySpec, build, load_system, shipped_systems
 
 HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`

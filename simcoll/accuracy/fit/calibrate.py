@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 import simcoll
 from simcoll.accuracy import bad_rows, scores, table_join
-from simcoll.accuracy.fit import fit_rows, least_squares, parameters
-from simcoll.accuracy.fit.estimate import Estimate, estimate
-from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters
+from simcoll.accuracy.fit._estimate import Estimate, estimate
+from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
@@ -70,9 +70,9 @@ def calibrate(
     ways = [text for text in sets if text.startswith("launch.")]
     of_launches = bool(ways) and not free
     kept = dict(map(table_join.condition, where))
-    rows, sources, notes = fit_rows.read(files, kept, fit_rows.SMALL if of_launches else None)
-    data, more = fit_rows.samples(rows, asking)
-    chosen, split = fit_rows.split(data, _listed(fit))
+    rows, sources, notes = _fit_rows.read(files, kept, _fit_rows.SMALL if of_launches else None)
+    data, more = _fit_rows.samples(rows, asking)
+    chosen, split = _fit_rows.split(data, _listed(fit))
     params, start, file = _begin(asking, data.rows[0])
     about = [*where, *ways]
     began = Beginning(name, params, start, topology, sources, split, about, file, asking.network)
@@ -113,7 +113,7 @@ class Beginning:
             "topology": self.topology,
             "date": time.strftime("%Y-%m-%d"),
             "simcoll": simcoll.__version__,
-            "scipy": least_squares.version(),
+            "scipy": _least_squares.version(),
             "seed": seed,
             "files": [source.model_dump() for source in self.sources],
             "where": list(self.where),
@@ -131,7 +131,7 @@ def fitted(
     notes: Sequence[str] = (),
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
-    least_squares.need_scipy()
+    _least_squares.need_scipy()
     odd = np.array(bad_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     estimated = estimate(data.of(used), begin.whole, begin.params, free, seed)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import simcoll
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.scores import Document
-from simcoll.accuracy.studies import accuracy_board, bucket_sizes
+from simcoll.accuracy.studies import _accuracy_board, _bucket_sizes
 from simcoll.accuracy.studies.study_file import PLACES, Study
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.errors import InputError
@@ -48,7 +48,7 @@ def goals(finding: Finding) -> list[Goal]:
     errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
     intervals = scores.intervals([row.point for row in _unseen(finding, held)]) or {}
-    steps = bucket_sizes.steps(finding.scored)
+    steps = _bucket_sizes.steps(finding.scored)
     asked = finding.study.goals
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
@@ -62,7 +62,7 @@ def goals(finding: Finding) -> list[Goal]:
         ("pairs of algorithms in order", asked.in_order, ranking.get("in_order"), _least),
         ("mean regret", asked.regret_mean, ranking.get("regret_mean"), _most),
         ("worst regret", asked.regret_worst, ranking.get("regret_worst"), _most),
-        ("worst regret of bucket sizes", asked.bucket_regret, bucket_sizes.worst_regret(steps), _most),
+        ("worst regret of bucket sizes", asked.bucket_regret, _bucket_sizes.worst_regret(steps), _most),
         ("times within 90 % intervals", asked.at_least, intervals.get("coverage"), _least),
         ("times within 90 % intervals", asked.at_most, intervals.get("coverage"), _most),
         ("mean width of intervals", asked.width, intervals.get("width"), _most),
@@ -146,7 +146,7 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _errors(finding)
     yield from _verdicts(finding)
     yield from _beside_library(finding)
-    yield from _bucket_sizes(finding)
+    yield from _bucket_size_table(finding)
     yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)
 
 
@@ -231,7 +231,7 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
         yield from (
-            part for table in accuracy_board.tables(finding.scored) for part in (table.title, *_table(*table.cells))
+            part for table in _accuracy_board.tables(finding.scored) for part in (table.title, *_table(*table.cells))
         )
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
@@ -296,9 +296,9 @@ def _beside_library(finding: Finding) -> Iterator[str]:
     yield from _by_size(("algorithm", "ranks"), sizes, rows, ".2f")
 
 
-def _bucket_sizes(finding: Finding) -> Iterator[str]:
+def _bucket_size_table(finding: Finding) -> Iterator[str]:
     """Tabulate steps over the size of gradient buckets, with the size that the model advises."""
-    series = bucket_sizes.steps(finding.scored)
+    series = _bucket_sizes.steps(finding.scored)
     if not series:
         return
     yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
@@ -333,7 +333,7 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     from simcoll.report.plot.residuals import residual_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
-    steps = [row for series in bucket_sizes.steps(finding.scored) for row in series.rows()]
+    steps = [row for series in _bucket_sizes.steps(finding.scored) for row in series.rows()]
     wanted: dict[str, Callable[[], Any]] = {
         finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
         f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),

@@ -17,10 +17,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from simcoll.accuracy import bad_rows, table_join
-from simcoll.accuracy.fit import calibrate, fit_rows, least_squares
+from simcoll.accuracy.fit import _fit_rows, _least_squares, calibrate
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
-from simcoll.accuracy.studies import baselines as rivals_of
+from simcoll.accuracy.studies import _baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.errors import InputError
@@ -60,8 +60,8 @@ class Material:
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
-        if fit == fit_rows.EVERY_SECOND_SIZE:
-            return fit_rows.every_second(self.rows)
+        if fit == _fit_rows.EVERY_SECOND_SIZE:
+            return _fit_rows.every_second(self.rows)
         return [fit == "all"] * len(self.rows)
 
 
@@ -112,7 +112,7 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
     """Measure, fit and score a study. Raises what `real_run.run` and `calibrate` raise, and InputError for
     its files.
     """
-    least_squares.need_scipy()
+    _least_squares.need_scipy()
     for used in study.cases:  # find mistakes before long runs
         _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, options):
@@ -234,7 +234,7 @@ def _of_table(used: StudyCase) -> Material:
 
 
 def _source(path: Path, data: bytes, rows: Sequence[MeasuredRow]) -> TableSource:
-    return fit_rows.source(path.name, data, len(rows))
+    return _fit_rows.source(path.name, data, len(rows))
 
 
 # --- fits ---
@@ -267,7 +267,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         for m, _ in fitted
         for row, point in zip(m.rows, m.points, strict=True)
     ]
-    rows, notes = fit_rows.of_pairs(pairs)
+    rows, notes = _fit_rows.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
     begin = Beginning(

@@ -12,7 +12,7 @@ from typing import Any, Final
 from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.import_log import ImportLog
-from simcoll.topology.machines import LinkRule, SystemFile
+from simcoll.topology.machine_files import LinkRule, SystemFile
 from simcoll.topology.systems import load_system
 
 NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}

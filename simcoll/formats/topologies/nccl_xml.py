@@ -15,7 +15,7 @@ from typing import Final
 from simcoll.config import xml_tree, yaml_tree
 from simcoll.config.xml_tree import Element
 from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch, system_of
-from simcoll.topology.machines import read_machine, template
+from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.systems import shipped_systems
 
 ROOT: Final = "system"

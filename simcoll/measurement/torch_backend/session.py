@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
-from simcoll.measurement.torch_backend.clock import clock_of, resolution
+from simcoll.measurement.torch_backend._clock import clock_of, resolution
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins

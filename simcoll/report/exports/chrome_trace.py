@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from simcoll.explanation.trace_lanes import Arrow, Spot, Trace, Track
+from simcoll.explanation.trace import Arrow, Spot, Trace, Track
 
 _SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # the order of events of one instant: an arrow ends after it begins
 ON_GPU: Final = ("kernel", "compute")

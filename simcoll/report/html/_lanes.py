@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from simcoll.explanation.explained_run import ALL_CAUSES
-from simcoll.explanation.trace_lanes import Slice, Trace, Track
-from simcoll.explanation.trace_tracks import LINKS
+from simcoll.explanation.trace import Slice, Trace, Track
+from simcoll.explanation.transfer_lanes import LINKS
 
 PATH: Final = "critical path"
 LEFT_OUT: Final = "Transfers are left out here: there are too many."

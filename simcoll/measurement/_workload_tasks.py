@@ -11,7 +11,7 @@ import numpy as np
 
 from simcoll.errors import RefusedError
 from simcoll.formats.measured import WORKLOAD
-from simcoll.measurement.rank_tasks import TaskResult, WorkTask
+from simcoll.measurement._rank_messages import TaskResult, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, Backend, widths
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.loading import Point

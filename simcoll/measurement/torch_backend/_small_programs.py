@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 
-from simcoll.measurement.torch_backend.library_calls import ALL_GATHER
-from simcoll.measurement.torch_backend.tensors import TYPES
+from simcoll.measurement.torch_backend._library_calls import ALL_GATHER
+from simcoll.measurement.torch_backend._tensors import TYPES
 
 Tensor: TypeAlias = torch.Tensor
 COLUMNS: Final = 4  # a rank's share of a row: small, so that messages and not local work take the time

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from simcoll.accuracy import scores
 from simcoll.accuracy.bad_rows import TOO_LONG
-from simcoll.accuracy.studies.baselines import RIVALS
+from simcoll.accuracy.studies._baselines import RIVALS
 from simcoll.accuracy.studies.validate import Scored
 
 MOST_BAD: Final = 20  # bad rows that the report lists for each fit, about half a page

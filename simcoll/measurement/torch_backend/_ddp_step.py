@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from simcoll.measurement.torch_backend._tensors import TYPES
 from simcoll.measurement.torch_backend.support import widths
-from simcoll.measurement.torch_backend.tensors import TYPES
 
 Tensor: TypeAlias = torch.Tensor
 ComputeStyle = Literal["sleep", "real"]

@@ -13,12 +13,12 @@ from simcoll.engine.join import Operation, join
 from simcoll.engine.program import bind
 from simcoll.engine.run import run
 from simcoll.errors import InputError, TopologyError, wrong
-from simcoll.prediction.call_run import predict_call
+from simcoll.prediction._call_run import predict_call
+from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import placed, rated_topology, served_by
 from simcoll.prediction.predicted import CALLING, COMPUTING, LAUNCHING, PlannedCall, PlanTasks, Prediction
 from simcoll.prediction.program_run import ProgramRun, policy
-from simcoll.prediction.schedule_source import agents_of, source_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.fit import least_squares, parameters
-from simcoll.accuracy.fit.fit_rows import Samples
-from simcoll.accuracy.fit.least_squares import Bounds, Line
+from simcoll.accuracy.fit import _least_squares, parameters
+from simcoll.accuracy.fit._fit_rows import Samples
+from simcoll.accuracy.fit._least_squares import Bounds, Line
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
@@ -103,16 +103,16 @@ class _Estimating:
 
     def _first(self) -> Line:
         """Take a first step from the start by plain least squares, on the parameters that the rows determine there."""
-        line = least_squares.line(self._model, self._start, self._bounds)
+        line = _least_squares.line(self._model, self._start, self._bounds)
         line = line if self.asked else self._drop_undetermined(line)
         self._check_enough()
-        values = least_squares.begin(line, self.samples.measured, self._bounds)
-        return least_squares.in_effect(
-            self._model, least_squares.line(self._model, values, self._bounds), line, self._bounds
+        values = _least_squares.begin(line, self.samples.measured, self._bounds)
+        return _least_squares.in_effect(
+            self._model, _least_squares.line(self._model, values, self._bounds), line, self._bounds
         )
 
     def _fitted(self, start: Line) -> Line:
-        return least_squares.fit(self._model, self.samples.measured, start.values, self._bounds)
+        return _least_squares.fit(self._model, self.samples.measured, start.values, self._bounds)
 
     def _second_look(self, line: Line) -> Line:
         """Linearise again with all parameters: some had no effect where the fit began, but have one where it led."""
@@ -120,7 +120,7 @@ class _Estimating:
             return line
         values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
         self.names, self.left = list(self.null), {}
-        return self._drop_undetermined(least_squares.line(self._model, np.array(list(values.values())), self._bounds))
+        return self._drop_undetermined(_least_squares.line(self._model, np.array(list(values.values())), self._bounds))
 
     def _check_enough(self) -> None:
         if len(self.samples) <= len(self.names):
@@ -128,8 +128,8 @@ class _Estimating:
             raise InputError(problem, "give more rows, or name fewer parameters with --free")
 
     def _draws(self, line: Line) -> Floats:
-        width = least_squares.width(line, self.samples.measured)
-        return least_squares.bootstrap(line, self._bounds, width, self.samples.draw, seed=self.seed)
+        width = _least_squares.width(line, self.samples.measured)
+        return _least_squares.bootstrap(line, self._bounds, width, self.samples.draw, seed=self.seed)
 
     # --- leaving out ---
 
@@ -143,7 +143,7 @@ class _Estimating:
     def _drop_undetermined(self, line: Line) -> Line:
         """Leave out parameters that the rows do not determine; refuse if they were asked for."""
         reasons = {}
-        for parameter in least_squares.undetermined(line, self._bounds):
+        for parameter in _least_squares.undetermined(line, self._bounds):
             if not parameter.alike and self._arrived(line, parameter.number):
                 continue
             alike = " and ".join(self.names[i] for i in parameter.alike)
@@ -161,7 +161,7 @@ class _Estimating:
         """Whether a parameter has no effect only where the fit has led it, because something else is slower there."""
         back = line.values.copy()
         back[number] = self.null[self.names[number]]
-        return bool((np.abs(self._model(back) / line.times - 1) > least_squares.EFFECT).any())
+        return bool((np.abs(self._model(back) / line.times - 1) > _least_squares.EFFECT).any())
 
     def _drop_unneeded(self, line: Line) -> Line:
         """Leave out parameters that fit as well at the value they began with, unless they were asked for.
@@ -169,11 +169,11 @@ class _Estimating:
         By the Bayesian information criterion a parameter has to gain the logarithm of the number of rows. An efficiency
         always stays.
         """
-        width = least_squares.width(line, self.samples.measured)
+        width = _least_squares.width(line, self.samples.measured)
         while not self.asked and len(self.names) > 1:
             bounds = self._bounds
             loss = {
-                name: least_squares.loss_without(line, self.samples.measured, bounds, width, j, self.null[name])
+                name: _least_squares.loss_without(line, self.samples.measured, bounds, width, j, self.null[name])
                 for j, name in enumerate(self.names)
                 if not name.startswith("efficiency") and not self._stuck(line, j)
             }
@@ -185,7 +185,7 @@ class _Estimating:
 
     def _stuck(self, line: Line, number: int) -> bool:
         """Whether the fit has led a parameter to where it has no effect."""
-        return not np.abs(line.relative(self._bounds)[:, number]).max() >= least_squares.EFFECT and self._arrived(
+        return not np.abs(line.relative(self._bounds)[:, number]).max() >= _least_squares.EFFECT and self._arrived(
             line, number
         )
 

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
-from simcoll.measurement.rank_tasks import IDLE
-from simcoll.measurement.torch_backend.tensors import TYPES, to_numpy, to_tensor
+from simcoll.measurement._rank_instructions import MemoryRange, Move, RankProgram, SlotPlace, Stage
+from simcoll.measurement._rank_messages import IDLE
+from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]

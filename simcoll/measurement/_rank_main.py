@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from simcoll.engine.program import Program
 from simcoll.errors import MeasureError, SimcollError
 from simcoll.formats import nccl_log
-from simcoll.measurement.rank_program import part_of
-from simcoll.measurement.rank_tasks import CHECKING, IDLE, WARMING, Job, RankTask, Report, TaskResult, WorkTask
-from simcoll.measurement.result_check import complaint, sample
-from simcoll.measurement.torch_backend.ddp_step import DdpStep, Passes
-from simcoll.measurement.torch_backend.library_calls import CallSetting, LibraryCall
-from simcoll.measurement.torch_backend.send_recv import Exchange, Post, TransferError
+from simcoll.measurement._rank_instructions import part_of
+from simcoll.measurement._rank_messages import CHECKING, IDLE, WARMING, Job, RankTask, Report, TaskResult, WorkTask
+from simcoll.measurement._result_check import complaint, sample
+from simcoll.measurement.torch_backend._ddp_step import DdpStep, Passes
+from simcoll.measurement.torch_backend._library_calls import CallSetting, LibraryCall
+from simcoll.measurement.torch_backend._send_recv import Exchange, Post, TransferError
+from simcoll.measurement.torch_backend._small_programs import RankSetting as SmallSetting
+from simcoll.measurement.torch_backend._small_programs import SmallProgram as SmallProgram
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
-from simcoll.measurement.torch_backend.small_programs import RankSetting as SmallSetting
-from simcoll.measurement.torch_backend.small_programs import SmallProgram as SmallProgram
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import cut_slots, promised
 from simcoll.workload.workload_keys import Ddp

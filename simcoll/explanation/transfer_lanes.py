@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
-from simcoll.explanation import trace_lanes
-from simcoll.explanation.trace_lanes import Arrow, Slice, Spot, Track
+from simcoll.explanation import trace
+from simcoll.explanation.trace import Arrow, Slice, Spot, Track
 
 LINKS: Final = "links"  # the process whose tracks are directions of links
 
@@ -86,7 +86,7 @@ class Tracks:
         by number.
         """
         order = sorted(slices.items(), key=lambda item: item[1][:2])
-        numbers = trace_lanes.lanes(slice_[:2] for _, slice_ in order)
+        numbers = trace.lanes(slice_[:2] for _, slice_ in order)
         at = len(self.tracks)
         for lane in range(max(numbers, default=-1) + 1):
             self.tracks.append(Track(process, name + (f" ({lane + 1})" if lane else "")))
@@ -140,7 +140,7 @@ class Tracks:
         name = f"{transfer.chunk} from {self._short(transfer.src)}"
         return Slice(begin, transfer.end, name, "receive", transfer.args())
 
-    def _links(self) -> list[trace_lanes.Counter]:
+    def _links(self) -> list[trace.Counter]:
         """Add a track for each direction of a link, several where transfers share it; return the counters
         of its use.
         """
@@ -157,7 +157,7 @@ class Tracks:
         for link, slices in sorted(of.items()):
             name = str(program.link_names[link])
             self._lay(LINKS, name, slices)
-            counters.append(trace_lanes.Counter(name, in_use(slices.values())))
+            counters.append(trace.Counter(name, in_use(slices.values())))
         return counters
 
 

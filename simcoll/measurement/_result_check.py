@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.measurement.rank_tasks import RankTask
+from simcoll.measurement._rank_messages import RankTask
 from simcoll.schedule.group_contracts import BITWISE, expected, promised
 
 _LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # whole numbers up to here are exact

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.torch_backend.tensors import TYPES, to_numpy, to_tensor
+from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
 
 Tensor: TypeAlias = torch.Tensor
 Start = Callable[..., Any]  # takes async_op, and then returns a work to wait for

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.diagnosis import hypotheses, regions
+from simcoll.accuracy.diagnosis import _regions, hypotheses
+from simcoll.accuracy.diagnosis._regions import Bands, Region
 from simcoll.accuracy.diagnosis.hypotheses import HEALTHY, Hypothesis
-from simcoll.accuracy.diagnosis.regions import Bands, Region
-from simcoll.accuracy.fit.fit_rows import SMALL
+from simcoll.accuracy.fit._fit_rows import SMALL
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.config.arrays import Floats, Numbers
@@ -53,7 +53,7 @@ class MeasuredTable:
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
         """Compare each region with predicted times (n,), in us."""
-        return tuple(regions.region(group, self.measured / predicted, self.bands) for group in self.groups)
+        return tuple(_regions.region(group, self.measured / predicted, self.bands) for group in self.groups)
 
 
 @dataclass(frozen=True)

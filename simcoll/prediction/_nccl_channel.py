@@ -21,11 +21,11 @@ from simcoll.nccl import call as calls
 from simcoll.nccl import tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.nccl.full_mesh import gathered
+from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
+from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction.placing import IDEAL, placed, rated_topology
-from simcoll.prediction.plain_call import PlainCall, PlainExecutor
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, load_network
 from simcoll.scenario.scenario import Scenario
