@@ -1,5 +1,6 @@
-"""One point, and many: from a scenario to the row of results.
+"""Compute points, one or many, in order, in parallel, resumable.
 
-Takes points. Gives predictions and rows, in order, in parallel, resumable. Only this room knows whether a call is run
-as NCCL runs it or as a plain schedule.
+Takes points, alone or a sweep; gives predictions (`predict`), rows of results (`row`, `sweep`), and times under other
+costs (`Prediction.retimed`). A collective is a plan of one operation; only `lowering` knows whether its call is run as
+NCCL's kernels run it or as a plain schedule.
 """

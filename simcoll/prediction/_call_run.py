@@ -97,7 +97,7 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
 
 def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
     """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
-    bucket is a loop of the schedule with channels of its own. Timelines are those of the whole."""
+    bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk
     alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
     again = functools.partial(predict_call, scenario, topology)

@@ -33,8 +33,8 @@ from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.systems import load_system
 
-_MESHES: Final[LruCache[Topology]] = LruCache(2_000_000, lambda found: len(found.kinds) + len(found.links))
-_COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda found: 1)
+_MESHES: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+_COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
 CABLE: Final = "cable"  # the kind of links to NICs
 
 
@@ -297,22 +297,22 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
         for (u, v), link in zip(rated.links, links, strict=True)
     ]
     least: dict[object, int] = {}
-    for its, link in zip(alike, links, strict=True):
-        least[its] = min(link.bandwidth, least.get(its, link.bandwidth))
-    given = [link.bandwidth if link.kind in inner else least[its] for its, link in zip(alike, links, strict=True)]
+    for sort, link in zip(alike, links, strict=True):
+        least[sort] = min(link.bandwidth, least.get(sort, link.bandwidth))
+    given = [link.bandwidth if link.kind in inner else least[sort] for sort, link in zip(alike, links, strict=True)]
     if given == [link.bandwidth for link in links]:
         return rated
     return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
 
 
 def network_of(system: str | None) -> Profile:
-    """What the profile of a system's NICs says of hops between nodes and of cables; nothing for one without NICs."""
+    """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
     nic = load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
-    found = load_network(nic.profile)
-    links = {kind: scale for kind, scale in found.links.items() if kind == CABLE}
-    return found.model_copy(update={"links": links})
+    network = load_network(nic.profile)
+    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
+    return network.model_copy(update={"links": links})
 
 
 def _least_between(rated: Topology, places: Sequence[str]) -> int:

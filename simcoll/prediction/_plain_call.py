@@ -42,7 +42,7 @@ class PlainCall:
 
     @property
     def count(self) -> int:
-        """How many such as engines run go side by side; each does the same at the same time."""
+        """Number of such programs side by side; each does the same at the same time."""
         return 1
 
     @cached_property

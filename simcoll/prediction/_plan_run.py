@@ -140,5 +140,5 @@ class _Binder:
         source, proved = source_of(point, self.network, devices)
         schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
         devices = (*devices, *agents_of(point, self.network, devices)[: schedule.agents])
-        how: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
-        return PlannedCall(call, bind(schedule, self.network, devices, params, nbytes, **how), proved)
+        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
+        return PlannedCall(call, bind(schedule, self.network, devices, params, nbytes, **options), proved)

@@ -1,4 +1,4 @@
-"""Which schedule a point runs: its groups and sub-groups; made and proved once for all points that run the same."""
+"""Make and prove the schedule of a point, for its groups and sub-groups, once for all points that run the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simcoll.topology.graph import Topology
 
 FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
 
-_RECENT: Final[LruCache[tuple[AnySchedule, str]]] = LruCache(20_000_000, lambda found: found[0].rows)
+_RECENT: Final[LruCache[tuple[AnySchedule, str]]] = LruCache(20_000_000, lambda proved: proved[0].rows)
 
 
 def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[AnySchedule, str]:
@@ -53,14 +53,14 @@ def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
         return topology.agents_for(places)
     groups = [registry.flat(group) for group in _groups(scenario, topology, places)]
     near = [topology.agents_for([places[rank] for rank in group])[:1] for group in groups]
-    return tuple(agent for some in near for agent in some) if all(near) else ()
+    return tuple(agent for agents in near for agent in agents) if all(near) else ()
 
 
 ScheduleKey = tuple[str, str, int, int, Groups, int]
 
 
 def _maker(collective: str, algorithm: str) -> Hashable:
-    """What makes the schedule: a function, or the text of a file. With another one it is another schedule."""
+    """The origin of a schedule, a function or the text of a file: with another one it is another schedule."""
     if schedule_json.is_file(algorithm):
         return schedule_json.text(algorithm)
     return registry.find(collective, algorithm)[0].steps
@@ -74,10 +74,10 @@ def _proved(scenario: Scenario, asked: ScheduleKey, world: int) -> tuple[AnySche
         source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
     elif isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
         source = source.schedule()
-    how = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
-    if how != "off":
-        proof.prove(source, how)
-    return source, how
+    level = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
+    if level != "off":
+        proof.prove(source, level)
+    return source, level
 
 
 def _made(asked: ScheduleKey) -> StreamedSchedule:
@@ -88,14 +88,16 @@ def _made(asked: ScheduleKey) -> StreamedSchedule:
 def _of_file(asked: ScheduleKey) -> Schedule:
     """The schedule of a file, if it fits; raises RefusedError."""
     name, path, size, root, _, agents = asked
-    found = schedule_json.read(path)
-    if found.n != size:
-        raise RefusedError(f"{path} is a schedule of {found.n} ranks, not {size}; ask for ranks: {found.n}")
-    if found.root != root and collective(name).rooted:
-        raise RefusedError(f"the root of {path} is rank {found.root}, not {root}; ask for root: {found.root}")
-    if found.agents > agents:
-        raise RefusedError(f"{path} needs {found.agents} switches that reduce and reach every rank, and has {agents}")
-    return found
+    schedule = schedule_json.read(path)
+    if schedule.n != size:
+        raise RefusedError(f"{path} is a schedule of {schedule.n} ranks, not {size}; ask for ranks: {schedule.n}")
+    if schedule.root != root and collective(name).rooted:
+        raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; ask for root: {schedule.root}")
+    if schedule.agents > agents:
+        raise RefusedError(
+            f"{path} needs {schedule.agents} switches that reduce and reach every rank, and has {agents}"
+        )
+    return schedule
 
 
 def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:

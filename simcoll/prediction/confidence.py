@@ -1,4 +1,4 @@
-"""How far a prediction may be trusted: what its profile was fitted to, and how wrong it was there."""
+"""Judge a prediction by the rows that its profile was fitted to, and by the errors of the fit there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """What a prediction is of; `setting` as `fingerprint` has it."""
+    """A predicted call; `setting` as `fingerprint` has it."""
 
     collective: str
     algorithm: str
@@ -27,14 +27,14 @@ class PredictedCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What a prediction is worth, and the factors that lead from it to the ends of its 90 % interval."""
+    """The confidence in a prediction, and the factors from it to the ends of its 90 % interval."""
 
     confidence: Confidence
     low: float | None = None
     high: float | None = None
 
 
-# Parameters that profiles were fitted before: told only where they are not what they were then.
+# Parameters younger than some fitted profiles: part of a fingerprint only where they differ from the default.
 NEWER: Final = frozenset(["channels_by"])
 
 
@@ -48,12 +48,12 @@ def fingerprint(topology: Topology, params: Params) -> str:
     }
     plain = vars(Params())
     own = {name: value for name, value in vars(params).items() if name not in NEWER or value != plain[name]}
-    told = ", ".join(f"{name}={value!r}" for name, value in own.items())
-    return hashlib.sha256(f"({sorted(links)!r}, Params({told}))".encode()).hexdigest()[:12]
+    parameters = ", ".join(f"{name}={value!r}" for name, value in own.items())
+    return hashlib.sha256(f"({sorted(links)!r}, Params({parameters}))".encode()).hexdigest()[:12]
 
 
 def judge(profile: Profile, asked: PredictedCase, given: ModelSpec) -> Judgement:
-    """What a prediction of `asked` is worth, whose scenario's own `model` is `given`.
+    """Judge a prediction of `asked`, whose scenario has the `model` `given`.
 
     *Calibrated*: the profile was fitted to this very point. *Interpolated*: to smaller and larger sizes, and to fewer
     and more ranks or as many, of the same algorithm on the same links. *Extrapolated*: anything else. *Uncalibrated*:
@@ -74,10 +74,10 @@ def judge(profile: Profile, asked: PredictedCase, given: ModelSpec) -> Judgement
 
 
 def in_region(profile: Profile, region: str, low: float, high: float) -> tuple[float, float]:
-    """The factors to the ends of an interval that `judge` gave, from the errors of a region, where the profile tells
+    """The factors to the ends of an interval that `judge` gave, from the errors of a region, where the profile has
     them: as much wider than these as the interval is than the errors of all rows."""
     known = profile.calibration
-    own = None if known is None else next((its for name, its in known.regions.items() if name == region), None)
+    own = None if known is None else next((errors for name, errors in known.regions.items() if name == region), None)
     if known is None or own is None:
         return low, high
     every = known.errors.get("held_out", known.errors["fitted"])
@@ -104,9 +104,9 @@ def _alike(series: Series, asked: PredictedCase) -> bool:
 
 def _within(ranks: int, size: int, tried: Iterable[tuple[int, Sequence[int]]]) -> bool:
     """Whether rank counts and sizes that were tried lie on both sides."""
-    some = [(count, sizes) for count, sizes in tried if sizes]
-    if not some:
+    fitted = [(count, sizes) for count, sizes in tried if sizes]
+    if not fitted:
         return False
-    sizes = [nbytes for _, its in some for nbytes in its]
-    counts = [count for count, _ in some]
+    sizes = [nbytes for _, of_count in fitted for nbytes in of_count]
+    counts = [count for count, _ in fitted]
     return min(counts) <= ranks <= max(counts) and min(sizes) <= size <= max(sizes)

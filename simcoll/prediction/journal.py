@@ -27,7 +27,7 @@ class Shard(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """From `2/4`; raises InputError.
+        """Read `2/4`; raises InputError.
 
         >>> Shard.parse("2/4")
         Shard(number=2, of=4)
@@ -57,15 +57,15 @@ class Journal:
 
     def rows(self) -> dict[str, ResultRow]:
         """Key and row of every line that is whole."""
-        found = {}
+        rows = {}
         for log in self._all():
             for line in _text(log).splitlines():
                 try:
                     entry = json.loads(line)
-                    found[entry["key"]] = ResultRow.of(entry["row"])
+                    rows[entry["key"]] = ResultRow.of(entry["row"])
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # cut short by a kill, or not ours
-        return found
+        return rows
 
     def append(self, key: str, row: ResultRow) -> None:
         """Write a row; raises InputError if that cannot be, e.g. on a full disk."""

@@ -12,7 +12,7 @@ __all__ = ["PlainCall", "PlainExecutor", "executor", "lower", "network_of"]
 
 
 def executor(profile: str) -> PlainExecutor:
-    """What runs the calls of a profile; raises InputError for a profile that cannot be read."""
+    """The executor of a profile's calls; raises InputError for a profile that cannot be read."""
     known = load_profile(profile)
     return NcclExecutor(known) if known.as_nccl else PlainExecutor(known)
 

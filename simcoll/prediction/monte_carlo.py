@@ -1,4 +1,4 @@
-"""A point run many times with what differs from run to run: quantiles, how sure they are, and whose fault it is."""
+"""A point run many times with disturbances: quantiles, their confidence, and the share of each cause."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parts(point: Point) -> Iterator[Point]:
 
 
 def drawing(scenario: Scenario, replication: int) -> Drawn:
-    """What a replication draws, of all causes that there are."""
+    """The draws of a replication, of all causes that there are."""
     spec = scenario.variability or Variability()
     causes = (*spec.causes, *(("faults",) if scenario.faults else ()))
     return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
@@ -52,9 +52,9 @@ def part(point: Point) -> ResultRow:
     prediction = _undisturbed(scenario)
     undisturbed = row(prediction)
     every = (*spec.causes, *(("faults",) if scenario.faults else ()))
-    for one in spec.slow:
-        if one.rank >= prediction.plan.n:
-            raise wrong("variability", f"there is no rank {one.rank}", f"write 0 … {prediction.plan.n - 1}")
+    for slow in spec.slow:
+        if slow.rank >= prediction.plan.n:
+            raise wrong("variability", f"there is no rank {slow.rank}", f"write 0 … {prediction.plan.n - 1}")
     judged = JUDGED if prediction.totals.messages > SMALL else point.replicas[1]
     times: dict[str, list[int]] = {}
     failed = 0
@@ -80,7 +80,7 @@ def part(point: Point) -> ResultRow:
 def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
     """All causes, and unless that is the `whole` question every set of some."""
     sizes = range(len(causes), len(causes) - 1 if whole else 0, -1)
-    return [some for size in sizes for some in itertools.combinations(causes, size)]
+    return [chosen for size in sizes for chosen in itertools.combinations(causes, size)]
 
 
 def _undisturbed(scenario: Scenario) -> Prediction:
@@ -109,7 +109,7 @@ def _disturbed_ps(prediction: Prediction, drawn: Drawn) -> int:
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
-    """When each rank comes to a collective, int64 (n,), in ps."""
+    """Times at which ranks come to a collective, int64 (n,), in ps."""
     came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
     return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
 
@@ -137,9 +137,9 @@ def _slowed(program: Program, drawn: Drawn) -> Program:
 def _check(scenario: Scenario, names: Sequence[str]) -> None:
     """Raise InputError for links that there are not, or that cannot be slow."""
     slow = scenario.variability.slow_links if scenario.variability else ()
-    for one in slow:
-        if not matching(one.link, names):
-            raise wrong("variability", f"no link is called {one.link!r}", did_you_mean(one.link, names))
+    for spec in slow:
+        if not matching(spec.link, names):
+            raise wrong("variability", f"no link is called {spec.link!r}", did_you_mean(spec.link, names))
     if slow and scenario.measure.buckets > 1:
         raise wrong("variability", "links of a collective in buckets cannot be slow", "leave out slow_links or buckets")
 
@@ -170,13 +170,13 @@ def merged(shares: Sequence[ResultRow]) -> ResultRow:
 
 def _quantiles(times: Sequence[int]) -> dict[str, Any]:
     """Each quantile and an interval for it, from order statistics, whatever the distribution is."""
-    ordered, found = sorted(times), {}
+    ordered, quantiles = sorted(times), {}
     for name, share in QUANTILES.items():
         low, high = _interval(len(ordered), share)
         at = min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)
         for ending, place in (("", at), ("_low", low), ("_high", high)):
-            found[f"time_us_{name}{ending}"] = ordered[place] / 1e6
-    return found
+            quantiles[f"time_us_{name}{ending}"] = ordered[place] / 1e6
+    return quantiles
 
 
 def _interval(count: int, share: float) -> tuple[int, int]:
@@ -195,17 +195,20 @@ def _interval(count: int, share: float) -> tuple[int, int]:
 
 
 def _shares(times: Mapping[str, Sequence[int]], causes: Sequence[str], undisturbed: int) -> dict[str, float]:
-    """What each cause adds to the mean, as a share of all: what it adds to each set of others, averaged over the orders
-    in which they can come (Shapley values), so that they add up; none below 0. Empty where nothing is slower."""
+    """The share of each cause in the slowdown of the mean; empty where nothing is slower.
+
+    That is the time that it adds to each set of others, averaged over the orders in which they can come (Shapley
+    values), so that shares add up; none is below 0.
+    """
     judged = min(map(len, times.values()))
-    means = {frozenset(some.split()): sum(its[:judged]) / judged for some, its in times.items()}
+    means = {frozenset(names.split()): sum(ps[:judged]) / judged for names, ps in times.items()}
     means[frozenset()] = float(undisturbed)
     orders = list(itertools.permutations(causes))
-    found = dict.fromkeys(causes, 0.0)
+    shares = dict.fromkeys(causes, 0.0)
     for order in orders:
         for place, cause in enumerate(order):
             before = frozenset(order[:place])
-            found[cause] += (means[before | {cause}] - means[before]) / len(orders)
-    found = {cause: max(0.0, added) for cause, added in found.items()}
-    total = sum(found.values())
-    return {cause: added / total for cause, added in found.items()} if total else {}
+            shares[cause] += (means[before | {cause}] - means[before]) / len(orders)
+    shares = {cause: max(0.0, added) for cause, added in shares.items()}
+    total = sum(shares.values())
+    return {cause: added / total for cause, added in shares.items()} if total else {}

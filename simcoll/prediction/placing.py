@@ -66,7 +66,7 @@ def _count(seen: dict[int, int], node: int | None) -> int:
 
 
 def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:
-    """When each of `n` ranks comes to a collective, in ps, where that is not at once; raises InputError."""
+    """Times in ps at which some of `n` ranks come to a collective; the others come at once. Raises InputError."""
     arrivals = scenario.arrivals or {}
     for rank in arrivals:
         if not 0 <= rank < n:

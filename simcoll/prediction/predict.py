@@ -31,8 +31,8 @@ def predict(
     """
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)
-    # A plan of one operation is run as a program of its own if the scenario asks for a collective, not if a workload
-    # happens to have no more: there its call shares links as all calls of workloads do.
+    # A collective, which is a plan of one operation, runs as one program. A workload is joined even if it has no more
+    # than one operation: its call shares links as all calls of workloads do.
     run = predict_plan if scenario.workload else predict_call
     prediction = run(scenario, topology, costs or CostSetting.of(profile))
     if costs is None:

@@ -1,4 +1,4 @@
-"""A prediction: a plan of operations on a topology, the program that it is, and when what happens."""
+"""A prediction: a plan of operations on a topology, the program that it is, and its times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PlanTasks(NamedTuple):
 class Prediction:
     """One point: its plan, what engines ran of it, and what that adds up to.
 
-    A plan of one call is run as a program of its own; then `lowered` is that call, `source` its schedule, or the stream
+    A plan of one call is run as one program; then `lowered` is that call, `source` its schedule, or the stream
     of its steps where it is long, and `totals` are of all channels, of which the program may be one. Other plans are
     joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
     to results. `host_ps` is the host's time for a call: the next begins no sooner. `anew` predicts the same under other
@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def called_ps(self) -> int:
-        """From the first rank's coming to the last transfer's end and the last rank's coming, and the launch."""
+        """Time on the GPUs, in ps: the launch, and until the last transfer has ended and the last rank has come."""
         return self._until(self.totals.makespan_ps) + self.launch_ps
 
     def _until(self, makespan_ps: int) -> int:
@@ -85,12 +85,12 @@ class Prediction:
 
     @property
     def waited_ps(self) -> int:
-        """How long GPUs wait for the host."""
+        """Time in ps that GPUs wait for the host."""
         return self.time_ps - self.called_ps
 
     @property
     def compute_ps(self) -> int | None:
-        """How long the rank computes that computes longest; None for a call by itself."""
+        """Computation of the rank that computes longest, in ps; None for a call by itself."""
         return max(self.plan.computed_ps()) if self.tasks else None
 
     @property
@@ -111,7 +111,7 @@ class Prediction:
 
     @property
     def proved(self) -> str:
-        """How the schedules of its calls were proved."""
+        """Levels at which the schedules of its calls were proved."""
         return ", ".join(dict.fromkeys(call.proved for call in self.calls.values()))
 
     @property
@@ -154,7 +154,7 @@ class Prediction:
 
     @property
     def timeline(self) -> Timeline:
-        """When everything happened."""
+        """Times of everything that happened."""
         return self.run.timeline
 
     @cached_property

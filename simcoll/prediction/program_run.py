@@ -38,7 +38,7 @@ class ProgramRun:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """When everything happened."""
+        """Times of everything that happened."""
         return run(self.program, policy(self.point, "hops")).timeline
 
     @property
@@ -58,7 +58,7 @@ def policy(point: Scenario, keep: Keep = "auto") -> Policy:
 
 
 def makespan_ps(program: Program) -> int:
-    """When a program ends, in ps; raises StuckError if it cannot."""
+    """End of a program, in ps; raises StuckError if it cannot."""
     return run(program, Policy(keep="totals")).totals.makespan_ps
 
 
@@ -67,7 +67,7 @@ def makespan_ps(program: Program) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ScheduleRun:
-    """A schedule that was run on its own: its source and how that was proved, and the devices of ranks and agents."""
+    """A schedule that was run by itself: its source, the level of its proof, and the devices of ranks and agents."""
 
     source: AnySchedule
     proved: str
@@ -89,8 +89,8 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
 
     def make() -> Program:
         schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
-        how: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
-        program = bind(schedule, network, devices, point.params(), point.nbytes, **how)
+        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
+        program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
         return struck(program, network, point.striking, launch_ps)
 
     if isinstance(source, StreamedSchedule) and point.weights is None and not point.striking:

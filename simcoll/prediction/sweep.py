@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 
 
 def key(point: Point) -> str:
-    """What decides a row: the resolved point, the contents of the files it names, and simcoll's version."""
+    """A digest of everything that decides a row: the point, the contents of the files it names, simcoll's version."""
     scenario = point.scenario.model_dump_json(exclude={"plots", "measured"})
     parts = [simcoll.__version__, scenario, str(point.optional), point.scenario.contents()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
@@ -107,14 +107,14 @@ def _computed(
     """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
     of = [(index, part) for index, point in missing.items() for part in parts(point)]
     left = Counter(index for index, _ in of)
-    found: dict[int, dict[int, ResultRow]] = {}
+    done: dict[int, dict[int, ResultRow]] = {}
     tasks = {number: part for number, (_, part) in enumerate(of)}
     for number, fresh in workers.compute(_row, tasks, jobs, cluster, lambda number: begun(of[number][0])):
         index = of[number][0]
-        found.setdefault(index, {})[number] = fresh
+        done.setdefault(index, {})[number] = fresh
         left[index] -= 1
         if not left[index]:
-            yield index, merged([row for _, row in sorted(found.pop(index).items())])
+            yield index, merged([row for _, row in sorted(done.pop(index).items())])
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:
@@ -130,12 +130,12 @@ def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:
     return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
 
 
-def ordered(found: Mapping[int, ResultRow]) -> list[ResultRow]:
+def ordered(by_index: Mapping[int, ResultRow]) -> list[ResultRow]:
     """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all).
 
     A row of `auto` goes if there is the same row of the algorithm that it chose.
     """
-    rows = [row for _, row in sorted(found.items())]
+    rows = [row for _, row in sorted(by_index.items())]
     asked = {row for row in rows if not row.chosen}
     rows = [row for row in rows if not row.chosen or replace(row, chosen=False) not in asked]
     return [row for row in rows if not row.left_out] or rows
@@ -143,13 +143,13 @@ def ordered(found: Mapping[int, ResultRow]) -> list[ResultRow]:
 
 def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> None:
     """Write `results.csv`, then `manifest.json`, which says of which points it is."""
-    (folder / MANIFEST).unlink(missing_ok=True)  # so that it never tells of an older results.csv
+    (folder / MANIFEST).unlink(missing_ok=True)  # so that it never stands beside results of other points
     write_atomically(folder / "results.csv", to_csv(rows))
     write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")
 
 
 def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> dict[str, Any]:
-    """Of which points rows are, and what made them."""
+    """The points that rows are of, and the program and command that made them."""
     return {
         "schema": "simcoll.manifest/1",
         "simcoll": simcoll.__version__,
@@ -166,8 +166,8 @@ def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -
 def is_written(folder: Path, points: Sequence[Point]) -> bool:
     """Whether `results.csv` in the folder holds just these points."""
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return bool(found["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return bool(manifest["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -178,9 +178,9 @@ def _digest(points: Sequence[Point]) -> str:
 
 def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
     """Every key of the scenario that is set, with the values that it takes."""
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for point in points:
         for key, value in point.scenario.model_dump(mode="json", exclude_none=True).items():
-            if value not in found.setdefault(key, []):
-                found[key].append(value)
-    return found
+            if value not in values.setdefault(key, []):
+                values[key].append(value)
+    return values

@@ -1,4 +1,4 @@
-"""Where points are computed: in this process, in processes beside it (loky), on other machines (Dask).
+"""Compute points: in this process, in processes beside it (loky), on other machines (Dask).
 
 A worker imports simcoll anew. So a task brings along what that process cannot know: the algorithms that the user has
 registered, and what the files say that the scenario names.
@@ -30,11 +30,11 @@ from simcoll.schedule.registry import Algorithm
 ANSWER_S: Final = 4  # seconds in which a scheduler must answer
 
 PointFunction = Callable[[Point], ResultRow]
-Begun = Callable[[int], None]  # told of the index of each point when a worker takes it up
+Begun = Callable[[int], None]  # called with the index of each point when a worker begins it
 
 
 def compute(
-    what: PointFunction,
+    function: PointFunction,
     points: Mapping[int, Point],
     jobs: int = 1,
     cluster: str | None = None,
@@ -42,16 +42,16 @@ def compute(
 ) -> Iterator[tuple[int, ResultRow]]:
     """Yield index and row of every point as they come: from `jobs` processes (−1: one a core), or from a Dask cluster.
 
-    Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and what `what` raises.
+    Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and errors of `function`.
     """
     if cluster is not None and points:
-        yield from _on_cluster(what, points, cluster, begun)
+        yield from _on_cluster(function, points, cluster, begun)
     elif jobs == 1 or len(points) < 2:
         for index, point in points.items():
             begun(index)
-            yield index, what(point)
+            yield index, function(point)
     else:
-        yield from _in_processes(what, points, jobs, begun)
+        yield from _in_processes(function, points, jobs, begun)
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,18 @@ class _WorkerTask:
     algorithms: Mapping[str, Mapping[str, Algorithm]]  # of each collective that it may run
     files: Mapping[str, bytes]
 
-    def answer(self, what: PointFunction) -> ResultRow:
-        """In the worker."""
-        registry.ALGORITHMS.update({collective: dict(its) for collective, its in self.algorithms.items()})
+    def answer(self, function: PointFunction) -> ResultRow:
+        """The row of the task, computed in the worker."""
+        registry.ALGORITHMS.update({collective: dict(named) for collective, named in self.algorithms.items()})
         with yaml_tree.carrying(self.files):
-            return what(self.point)
+            return function(self.point)
 
 
 def _tasks(points: Mapping[int, Point]) -> Iterator[_WorkerTask]:
     for index, point in points.items():
         files = {str(path): path.read_bytes() for path in point.scenario.files() if path.is_file()}
-        one = point.scenario.collective
-        known = {one: registry.ALGORITHMS[one]} if one in registry.ALGORITHMS else registry.ALGORITHMS
+        name = point.scenario.collective
+        known = {name: registry.ALGORITHMS[name]} if name in registry.ALGORITHMS else registry.ALGORITHMS
         yield _WorkerTask(index, point, known, files)
 
 
@@ -80,7 +80,7 @@ def _tasks(points: Mapping[int, Point]) -> Iterator[_WorkerTask]:
 
 
 def _in_processes(
-    what: PointFunction, points: Mapping[int, Point], jobs: int, begun: Begun
+    function: PointFunction, points: Mapping[int, Point], jobs: int, begun: Begun
 ) -> Iterator[tuple[int, ResultRow]]:
     from joblib import Parallel, delayed  # only a parallel run pays for the import
     from joblib.externals.loky import BrokenProcessPool
@@ -88,7 +88,7 @@ def _in_processes(
     def handed_out() -> Iterator[Any]:
         for task in _tasks(points):
             begun(task.index)
-            yield delayed(_in_process)(task, what, os.getpid())
+            yield delayed(_in_process)(task, function, os.getpid())
 
     # One point at a time to each process: a row is kept as soon as it is there, and no process hoards the long ones.
     run = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
@@ -98,9 +98,9 @@ def _in_processes(
         raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
 
 
-def _in_process(task: _WorkerTask, what: PointFunction, parent: int) -> tuple[int, ResultRow]:
+def _in_process(task: _WorkerTask, function: PointFunction, parent: int) -> tuple[int, ResultRow]:
     _end_with(parent)
-    return task.index, task.answer(what)
+    return task.index, task.answer(function)
 
 
 @functools.cache
@@ -119,7 +119,7 @@ def _end_with(parent: int) -> None:
 
 
 def _on_cluster(
-    what: PointFunction, points: Mapping[int, Point], address: str, begun: Begun
+    function: PointFunction, points: Mapping[int, Point], address: str, begun: Begun
 ) -> Iterator[tuple[int, ResultRow]]:
     try:
         from distributed import as_completed
@@ -132,25 +132,25 @@ def _on_cluster(
         from distributed import get_worker
 
         try:
-            from simcoll import __version__ as its
+            from simcoll import __version__ as own
         except ImportError:
-            its = ""
-        if its != version:
-            return None, f"the worker {get_worker().address} has {f'simcoll {its}' if its else 'no simcoll'}"
+            own = ""
+        if own != version:
+            return None, f"the worker {get_worker().address} has {f'simcoll {own}' if own else 'no simcoll'}"
         get_worker().log_event(topic, index)
-        task, what = cloudpickle.loads(packed)
-        return index, task.answer(what)
+        task, function = cloudpickle.loads(packed)
+        return index, task.answer(function)
 
     with _client(address) as client:
         topic = f"simcoll-{uuid4().hex}"
         client.subscribe_topic(topic, lambda event: begun(event[1]))
         known = {"topic": topic, "version": simcoll.__version__}
         # not joblib's Dask backend: it waits for ever for a task whose worker died
-        futures = client.map(answer, _packed(what, points), list(points), **known, pure=False, batch_size=500)
-        for future, found in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
+        futures = client.map(answer, _packed(function, points), list(points), **known, pure=False, batch_size=500)
+        for future, answered in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             if future.status != "finished":
-                raise _lost(address, future.status, found)
-            index, row = found
+                raise _lost(address, future.status, answered)
+            index, row = answered
             if index is None:
                 raise InputError(f"--cluster {address}: {row}", f"install simcoll {simcoll.__version__} where it runs")
             yield index, row
@@ -171,7 +171,7 @@ def _client(address: str) -> Iterator[Any]:
     loggers = [logging.getLogger(name) for name in chatty]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.CRITICAL)  # they tell of a lost scheduler by tracebacks
+        logger.setLevel(logging.CRITICAL)  # they report a lost scheduler by tracebacks
     try:
         with client:
             yield client
@@ -193,27 +193,27 @@ def _knock(address: str) -> None:
                 raise ValueError("what answers there is no Dask scheduler")
 
 
-def _packed(what: PointFunction, points: Mapping[int, Point]) -> list[bytes]:
-    """Tasks with the code of what the user registered: its module need not be on the other machine."""
+def _packed(function: PointFunction, points: Mapping[int, Point]) -> list[bytes]:
+    """Tasks with the code of algorithms that the user registered: their module need not be on the other machine."""
     import cloudpickle
 
     tasks = list(_tasks(points))
-    entries = (entry for task in tasks for its in task.algorithms.values() for entry in its.values())
+    entries = (entry for task in tasks for named in task.algorithms.values() for entry in named.values())
     homes = {entry.steps.__module__ for entry in entries}
     own = {name for name in homes if name in sys.modules and name.partition(".")[0] not in ("simcoll", "__main__")}
     by_value = [sys.modules[name] for name in own - set(cloudpickle.list_registry_pickle_by_value())]
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return [cloudpickle.dumps((task, what)) for task in tasks]
+        return [cloudpickle.dumps((task, function)) for task in tasks]
     finally:
         for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _lost(address: str, status: str, found: Any) -> BaseException:
-    """Why a task has no row: what it raised itself, or what became of its worker."""
-    error: Any = found[1] if isinstance(found, tuple) else found
+def _lost(address: str, status: str, answered: Any) -> BaseException:
+    """The reason for a missing row: an error of the task, or the loss of its worker."""
+    error: Any = answered[1] if isinstance(answered, tuple) else answered
     kind = type(error).__name__
     if status == "error" and type(error).__module__.partition(".")[0] != "distributed":
         return cast(BaseException, error)
