@@ -82,8 +82,8 @@ def point(keys: Keys, proved: bool = False) -> Found:
     prediction = predict(asked)
     found = row(prediction)
     done = {**clock.read(), "start MB": before}
-    done |= {key: found[key] for key in ("messages", "time_ps", "ranks")}
-    done["how"] = "event" if found["engine"] == "event" else str(found["shortcut"]).replace("none", "heap")
+    done |= {key: getattr(found, key) for key in ("messages", "time_ps", "ranks")}
+    done["how"] = "event" if found.engine == "event" else str(found.shortcut).replace("none", "heap")
     if proved:
         clock = Clock()
         proof.prove(prediction.source, "full" if prediction.source.n <= FULL_PROOF else "fingerprint")
@@ -99,7 +99,7 @@ def step(name: str, sets: list[str]) -> Found:
     before, clock = peak(), Clock()
     found = row(predict(asked))
     done = {**clock.read(), "start MB": before}
-    return {**done, **{key: found[key] for key in ("messages", "ranks", "buckets", "step_us", "exposed_us")}}
+    return {**done, **{key: getattr(found, key) for key in ("messages", "ranks", "buckets", "step_us", "exposed_us")}}
 
 
 def naive(links: str, ranks: int) -> Found:

@@ -145,7 +145,7 @@ def test_what_was_fitted_talked_directly() -> None:
     asked = {"topology": {"system": "l40s-pcie"}, "collective": "all_reduce", "ranks": 2, "size": "512 KiB",
              "dtype": "float16", "algorithm": "auto", "profile": "nccl-pcie"}  # fmt: skip
     points = (point_of("", **{**asked, "p2p_level": level}) for level in (None, "LOC"))
-    assert [row(predict(point))["confidence"] for point in points] == ["calibrated", "extrapolated"]
+    assert [row(predict(point)).confidence for point in points] == ["calibrated", "extrapolated"]
 
 
 def test_p2p_level_needs_kernels() -> None:
