@@ -565,6 +565,7 @@ def sent_bytes(name: str) -> int:
     return int(line.split(":")[1].split()[8])
 
 
+@pytest.mark.long  # tests/measurement/test_network_lab.py counts the bytes of every link of a ring
 def test_bytes_on_the_wire(namespace: str):
     """The interface carries the bytes of the schedules, ring and all_pairs, and little more: headers and the harness's
     own messages, together below 2 %. No library call in disguise, which would send what a ring sends."""
