@@ -38,10 +38,10 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
     ),
     "validate": ("validate.validate", "Measure, fit, predict, and report how good predictions are."),
     "import": (
-        "exchange.import_",
+        "convert.import_",
         "Turn a file of another program into one of simcoll, and list what was read and assumed.",
     ),
-    "export": ("exchange.export", "Write a schedule, a topology or results for another program."),
+    "export": ("convert.export", "Write a schedule, a topology or results for another program."),
     "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),
