@@ -1,6 +1,6 @@
-"""Who comes before whom: columns that follow from a schedule alone, each derived by one pass over the transfers.
+"""Predecessors of transfers: columns that follow from a schedule alone, each derived by one pass over the transfers.
 
-Indices of transfers are int32, −1 stands for none. `compiled` tells whether numba does it.
+Indices of transfers are int32, −1 stands for none. `compiled` says whether numba does it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def versions(schedule: Schedule, compiled: bool) -> tuple[Ints, Ints]:
 
 
 def inherited(reads: Ints, kind: Ints, compiled: bool) -> Ints:
-    """What kind of value each transfer carries: that of the value it reads, or `kind` where that was there at the
+    """The kind of value that each transfer carries: that of the value it reads, or `kind` where that was there at the
     start."""
     loops = _loops(compiled)
     kinds = loops.give(kind)

@@ -1,4 +1,4 @@
-"""What serves in the event engine: links, receive sides and the fabric, as SimPy's events see them.
+"""Servers of the event engine: links, receive sides and the fabric, as SimPy's events see them.
 
 Each decides once an instant, after everything else at that instant (`LAST`).
 """
@@ -48,7 +48,7 @@ class Milestone:
             yield self._waiting.setdefault(i, self.env.event())
 
     def column(self) -> Times:
-        """When it happened."""
+        """The time at which it happened."""
         return clocked(self.at)
 
 
@@ -65,7 +65,7 @@ class Server:
         self._came: list[tuple[int, Serve, Event]] = []
 
     def reserve(self, i: int, serve: Serve) -> Event:
-        """An event whose value tells how `i` is served."""
+        """An event whose value is how `i` is served."""
         if not self._came:
             _at_end_of_instant(self.env, self._decide)
         self._came.append((i, serve, self.env.event()))
@@ -81,7 +81,7 @@ class Server:
 
 
 def whole_service(service: int) -> Serve:
-    """As a server whose speed is always the same does."""
+    """The service of a server whose speed never changes."""
 
     def serve(now: int, free: int) -> Served:
         begin = max(now, free)

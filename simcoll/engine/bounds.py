@@ -46,7 +46,7 @@ class Cuts:
         return np.add.reduceat(values[self.members], self.starts)
 
     def around(self, place: int) -> NDArray[np.bool_]:
-        """Which cuts have a place inside."""
+        """Whether each cut has a place inside."""
         return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:

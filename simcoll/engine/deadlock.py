@@ -12,8 +12,8 @@ from simcoll.units import exact_us, format_duration
 
 
 class Reached(NamedTuple):
-    """When each transfer started, was sent, ended and was complete, or NONE; the way it took; whom it waited for with
-    blocking sends, if they are."""
+    """The times at which each transfer started, was sent, ended and was complete, or NONE; the way it took; whom it
+    waited for with blocking sends, if they are."""
 
     started: Sequence[int]
     sent: Sequence[int]
@@ -24,7 +24,7 @@ class Reached(NamedTuple):
 
 
 def stuck(program: Program, reached: Reached) -> StuckError:
-    """What is to be raised: names the first transfer that did not end, and what it waits for."""
+    """The error to raise: it names the first transfer that did not end, and what it waits for."""
     i = reached.ended.index(NONE)
     why, when = _missing(program, reached, i)
     return StuckError(f"the run cannot finish: {_told(program, i)} {why}", when)

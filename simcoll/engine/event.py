@@ -60,10 +60,10 @@ class _EventRun:
             self.env.process(self.task(task, *work))
 
     def _channels(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(int(self.program.channel.max(initial=-1)) + 1)]
+        channels: list[list[int]] = [[] for _ in range(int(self.program.channel.max(initial=-1)) + 1)]
         for i, channel in enumerate(self.program.channel.tolist()):
-            found[channel].append(i)
-        return found
+            channels[channel].append(i)
+        return channels
 
     def _work(self) -> list[tuple[list[int], list[int]]]:
         """The transfers that each task sends, and those that it receives."""
@@ -85,12 +85,12 @@ class _EventRun:
         program, count = self.program, len(self.program.bandwidths)
         capacity = dict(enumerate(program.bandwidths.astype(float).tolist()))
         for i, channel in enumerate(program.channel.tolist()):
-            if program.params_of(i).channel_bandwidth:  # a channel's cap is a link of its own, behind the real ones
+            if program.params_of(i).channel_bandwidth:  # a channel's cap is one more link, behind the real ones
                 capacity[count + channel] = float(program.params_of(i).channel_bandwidth)
         return Fabric(self.env, capacity)
 
     def reached(self) -> Reached:
-        """How far each transfer came."""
+        """The milestones that each transfer has reached."""
         return Reached(
             self.started.at, self.sent.at, self.ended.at, self.completed.at, self.way, self.blocking
         )  # fmt: skip
@@ -153,7 +153,7 @@ class _EventRun:
     # --- tasks ---
 
     def task(self, task: int, sends: list[int], receives: list[int]) -> Wait:
-        """What one rank does in one operation: open when all before it is done, done when all of it is."""
+        """The part of one rank in one operation: open when all before it is done, done when all of it is."""
         tasks = self.program.tasks
         assert tasks
         for before in tasks.before[slice(*tasks.first[task : task + 2])].tolist():
@@ -184,7 +184,7 @@ class _EventRun:
             self.sent.reach(i)
 
     def predecessors(self, i: int) -> Iterator[Iterator[Event]]:
-        """What transfer `i` waits for, besides its place in the channel."""
+        """The events that transfer `i` waits for, besides its place in the channel."""
         yield self.completed.wait(int(self.program.reads[i]))
         yield self.ended.wait(int(self.program.credit[i]))
         if self.blocking:
@@ -194,7 +194,7 @@ class _EventRun:
             yield self.steps.wait(i)
 
     def leave(self, i: int) -> Wait:
-        """From start to sent; what remains of the way is a process of its own."""
+        """Take a transfer from start to sent; another process takes it the rest of the way."""
         env, local = self.env, self.program.src[i] == self.program.dst[i]
         if not self.program.route(i):
             yield env.timeout(1)
@@ -226,7 +226,7 @@ class _EventRun:
         return [len(self.program.bandwidths) + int(self.program.channel[i])] if capped else []
 
     def tail(self, i: int, served: Served) -> int:
-        """When the tail leaves the first link: not before the channel has brought it there."""
+        """The time at which the tail leaves the first link: not before the channel has brought it there."""
         nbytes, cap = int(self.program.nbytes[i]), self.program.params_of(i).channel_bandwidth
         return max(served.end, served.begin + service_ps(nbytes, cap)) if cap else served.end
 
@@ -250,7 +250,7 @@ class _EventRun:
         yield from self.fly(i, tail + int(latencies[route[-1]]) - env.now)
 
     def cross(self, i: int, link: int) -> Generator[Event, Any, Served]:
-        """How a link serves a chunk, known when it is decided."""
+        """Let a link serve a chunk; the service is known when it is decided."""
         nbytes, spans = int(self.program.nbytes[i]), self.spans.get(link)
         how = whole_service(service_ps(nbytes, int(self.program.bandwidths[link])))
         if spans:
@@ -279,7 +279,7 @@ class _EventRun:
     # --- receiving ---
 
     def receive(self, i: int) -> Wait:
-        """From arrive to end, and to complete where no earlier version is still missing."""
+        """Take a transfer from arrive to end, and to complete once no earlier version is missing."""
         self.arrived.reach(i)
         wait = self.program.receive_ps(i)
         if wait:

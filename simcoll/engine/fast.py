@@ -59,7 +59,7 @@ NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32),
 
 
 class FastResult(NamedTuple):
-    """What a run of the fast engine says of itself."""
+    """The result of a run of the fast engine."""
 
     timeline: Timeline | None  # None if it could not finish
     shortcut: str  # "replay" or "none"
@@ -67,7 +67,8 @@ class FastResult(NamedTuple):
 
 
 class _KernelResult(NamedTuple):
-    """How a run of the kernel went: the latest time of all, the columns of a timeline, which may be empty."""
+    """The result of a kernel: how many transfers ended, the latest time of all, the columns of a timeline, which may be
+    empty."""
 
     ended: int
     latest: int
@@ -229,7 +230,7 @@ class _KernelRun:
         )
 
     def receive(self) -> Array:
-        """How long each transfer keeps its receive side."""
+        """The time for which each transfer keeps its receive side."""
         program = self.program
         o_recv, gamma = program.by_way("o_recv"), program.by_kind("gamma")
         if not o_recv.any() and not gamma.any():
@@ -245,12 +246,12 @@ class _KernelRun:
         return np.where(program.reduce & (program.chain == NONE), program.arrivals[program.dst], 0)
 
     def here(self) -> Any:
-        """When the sender of each transfer comes."""
+        """The time at which the sender of each transfer comes."""
         arrivals, routes = self.program.arrivals, self.program.routes
         return self.give(arrivals[routes.src][self.program.way] if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
-        """From start to ready, by way."""
+        """The time from start to ready, by way."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
@@ -296,7 +297,7 @@ class _KernelRun:
         return Progress(starts, state, came, times, successors, tasks, self.barriers())
 
     def successors(self) -> tuple[Successors, Any]:
-        """Who waits for whom, and how many things each transfer waits for."""
+        """The transfers that wait for each, and how many things each waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         reads, chain, credit = self.gives(program.reads, program.chain, program.credit if slots else NO_INDICES)
         chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))

@@ -8,7 +8,7 @@ of a few, so that nobody sends to one who stands for itself) on links that stand
   round: then a link never serves two transfers that stand for each other;
 * whatever a tie decides (on a link, at a receive side) is decided the same way everywhere: what one link or one
   receiver serves in a step stands at different places in its senders' lists;
-* transfers of one pair that are to be told apart (`slots`) are: no two receivers of a sender become one.
+* transfers of one pair that are to be distinguished (`slots`) are: no two receivers of a sender become one.
 
 Anything else is refused, and the schedule run as it is.
 """
@@ -51,7 +51,7 @@ class Folded:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """What the ranks are called."""
+        """The names of the ranks."""
         return tuple(map(str, range(self.schedule.n)))
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
-    """How many ranks to keep: a few turns, so many that nobody sends to one who stands for itself; 0: too many."""
+    """The number of ranks to keep: a few turns, so many that nobody sends to one who stands for itself; 0: too many."""
     apart = np.concatenate([(step.dst - step.src) % stream.n for step in _firsts(stream)])
     apart = np.unique(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):
@@ -162,7 +162,8 @@ def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers
 
 
 class _Links:
-    """Which link stands for which: `number` (links,) of the one that stands for each, −1 as long as it is not known."""
+    """The links that stand for others: `number` (links,) of the one that stands for each, −1 as long as it is not
+    known."""
 
     def __init__(self, network: RoutedNetwork, times: int):
         self.network, self.times = network, times

@@ -19,11 +19,11 @@ EMPTY: Final = np.zeros(0, np.int32)
 
 
 class Operation(NamedTuple):
-    """What some ranks do together, or each for itself.
+    """Work that some ranks do together, or each for itself.
 
     Rank r of `program` is `ranks[r]`, the same in all operations that have this program; without one the ranks only
     compute. Each keeps at it for at least `duration` ps: one number, or one a rank. `after` are numbers of earlier
-    operations: each rank waits for its own part in them, where it has one. Operations of one `stream` are, on each
+    operations: each rank waits for its part in them, where it has one. Operations of one `stream` are, on each
     rank, one behind the other.
     """
 
@@ -76,7 +76,7 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program]) -> None:
 
 
 class _Owners(NamedTuple):
-    """Which participant of a program each of its channels and receive sides is of."""
+    """The participant of a program that each of its channels and receive sides belongs to."""
 
     channel: Array
     side: Array

@@ -24,8 +24,8 @@ class BandwidthSpan(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How a link serves a chunk, in ps: when it begins and ends (NEVER: it does not), when the link is free for the
-    next, and when the chunk is sent again because it was lost, or NONE."""
+    """The service of a chunk by a link, in ps: when it begins and ends (NEVER: it does not), when the link is free for
+    the next, and when the chunk is sent again because it was lost, or NONE."""
 
     begin: int
     end: int
@@ -35,7 +35,7 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinkChanges:
-    """What changes during a run: from `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
+    """Changes during a run: from `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
 
     With a `turn` that is not NONE the link, which is down, is found dead: from then on row `turn` of `force`,
     (turns + 1, ways) int32, tells which way is taken in place of each, and what the link has not served goes that way.
@@ -52,7 +52,7 @@ class LinkChanges:
 
     @cached_property
     def turns(self) -> Index:
-        """When each row of `force` but the first comes into force, int64 (turns,)."""
+        """The time at which each row of `force` but the first comes into force, int64 (turns,)."""
         found = np.zeros(len(self.force) - 1, np.int64)
         found[self.turn[self.turn > 0] - 1] = self.at[self.turn > 0]
         return found
@@ -78,7 +78,7 @@ class LinkChanges:
 
 
 def serve(spans: list[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
-    """How a link with these spans serves a chunk that came at `came` and is next when the link is `free`.
+    """The service, by a link with these spans, of a chunk that came at `came` and is next when the link is `free`.
 
     It begins when the link is up. What is left when the bandwidth changes goes on at the new one. If the link is found
     dead first, and another way is in force since then (`lost`), the chunk is sent again.

@@ -1,4 +1,4 @@
-"""How busy each link was."""
+"""The load of each link in a run."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Hops(NamedTuple):
 class Program:
     """A schedule bound to sizes, loops, channels and routes: what an engine runs.
 
-    Columns (one entry a transfer, in index order): `way` tells which of the `routes` it takes, `kind` which of the
+    Columns (one entry a transfer, in index order): `way` says which of the `routes` it takes, `kind` which of the
     `sizes` it has; `channel` and `side` number the sending channels and the receive sides densely in order of first
     use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. What
     follows from these is made when it is asked for: large programs are run without. `arrivals` (participants,): when
@@ -196,7 +196,7 @@ class Program:
         return found
 
     def receive_ps(self, i: int) -> int:
-        """How long transfer `i` keeps its receive side: `o_recv` unless local, and the reduction."""
+        """The time for which transfer `i` keeps its receive side: `o_recv` unless local, and the reduction."""
         params = self.params_of(i)
         reduction = service_ps(int(self.nbytes[i]), params.gamma) if params.gamma and self.reduce[i] else 0
         return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
@@ -244,7 +244,7 @@ def bind(
 
 
 class Columns(NamedTuple):
-    """What has to be known of each transfer before channels, sides and credits follow: see `Program`. `number` is the
+    """The columns that come before channels, sides and credits follow: see `Program`. `number` is the
     channel that the sender uses for it, counted per sender, or one for all."""
 
     way: Index

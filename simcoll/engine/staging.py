@@ -1,4 +1,4 @@
-"""How much the receivers' staging buffers hold.
+"""The load of the receivers' staging buffers.
 
 A write that ends before a read of an older version of its slot has left waits in a staging buffer: it costs no time,
 but room. It is there from its `end` until the last such read is `sent`.
@@ -17,14 +17,15 @@ from simcoll.engine.timeline import Timeline, Times
 
 @dataclass(frozen=True)
 class Staged:
-    """How many writes were staged, and the most bytes that waited at one time, over all participants."""
+    """The number of writes that were staged, and the most bytes that waited at one time, over all participants."""
 
     count: int
     peak_bytes: int
 
 
 def staged(program: Program, timeline: Timeline) -> Staged:
-    """What had to wait because the old version of its slot was still being read. O(t log t) for t transfers."""
+    """The writes that had to wait because the old version of its slot was still being read. O(t log t) for t
+    transfers."""
     until = _last_read(program, timeline.sent)
     held = np.flatnonzero(timeline.end < until)
     return Staged(len(held), _peak(timeline.end[held], until[held], program.nbytes[held]))

@@ -92,8 +92,9 @@ def _keeps_slots(stream: StreamedSchedule) -> bool:
 
 
 class _Alone(NamedTuple):
-    """What each row does on links of its own, in ps: from start to `sent`, to where its channel may start again, to
-    head and tail behind the first link; links (−1: none), service times and latencies (depth, rows); receive side."""
+    """The durations of each row on links that it shares with none, in ps: from start to `sent`, to where its channel
+    may start again, to head and tail behind the first link; links (−1: none), service times and latencies (depth,
+    rows); receive side."""
 
     sent: Array
     hold: Array
@@ -150,7 +151,7 @@ class _Replay:
         return np.full(length, value, np.int64) if self.compiled else [value] * length
 
     def run(self, whole: bool) -> Totals | int:
-        """What it adds up to, or why there is no result."""
+        """The totals, or the code of the reason why there are none."""
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
             for bound in self.parts.bound():

@@ -124,7 +124,7 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
 
 @inline
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
-    """That link or the one that stands for the cap of channel `c`, behind the real ones, if that is narrower."""
+    """Return that link or the one that stands for the cap of channel `c`, behind the real ones, if that is narrower."""
     return caps + c if caps >= 0 and link >= 0 and rates.narrower(caps + c, link, capacity) else link
 
 
@@ -147,7 +147,7 @@ def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime)
 
 @inner
 def tightest(c: Any, run: FairRun) -> Any:
-    """Of the links that flow `c` takes the narrowest, the lowest of equals."""
+    """The narrowest of the links that flow `c` takes, the lowest of equals."""
     path, length, width, _ = run.fabric.paths
     least = path[c * width]
     for e in range(c * width + 1, c * width + length[c]):

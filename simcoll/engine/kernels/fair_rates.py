@@ -123,7 +123,7 @@ def fix(c: Any, rate: Any, fabric: Fabric) -> None:
 
 @inner
 def most_limited(n_flows: Any, fabric: Fabric) -> Any:
-    """Of the flows without a rate the one that one of its links limits most."""
+    """The flow without a rate that one of its links limits most."""
     least, (_, flows, _, _), capacity = -1, fabric.component, fabric.levels.capacity
     solved, narrowest = fabric.flows.solved, fabric.flows.narrowest
     for a in range(n_flows):

@@ -54,7 +54,7 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
     """The head of transfer `i` comes to its next link at `t`, and passes that and those that follow it. Returns whether
     its tail is behind the last link, when, the latest time, and the heap's size.
 
-    A link that `follows` another is not asked in an event of its own. All heads that come to it come from that other
+    A link that `follows` another needs no event. All heads that come to it come from that other
     link, directly, so they come in the order in which that served them: it serves one after the other, each for at
     least 1 ps, and its latency is the same for all. Thus no head comes to the second link between two of them, nor two
     at once, and how it will serve a head is known as soon as the first link has begun to serve it.
@@ -124,7 +124,7 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @inner
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """How `link` serves transfer `i`, which came at `came` and is next when the link is `free`: when it begins, when it
+    """Let `link` serve transfer `i`, which came at `came` and is next when the link is `free`: when it begins, when it
     ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.plan.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
@@ -157,8 +157,8 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
 
 @inner
 def lost_at(e: Any, came: Any, way: Any, taken: Any, changes: LinkHistory) -> Any:
-    """When the chunk is sent again that came to a link which row `e` has dead; −1 if the way in force is the one that
-    was taken, or nobody finds out."""
+    """The time at which the chunk is sent again that came to a link which row `e` has dead; −1 if the way in force is
+    the one that was taken, or nobody finds out."""
     turns, k = changes.turns, changes.turn[e]
     if k < 0:
         return -1

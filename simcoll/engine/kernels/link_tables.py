@@ -1,4 +1,4 @@
-"""What the routes of a program mean for its transfers: how long links take, which limit whom, which need no event."""
+"""Tables of links and routes for the fast engine: service times, the links that limit, those that need no event."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from simcoll.engine.timing_model import NEVER, NONE, service_ps
 
 
 class LinkTables:
-    """What follows from routes and sizes, by route, by link or by size.
+    """Columns that follow from routes and sizes, by route, by link or by size.
 
-    `rates` are the distinct bandwidths, `rate_of` tells which each link has, `service[size * len(rates) + rate]` is how
-    long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent. `later` are the
-    rates that links have after each change.
+    `rates` are the distinct bandwidths, `rate_of` is the number of that of each link, `service[size * len(rates) +
+    rate]` is how long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent.
+    `later` are the rates that links have after each change.
     """
 
     def __init__(self, program: Program):
@@ -39,7 +39,7 @@ class LinkTables:
         return np.asarray(times, np.int64)
 
     def at_rates(self, rates: Array) -> Array:
-        """Service time of each size that is sent, each at a rate of its own; 0 where that is 0."""
+        """Service time of each size that is sent, each at another rate; 0 where that is 0."""
         each = zip(self.sizes, rates.tolist(), self.used.tolist(), strict=True)
         return np.asarray([service_ps(size, rate) if used and rate else 0 for size, rate, used in each], np.int64)
 

@@ -64,7 +64,7 @@ class Times(NamedTuple):
 
 
 class Hops(NamedTuple):
-    """When links serve transfers; those of transfer i begin at `first[i]`."""
+    """The intervals in which links serve transfers; those of transfer i begin at `first[i]`."""
 
     begin: Column
     end: Column
@@ -91,8 +91,8 @@ class Starts(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """Who waits for each transfer: see `waits.turn_round`. `chain` is the version before; `turn` (2 × transfers,) those
-    that blocking sends let go."""
+    """The transfers that wait for each: see `waits.turn_round`. `chain` is the version before; `turn` (2 × transfers,)
+    those that blocking sends let go."""
 
     chain: Column
     chain_after: Column
@@ -104,10 +104,10 @@ class Successors(NamedTuple):
 
 
 class TaskColumns(NamedTuple):
-    """Of each transfer the task that sends it, the one that receives it, and the one that brings what it adds to. Of
-    each task: how many others it waits for, when it is `opened`, how many things are `left` to be done, when it is
+    """By transfer, the task that sends it, the one that receives it, and the one that brings what it adds to. By
+    task: how many others it waits for, when it is `opened`, how many things are `left` to be done, when it is
     `done`, how long it takes; the tasks behind it, the transfers that begin its channels, and those that add to what
-    its rank brings, each from where its own begin. `queue` holds the tasks that are done and not yet followed up,
+    its rank brings, each behind where they begin. `queue` holds the tasks that are done and not yet followed up,
     behind their number."""
 
     sender: Column
@@ -138,7 +138,7 @@ class Barriers(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run has come, whichever way links are shared."""
+    """The state of a run, whichever way links are shared."""
 
     starts: Starts
     state: Column
@@ -228,7 +228,8 @@ class Component(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """By link, in B/s: its capacity, what is available, the share of each flow; and how many flows have no rate yet."""
+    """Rates by link, in B/s: its capacity, what is available, the share of each flow; and how many flows have no rate
+    yet."""
 
     capacity: Column
     available: Column
@@ -237,9 +238,9 @@ class Levels(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """By flow: the transfer `on` it, when that `began`; the bytes of `rest` at time `since`, its rate in B/s, whether
-    it is `whole`; the `most` that its links give it alone, and how long it takes in `full` at that; when it is `due`;
-    the rate that is `solved`; the `narrowest` link."""
+    """Columns by flow: the transfer `on` it, when that `began`; the bytes of `rest` at time `since`, its rate in B/s,
+    whether it is `whole`; the `most` that its links give it alone, and how long it takes in `full` at that; when it is
+    `due`; the rate that is `solved`; the `narrowest` link."""
 
     on: Column
     began: Column
@@ -270,8 +271,8 @@ class Fabric(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """By way: the number of the least rate, the least capacity, all latencies, the narrowest link; `caps` is where the
-    links begin that stand for the caps of channels, or −1."""
+    """Columns by way: the number of the least rate, the least capacity, all latencies, the narrowest link; `caps` is
+    where the links begin that stand for the caps of channels, or −1."""
 
     slowest: Column
     most: Column
@@ -297,7 +298,7 @@ class FairRun(NamedTuple):
 
 
 class Predecessors(NamedTuple):
-    """What each transfer waits for, and its step where there are barriers."""
+    """The transfers that each waits for, and its step where there are barriers."""
 
     reads: Column
     chain: Column

@@ -24,7 +24,8 @@ COMPILED = is_compiled(__name__)
 
 @jit
 def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
-    """Where the version in `slot` of participant `p` is remembered; −1 if it is forgotten, or was there before."""
+    """The place where the version in `slot` of participant `p` is remembered; −1 if it is forgotten, or was there
+    before."""
     if width == 0:
         at = p * slots + slot
         return at if keys[at] >= 0 else -1
@@ -38,7 +39,8 @@ def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
 
 @jit
 def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p: Any) -> Any:
-    """Where participant `p` can remember one version more, maybe in place of one that may be forgotten; −1: nowhere.
+    """The place where participant `p` can remember one version more, maybe in place of one that may be forgotten; −1:
+    nowhere.
 
     Slots go to its `lanes` channels in turn, after `offset` chunks of earlier loops.
     """
@@ -64,6 +66,8 @@ def play(
     """Replay some steps of one pattern in index order. Returns DONE or why it stopped.
 
     Exact if DONE: the order used is that of (ready, index) everywhere. With fair links, exact as no two flows meet.
+    `replay` applies the same rules to a program that is held. One loop for both was measured: this one, which looks
+    versions up in the memory of a participant, takes 15 % longer (fifo) or 80 % (fair) on the profile `ideal`.
     """
     src, src_slot, dst, dst_slot, base, reduce, hop, links, connection = rows
     times, span, shift = turns
@@ -208,7 +212,7 @@ def go_round(
 ) -> None:
     """Many steps of rows that share nothing: every row has its channel, its links, its receive side for itself.
 
-    A row waits for the row `before` it, its channel and its credit; on its own first link nothing is ever in its way,
+    A row waits for the row `before` it, its channel and its credit; on its first link nothing is ever in its way,
     on link l > 0 only what it has sent itself before. `free` (rows,): when the channel may start again; `row`: from
     start to that, to the head and the tail behind the first link; `hops` (depth × rows,): free times, service times
     and latencies of the links; `side`: free times and service times of the receive sides; `ends`: the last ends.

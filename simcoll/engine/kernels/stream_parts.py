@@ -41,11 +41,12 @@ class RoutedParts:
 
     @property
     def connections(self) -> int:
-        """How many pairs there were so far."""
+        """The number of pairs so far."""
         return len(self._connections)
 
     def work(self, whole: bool, single: int) -> float:
-        """How many rows have to be replayed by themselves, about; of a repeat that is run as columns `single` steps."""
+        """About the number of rows that have to be replayed by themselves; of a repeat that is run as columns `single`
+        steps."""
         if not self.stream.held or not whole:
             return self.stream.transfers
         return sum(

@@ -1,5 +1,5 @@
-"""Who waits for whom: the part of a run that does not depend on how links are shared. Functions pass on the size of
-the heap of `Starts`.
+"""Waiting of transfers for each other: the part of a run that does not depend on how links are shared. Functions pass
+on the size of the heap of `Starts`.
 
 A server is assigned when its request is popped, which is the second phase of an instant, because every cause precedes
 its effect by at least 1 ps. When a link begins to serve a transfer, the time at which that is sent is known, so whoever
@@ -27,7 +27,7 @@ def value(column: Any, i: Any) -> Any:
 
 @jit
 def turn_round(waits: Any, after: Any, pending: Any) -> None:
-    """From whom each transfer waits for to who waits for it: `waits` are reads, chain, credit and channel_before,
+    """Turn "waits for" round into "is awaited by": `waits` are reads, chain, credit and channel_before,
     `after` first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1; `pending`, filled
     with 0, counts what each waits for. Credit and its counterpart are empty where there are none."""
     reads, chain, credit, before = waits
