@@ -204,7 +204,7 @@ class _KernelRun:
 
     def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _KernelResult:
         """The result with the times of tasks."""
-        last = np.max(np.asarray(self.done, np.int64), initial=latest)
+        last = max(latest, max(self.done, default=0))
         way = self.taken if self.program.changes else NO_TIMES
         return _KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
 

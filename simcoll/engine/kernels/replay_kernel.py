@@ -83,8 +83,8 @@ def flow(i: Any, t: Any, run: ReplayRun) -> Any:
 
 @inline
 def cross(i: Any, t: Any, run: ReplayRun) -> Any:
-    """Transfer `i` takes one link after the other from `t`; returns when its tail arrives, −1 if it comes out of order
-    or beyond the range of the clock, and when its head does."""
+    """Transfer `i` takes one link after the other from `t`; returns when its tail arrives, −1 if it comes out of order,
+    and when its head does; NEVER is all that is beyond the range of the clock."""
     plan, (_, cap, _, _), (hop, links), _, _, net, _, _, _, (free_link, _), (last_link, _), times, hops = run
     (rate_of, latency, service, rates), (hop_begin, hop_end, first_hop), sent = net, hops, times.sent
     w, kind, tail = plan.way[i], plan.kind[i], 0
@@ -103,7 +103,7 @@ def cross(i: Any, t: Any, run: ReplayRun) -> Any:
             sent[i] = tail
         else:
             tail = max(r + s, tail)
-        if tail >= NEVER:
-            return -1, t
+        if tail >= NEVER:  # later sums must not come out negative
+            return NEVER, NEVER
         t, tail = r + latency[link], tail + latency[link]  # of head and tail at the next link
     return tail, t
