@@ -40,14 +40,14 @@ def explain(
         mistake = f"{scenario} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
         raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
     documents: list[dict[str, Any]] = []
-    with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
+    with progress(len(points), lambda index: sweep.in_words(points[index]), quiet) as watch:
         for index, point in enumerate(points):
             watch.begun(index)
             try:
                 documents.append(explanation(explained_run(point, replication), not no_what_if))
             except RefusedError as error:
                 if not point.optional:
-                    print(f"{sweep.told(point)}: refused: {error}", file=sys.stderr)
+                    print(f"{sweep.in_words(point)}: refused: {error}", file=sys.stderr)
             watch.finished(index)
     if not documents:
         raise InputError(f"{scenario}: no point can be run", "choose other algorithms")

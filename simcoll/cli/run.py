@@ -130,7 +130,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
-    with progress(len(points), lambda index: sweep.told(points[index]), quiet) as watch:
+    with progress(len(points), lambda index: sweep.in_words(points[index]), quiet) as watch:
         for index, row, again in sweep.sweep(points, begun=watch.begun, **options):
             finished[index] = row
             reused += again

@@ -21,7 +21,7 @@ DENSE: Final = 1 << 22  # entries that a table may always have
 
 def versions(schedule: Schedule, compiled: bool) -> tuple[Ints, Ints]:
     """For each transfer the one that made the version it reads, and the one whose version its own waits for: see
-    `model.dependencies`."""
+    `timing_model.dependencies`."""
     count, loops = len(schedule), _loops(compiled)
     who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
     slots, span = _keys(who, what, schedule.n_slots)

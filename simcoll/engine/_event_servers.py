@@ -13,8 +13,8 @@ from typing import Final
 import simpy
 from simpy.events import Event
 
+from simcoll.config.arrays import Numbers
 from simcoll.engine.link_changes import Served
-from simcoll.engine.timeline import Times
 from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, clocked, service_ps
 
 LAST: Final = 2  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
@@ -47,7 +47,7 @@ class Milestone:
         if i != NONE and self.at[i] == NONE:
             yield self._waiting.setdefault(i, self.env.event())
 
-    def column(self) -> Times:
+    def column(self) -> Numbers:
         """The time at which it happened."""
         return clocked(self.at)
 

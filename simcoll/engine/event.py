@@ -15,8 +15,8 @@ import numpy as np
 import simpy
 from simpy.events import Event
 
+from simcoll.engine._deadlock import Reached, stuck
 from simcoll.engine._event_servers import Fabric, Milestone, Server, whole_service
-from simcoll.engine.deadlock import Reached, stuck
 from simcoll.engine.link_changes import BandwidthSpan, Served, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline

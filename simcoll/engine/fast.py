@@ -21,13 +21,14 @@ from simcoll.engine.kernels.records import (
     ChangesInTime,
     Component,
     Costs,
-    Fabric,
+    FairFabric,
     FairRun,
     FifoRun,
     FlowLists,
     Flows,
     Heap,
-    Hops,
+    HopTimes,
+    KernelTimes,
     Levels,
     Limits,
     LinkHistory,
@@ -42,7 +43,6 @@ from simcoll.engine.kernels.records import (
     Starts,
     Successors,
     TaskColumns,
-    Times,
     Turns,
 )
 from simcoll.engine.link_changes import LinkChanges
@@ -51,7 +51,7 @@ from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, NONE, too_late
 
-Keep = Literal["hops", "times", "nothing"]
+KeptTimes = Literal["hops", "times", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
@@ -96,7 +96,7 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     return outcome and program.totals(outcome.latest, shortcut)
 
 
-def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[_KernelResult | None, str]:
+def _play(program: Program, loops: Loops, shortcuts: bool, keep: KeptTimes) -> tuple[_KernelResult | None, str]:
     """The outcome, None if not all came to an end, and the shortcut taken. Raises InputError beyond the clock."""
     run_ = _KernelRun(program, loops, keep)
     ways = {"none": run_.fair if program.params.sharing == "fair" else run_.fifo}
@@ -120,7 +120,7 @@ def _play(program: Program, loops: Loops, shortcuts: bool, keep: Keep) -> tuple[
 class _KernelRun:
     """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not."""
 
-    def __init__(self, program: Program, loops: Loops, keep: Keep):
+    def __init__(self, program: Program, loops: Loops, keep: KeptTimes):
         self.program, self.params, self.loops, self.keep = program, program.params, loops, keep
         self.count, self.links = len(program), len(program.bandwidths)
         self.sides = int(program.side.max(initial=-1)) + 1
@@ -259,20 +259,20 @@ class _KernelRun:
         ways = self.ways
         return Net._make([*self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)])
 
-    def times(self, *needed: str) -> Times:
+    def times(self, *needed: str) -> KernelTimes:
         """Columns to be filled: all of them where they are kept, else those that are `needed`."""
-        kept = (self.keep != "nothing" or name in needed for name in Times._fields)
-        return Times(*(self.fill(self.count if keep else 0, NONE, np.int64) for keep in kept))
+        kept = (self.keep != "nothing" or name in needed for name in KernelTimes._fields)
+        return KernelTimes(*(self.fill(self.count if keep else 0, NONE, np.int64) for keep in kept))
 
-    def hops(self) -> Hops:
+    def hops(self) -> HopTimes:
         if self.keep != "hops":
-            return Hops(*self.gives(NO_TIMES, NO_TIMES, NO_TIMES))
+            return HopTimes(*self.gives(NO_TIMES, NO_TIMES, NO_TIMES))
         first = self.program.hops.first
         if self.program.changes:  # room for any way
             first = np.arange(self.count + 1) * np.diff(self.program.routes.hop).max(initial=0)
-        return Hops(self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first))
+        return HopTimes(self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first))
 
-    def went(self, hops: Hops) -> tuple[Any, Any]:
+    def went(self, hops: HopTimes) -> tuple[Any, Any]:
         """The intervals of hops as the ways lie end to end that transfers took."""
         if self.keep != "hops" or not self.program.changes:
             return hops.begin, hops.end
@@ -345,7 +345,7 @@ class _KernelRun:
             columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
         return Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
-    def fabric(self, caps: Array, width: int) -> Fabric:
+    def fabric(self, caps: Array, width: int) -> FairFabric:
         """Flows on links, and on the `caps` of channels behind these; a flow takes `width` links at most."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
@@ -355,7 +355,7 @@ class _KernelRun:
             return (fill(count, value, type(value)) for value in values)
 
         owner = self.give(np.repeat(np.arange(flows, dtype=np.int32), width))
-        return Fabric(
+        return FairFabric(
             paths=Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
             lists=FlowLists(fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)),
             component=Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),

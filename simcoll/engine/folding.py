@@ -59,7 +59,7 @@ class Folded:
         return self.routes_of[int(src), int(dst)]
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """The routes of many pairs laid end to end: see `model.Network`."""
+        """The routes of many pairs laid end to end: see `timing_model.RoutedNetwork`."""
         found = [self.routes_of[int(devices[a]), int(devices[b])] for a, b in zip(src, dst, strict=True)]
         hop = np.cumsum([0, *map(len, found)])
         return hop, np.asarray([link for route in found for link in route], np.int64)

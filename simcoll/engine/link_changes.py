@@ -38,7 +38,7 @@ class LinkChanges:
     """Changes during a run: from `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
 
     With a `turn` that is not NONE the link, which is down, is found dead: from then on row `turn` of `force`,
-    (turns + 1, ways) int32, tells which way is taken in place of each, and what the link has not served goes that way.
+    (turns + 1, ways) int32, says which way is taken in place of each, and what the link has not served goes that way.
     Row 0 is the ways as they are. In order of time, and of the turn at one time; a turn for each time. `timeouts` says
     for how long (ps) transfers wait for a link that stays down before the run has failed.
     """

@@ -220,7 +220,7 @@ class _Replay:
         return int(code)
 
     def _turns(self, part: StepPattern, rows: Any, bound: RoutedPart, whole: bool) -> Iterator[int]:
-        """How many steps to replay one by one at a time; those between are run together."""
+        """Yield numbers of steps that are replayed one by one; the steps between are run together."""
         left = part.steps
         if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
             alone, before = self._alone(part, bound), self.give(bound.before)

@@ -1,4 +1,4 @@
-"""What each rank does in each of several operations that one program holds."""
+"""The tasks of a program of several operations: the share that each rank has in each operation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from simcoll.engine.timing_model import Index
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """The tasks of a program: what one rank does in one operation, or a computation of its own.
+    """The tasks of a program: the share of one rank in one operation, or a computation.
 
     A task *opens* when all those before it are done. Its channels start nothing earlier, and what its rank brings to
     the operation is not there earlier. It is *done* when `duration` (tasks,), in ps, has passed since it opened, the
     transfers of its channels are sent, and those to its receive sides are complete. Task k waits for
     `before[first[k]:first[k + 1]]`, (tasks + 1,), all of them lower than k and of earlier operations. `channel`
-    (channels,) and `side` (sides,) tell whose each is; NONE: an in-network agent's, which waits for nobody. Channels
-    with the same `lane` (channels,) are of tasks that come one after the other, so that never two of them send at once.
+    (channels,) and `side` (sides,) name the task of each; NONE: of an in-network agent, which waits for nobody.
+    Channels with the same `lane` (channels,) are of tasks that come one after the other, so that never two of them
+    send at once.
     """
 
     channel: Index

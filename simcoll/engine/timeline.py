@@ -1,4 +1,4 @@
-"""What an engine returns: when everything happened.
+"""The result of a run: the times of all transfers, or only their sums.
 
 All times are int64 picoseconds from the start of the run, one entry a transfer of the program.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Times = NDArray[np.int64]
+from simcoll.config.arrays import Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,20 +23,20 @@ class Timeline:
     `way`: int64 (transfers,), of a program with changes: the way that each took in the end, of which the hops are.
     """
 
-    start: Times
-    sent: Times
-    arrive: Times
-    end: Times
-    complete: Times
-    hop_begin: Times
-    hop_end: Times
-    opened: Times = field(default_factory=lambda: np.zeros(0, np.int64))
-    done: Times = field(default_factory=lambda: np.zeros(0, np.int64))
-    way: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    start: Numbers
+    sent: Numbers
+    arrive: Numbers
+    end: Numbers
+    complete: Numbers
+    hop_begin: Numbers
+    hop_end: Numbers
+    opened: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    done: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    way: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def makespan_ps(self) -> int:
-        """When the last transfer has ended, and the last task."""
+        """The end of the last transfer, or of the last task if that is later."""
         return int(max(self.end.max(initial=0), self.done.max(initial=0)))
 
     def __eq__(self, other: object) -> bool:
@@ -50,7 +49,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """What a run adds up to.
+    """The sums of a run.
 
     `makespan_ps`: when the last transfer has ended; `carried`: the bytes over each link, int64 (links,);
     `bytes_per_rank`: the most that any rank sends; `messages` between two participants, over all loops; `wire_bytes`:
@@ -59,7 +58,7 @@ class Totals:
     """
 
     makespan_ps: int
-    carried: Times
+    carried: Numbers
     bytes_per_rank: int
     messages: int
     wire_bytes: int

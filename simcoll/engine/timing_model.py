@@ -62,7 +62,7 @@ class Params:
 
 
 class RoutedNetwork(Protocol):
-    """What the model asks of a topology: links numbered densely, and routes over them."""
+    """The part of a topology that engines use: links numbered densely, and routes over them."""
 
     @property
     def bandwidths(self) -> Index:
@@ -74,7 +74,7 @@ class RoutedNetwork(Protocol):
 
     @property
     def link_names(self) -> Sequence[str]:
-        """What each link is called, for messages."""
+        """The name of each link, for messages."""
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
         """Links from one device to another; from a device to itself its memory link, if it has one."""
@@ -85,7 +85,7 @@ class RoutedNetwork(Protocol):
 
 @lru_cache(maxsize=1 << 16)
 def service_ps(nbytes: int, bandwidth: int) -> int:
-    """How long `nbytes` occupy a server of `bandwidth` B/s: max(1, ⌈nbytes · 10¹² / bandwidth⌉) ps, exactly.
+    """The time for which `nbytes` occupy a server of `bandwidth` B/s: max(1, ⌈nbytes · 10¹² / bandwidth⌉) ps, exactly.
 
     A dead server (bandwidth 0) takes for ever. Raises InputError beyond the range of the clock (53 days).
 
@@ -112,7 +112,7 @@ def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
 
 
 def too_late(what: str) -> InputError:
-    """What is said of something that takes too long."""
+    """The error for a time beyond the range of the clock."""
     return InputError(f"{what} longer than the clock runs (53 days)", "use a faster link or a smaller size")
 
 
@@ -128,6 +128,6 @@ def dependencies(schedule: Schedule, compiled: bool = False) -> Dependencies:
     """Derive the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
 
     A transfer reads the newest version made by an earlier step. Its own version waits for the previous one if it
-    reduces, or if that one was made in the same step. Nothing waits for a read. `compiled` tells whether numba does it.
+    reduces, or if that one was made in the same step. Nothing waits for a read. `compiled`: by numba.
     """
     return Dependencies(*_dependencies.versions(schedule, compiled))

@@ -1,4 +1,4 @@
-"""Build a topology on this machine as `network_wiring` plans it, and take it down. Needs Linux and root.
+"""Build a topology on this machine as `_network_wiring` plans it, and take it down. Needs Linux and root.
 
 Names begin with `simcoll-` and the process id, so that leftovers of a killed run differ from networks in use.
 """

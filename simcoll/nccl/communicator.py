@@ -96,7 +96,9 @@ def communicator(
         raise InputError(f"{system.name} has no GPUs that its file describes", "add gpu: {model: …, generation: …}")
     amd = system.gpu.vendor == "amd"
     if system.gpu.compute_capability is None and not amd:
-        raise InputError(f"{system.name}: which GPUs these are is not told", "add gpu.compute_capability, e.g. 90")
+        raise InputError(
+            f"{system.name}: the file does not say which GPUs these are", "add gpu.compute_capability, e.g. 90"
+        )
     ranks = devices["gpu"] * nodes if ranks is None else ranks
     _check(system.name, ranks, nodes, devices["gpu"], graphs)
     return Communicator(

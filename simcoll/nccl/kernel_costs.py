@@ -60,8 +60,8 @@ class BlockCosts(Model):
     """Share of the bandwidth of links to the host that is reached."""
 
     @property
-    def told(self) -> list[str]:
-        """The keys that are not what they are without a word."""
+    def changed_keys(self) -> list[str]:
+        """The keys whose value differs from the default."""
         return [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simcoll.engine.join import Operation, join
+from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.program import bind
 from simcoll.engine.run import run
 from simcoll.errors import InputError, TopologyError, wrong

@@ -31,8 +31,8 @@ def predict(
     """
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)
-    # A collective, which is a plan of one operation, runs as one program. A workload is joined even if it has no more
-    # than one operation: its call shares links as all calls of workloads do.
+    # A collective runs as one program. A workload is joined even if it has only one operation: its calls are modelled
+    # as sharing links with others, so a call of NCCL by itself differs a little from the same call in a workload.
     run = predict_plan if scenario.workload else predict_call
     prediction = run(scenario, topology, costs or CostSetting.of(profile))
     if costs is None:

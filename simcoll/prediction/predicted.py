@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD
-from simcoll.engine.staging import Staged, staged
+from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of

@@ -64,7 +64,7 @@ def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
     return replace(diagnostic, path=diagnostic.path or key, place=point.places.get(key))
 
 
-def told(point: Point) -> str:
+def in_words(point: Point) -> str:
     """A point in a few words."""
     scenario = point.scenario
     where = f"{scenario.ranks} ranks" if scenario.ranks else scenario.topology.title

@@ -15,7 +15,7 @@ from workloads import STAR, ddp, layers
 
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
-from simcoll.engine.join import Operation, join
+from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.program import bind
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, Place

@@ -272,7 +272,7 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
         keys = [
             key
             for key in BlockCosts.model_fields
-            if f"{kind}.{key}" in texts or key in getattr(profile.kernels, kind).told
+            if f"{kind}.{key}" in texts or key in getattr(profile.kernels, kind).changed_keys
         ]
         keys_[kind] = {key: written(f"{kind}.{key}") for key in keys}
     return keys_

@@ -39,7 +39,9 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "NVLS": ("start", "hop", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
-_AS: Final = {  # a parameter of kernels -> the parameter whose unit and limits it shares
+_AS: Final = {  # a parameter of kernels -> the parameter whose unit and limits it shares; each of OF_BLOCKS is here
+    "own": "own",
+    "load": "load",
     "grid": "launch",
     "spread": "own",
     "hop": "launch",
@@ -111,7 +113,7 @@ def _family(name: str) -> str:
     if name in LAUNCHES:
         return "launch"
     key, _, kind = name.partition(".")
-    return _AS.get(kind if key in OF_BLOCKS else key, kind if key in OF_BLOCKS else key)
+    return _AS[kind] if key in OF_BLOCKS else _AS.get(key, key)
 
 
 def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:

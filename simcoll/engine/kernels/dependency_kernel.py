@@ -14,7 +14,7 @@ jit = jit_for(__name__)
 
 @jit
 def versions(step: Any, read: Any, write: Any, reduce: Any, newest: Any, reads: Any, chain: Any) -> None:
-    """For each transfer the version that it reads and the one that its own waits for; see `model.dependencies`.
+    """For each transfer the version that it reads and the one that its own waits for; see `timing_model.dependencies`.
 
     `read` and `write` number the slots that a transfer reads and writes, `newest` (slots,) is filled with −1.
     """

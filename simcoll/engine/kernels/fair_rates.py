@@ -13,7 +13,7 @@ from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels.records import Fabric, Flows
+from simcoll.engine.kernels.records import FairFabric, Flows
 
 NEVER = 2**62
 inner, inline = jit_for(__name__, inner=True), jit_for(__name__, inline=True)
@@ -27,7 +27,7 @@ def narrower(link: Any, other: Any, capacity: Any) -> Any:
 
 
 @inner
-def join(c: Any, now: Any, fabric: Fabric, n_touched: Any) -> Any:
+def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     """Flow `c` enters the lists of its links; returns how many links are touched."""
     path, length, width, _ = fabric.paths
     head, after, before, count = fabric.lists
@@ -44,7 +44,7 @@ def join(c: Any, now: Any, fabric: Fabric, n_touched: Any) -> Any:
 
 
 @inner
-def leave(c: Any, now: Any, fabric: Fabric, n_touched: Any) -> Any:
+def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     """Flow `c` leaves the lists of its links; returns how many links are touched."""
     path, length, width, _ = fabric.paths
     head, after, before, count = fabric.lists
@@ -62,7 +62,7 @@ def leave(c: Any, now: Any, fabric: Fabric, n_touched: Any) -> Any:
 
 
 @inline
-def touch(link: Any, now: Any, fabric: Fabric, n_touched: Any) -> Any:
+def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     """Note that a link is to be solved again, once an instant."""
     if fabric.marked[link] != now:
         fabric.marked[link] = now
@@ -72,7 +72,7 @@ def touch(link: Any, now: Any, fabric: Fabric, n_touched: Any) -> Any:
 
 
 @inner
-def connected(seed: Any, now: Any, fabric: Fabric) -> Any:
+def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
     """Find the flows that are connected with link `seed`, and the links that they share; returns how many."""
     path, length, width, owner = fabric.paths
     links, flows, link_mark, flow_mark = fabric.component
@@ -107,7 +107,7 @@ def connected(seed: Any, now: Any, fabric: Fabric) -> Any:
 
 
 @inner
-def fix(c: Any, rate: Any, fabric: Fabric) -> None:
+def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
     """Give flow `c` its rate, and take that from its links; the share of the others never falls below it."""
     path, length, width, _ = fabric.paths
     _, available, share, unfixed = fabric.levels
@@ -122,7 +122,7 @@ def fix(c: Any, rate: Any, fabric: Fabric) -> None:
 
 
 @inner
-def most_limited(n_flows: Any, fabric: Fabric) -> Any:
+def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
     """The flow without a rate that one of its links limits most."""
     least, (_, flows, _, _), capacity = -1, fabric.component, fabric.levels.capacity
     solved, narrowest = fabric.flows.solved, fabric.flows.narrowest
@@ -134,7 +134,7 @@ def most_limited(n_flows: Any, fabric: Fabric) -> Any:
 
 
 @inner
-def fill(n_links: Any, n_flows: Any, fabric: Fabric) -> None:
+def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
     """Progressive filling of the `component`: solves the rate of every flow in it. Rates never fall from one round to
     the next. No link is narrower than `bound`."""
     owner, (head, after, _, _), links = fabric.paths.owner, fabric.lists, fabric.component.links
@@ -184,7 +184,7 @@ def replan(c: Any, t: Any, flows: Flows) -> None:
 
 
 @inner
-def solve(seed: Any, t: Any, now: Any, fabric: Fabric, size: Any) -> Any:
+def solve(seed: Any, t: Any, now: Any, fabric: FairFabric, size: Any) -> Any:
     """New rates for all that is connected with link `seed`; returns the size of the heap of `ends`.
 
     Of these only the flows that end first are in that heap: their end changes the rates of the others.

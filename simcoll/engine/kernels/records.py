@@ -53,7 +53,7 @@ class Net(NamedTuple):
     rates: int
 
 
-class Times(NamedTuple):
+class KernelTimes(NamedTuple):
     """The columns of a timeline."""
 
     start: Column
@@ -63,7 +63,7 @@ class Times(NamedTuple):
     complete: Column
 
 
-class Hops(NamedTuple):
+class HopTimes(NamedTuple):
     """The intervals in which links serve transfers; those of transfer i begin at `first[i]`."""
 
     begin: Column
@@ -104,11 +104,11 @@ class Successors(NamedTuple):
 
 
 class TaskColumns(NamedTuple):
-    """By transfer, the task that sends it, the one that receives it, and the one that brings what it adds to. By
-    task: how many others it waits for, when it is `opened`, how many things are `left` to be done, when it is
-    `done`, how long it takes; the tasks behind it, the transfers that begin its channels, and those that add to what
-    its rank brings, each behind where they begin. `queue` holds the tasks that are done and not yet followed up,
-    behind their number."""
+    """The columns of tasks. By transfer: the task that sends it, the one that receives it, and the one that brings
+    what it adds to. By task: how many others it waits for, when it is `opened`, how many things are `left` to be
+    done, when it is `done`, how long it takes; the tasks behind it, the transfers that begin its channels, and those
+    that add to what its rank brings, each behind where they begin. `queue` holds the tasks that are done and not yet
+    followed up, behind their number."""
 
     sender: Column
     receiver: Column
@@ -143,7 +143,7 @@ class Progress(NamedTuple):
     starts: Starts
     state: Column
     came: Column
-    times: Times
+    times: KernelTimes
     successors: Successors
     tasks: TaskColumns
     barriers: Barriers
@@ -197,7 +197,7 @@ class FifoRun(NamedTuple):
     follows: Column
     net: Net
     free: Servers
-    hops: Hops
+    hops: HopTimes
 
 
 class Paths(NamedTuple):
@@ -255,7 +255,7 @@ class Flows(NamedTuple):
     narrowest: Column
 
 
-class Fabric(NamedTuple):
+class FairFabric(NamedTuple):
     """The flows under way: on links of capacity `bound` and more. `ends` has those that end first; `touched` are the
     links to be solved again, each `marked` with the instant."""
 
@@ -294,7 +294,7 @@ class FairRun(NamedTuple):
     net: Net
     free_side: Column
     ready: Column
-    fabric: Fabric
+    fabric: FairFabric
 
 
 class Predecessors(NamedTuple):
@@ -321,8 +321,8 @@ class ReplayRun(NamedTuple):
     predecessors: Predecessors
     free: Servers
     last: Servers
-    times: Times
-    hops: Hops
+    times: KernelTimes
+    hops: HopTimes
 
 
 # --- the streamed engine ---

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import Numbers
 from simcoll.engine.program import Program
-from simcoll.engine.timeline import Timeline, Times
+from simcoll.engine.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def staged(program: Program, timeline: Timeline) -> Staged:
     return Staged(len(held), _peak(timeline.end[held], until[held], program.nbytes[held]))
 
 
-def _last_read(program: Program, sent: Times) -> Times:
+def _last_read(program: Program, sent: Numbers) -> Numbers:
     """For each transfer when the last read of an older version of the slot that it writes is sent, 0 if there is none.
 
     Reads and writes are sorted by slot and step, within a step reads first; then the latest read so far is carried
@@ -45,7 +46,7 @@ def _last_read(program: Program, sent: Times) -> Times:
     base = np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (count + 1)
     latest = np.empty(2 * count, np.int64)
     latest[order] = np.maximum.accumulate(base + rank[order]) - base
-    when: Times = np.concatenate([[0], sent[by_sent]])
+    when: Numbers = np.concatenate([[0], sent[by_sent]])
     return when[latest[count:]]
 
 
@@ -59,7 +60,7 @@ def _slots(program: Program) -> NDArray[np.int64]:
     return found
 
 
-def _peak(begin: Times, end: Times, nbytes: NDArray[np.int64]) -> int:
+def _peak(begin: Numbers, end: Numbers, nbytes: NDArray[np.int64]) -> int:
     """The largest sum of `nbytes` at one time; what leaves at an instant makes room for what comes then."""
     order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
     return int(np.cumsum(np.concatenate([nbytes, -nbytes])[order]).max(initial=0))

@@ -37,7 +37,7 @@ def _told(program: Program, i: int) -> str:
 
 
 def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
-    """What transfer `i` waits for, in words, and when that is given up."""
+    """The thing that transfer `i` waits for, in words, and the time at which that is given up."""
     if reached.started[i] != NONE:
         return _dead(program, reached, i)
     waits = {
