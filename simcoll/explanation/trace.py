@@ -76,7 +76,7 @@ def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
     Intervals are half open and come in order of their begin.
 
     >>> lanes([(0, 4), (1, 3), (3, 5), (4, 6)])
-        [0, 1, 1, 0]
+    [0, 1, 1, 0]
     """
     free: list[int] = []
     busy: list[tuple[int, int]] = []  # (end, lane)

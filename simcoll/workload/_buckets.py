@@ -17,7 +17,7 @@ def buckets(nbytes: Sequence[int], cap: int, first: int) -> list[list[int]]:
     `compute_bucket_assignment_by_size` in PyTorch's reducer, as applied when buckets are rebuilt after the first step.
 
     >>> buckets([4, 4, 4, 4, 4], cap=8, first=1)
-        [[0], [1, 2], [3, 4]]
+    [[0], [1, 2], [3, 4]]
     """
     closed: list[list[int]] = []
     held: list[int] = []

@@ -171,7 +171,7 @@ def test_shipped_studies_name_cases_that_are_there():
     from simcoll.formats.measured import find_measured
 
     folder = ROOT / "validation"
-    for known in study.load(folder):
+    for known in study_file.load(folder):
         for used in known.cases:
             assert study_file.case_file(folder, used.case) if used.case else find_measured(str(used.table))
 

@@ -617,9 +617,9 @@ SAID = [
 @pytest.mark.parametrize(("text", "wanted"), SAID)
 def test_what_a_backend_says(text: str, wanted: str):
     """Its words for what went wrong, without source files, stacks and advice."""
-    from simcoll.measurement._rank_main import said
+    from simcoll.measurement._rank_main import reason
 
-    assert said(text) == wanted
+    assert reason(text) == wanted
 
 
 def test_where_nccls_log_lies():

@@ -215,9 +215,9 @@ def text(name: str, cost: float) -> str:
     """Write a cost as profiles do; durations are whole ps.
 
     >>> text("o_send", 1.5e6), text("efficiency.cable", 1.25), text("gamma", 1.3), text("channel_bandwidth", 0)
-        ('1.5 us', '80 %', '1.3 ps/B', 'none')
-        >>> text("o_send", 1e-4)
-        '0 us'
+    ('1.5 us', '80 %', '1.3 ps/B', 'none')
+    >>> text("o_send", 1e-4)
+    '0 us'
     """
     family = _family(name)
     if family in DURATIONS:

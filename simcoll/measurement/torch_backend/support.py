@@ -41,7 +41,7 @@ def refusal(
     and receives carry every dtype, and torch's own kernels reduce: only bitwise operators on floats fail.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
-        'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
+    'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
     """
     if op in BITWISE and dtype in FLOATS:
         return f"{op} does not work on {dtype}; take an integer dtype"
@@ -81,7 +81,7 @@ def widths(elements: Sequence[int]) -> list[int]:
     Empty where they form no chain.
 
     >>> widths([65536, 131072, 131072])
-        [256, 256, 512, 256]
+    [256, 256, 512, 256]
     """
     chain = [1 << (elements[0].bit_length() - 1) // 2]
     for many in elements:
