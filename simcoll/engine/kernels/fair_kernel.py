@@ -41,8 +41,10 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
         n_touched = 0
         if changes is not None and row < n_rows and changes.at[row] < t:
             t = changes.at[row]
-        else:
+        elif t < NEVER:
             latest = max(latest, t)
+        else:  # what is left comes beyond the range of the clock
+            break
         if changes is not None:
             row, flowing, n_touched = change(row, t, now, run, changes, flowing)
         while (flowing and ends.times[0] == t) or (size and heap.times[0] == t):
