@@ -70,7 +70,7 @@ def pairs(
     candidates = defaultdict(list)
     for record in _select(predictions, where):
         candidates[tuple(record[key] for key in EXACT)].append(record)
-    partners = [[c for c in candidates[tuple(row[key] for key in EXACT)] if _match(row, c)] for row in chosen]
+    partners = [_asked_alike(row, candidates[tuple(row[key] for key in EXACT)]) for row in chosen]
     _check_single(chosen, partners)
     return [(row, matches[0]) for row, matches in zip(chosen, partners, strict=True) if matches]
 
@@ -196,6 +196,13 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
         return None if meant is None else float(meant)
     except ValueError:
         return str(meant).lower()
+
+
+def _asked_alike(measured: Record, predicted: Sequence[Record]) -> list[Record]:
+    """The predicted rows that match. Of several that ran the same, a row that names an algorithm takes the one asked
+    for by that name, and a row that names none takes that of `auto`."""
+    matches = [record for record in predicted if _match(measured, record)]
+    return [record for record in matches if record.get("asked") == (measured["algorithm"] or "auto")] or matches
 
 
 def _match(measured: Record, predicted: Record) -> bool:

@@ -228,7 +228,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
         late = monte_carlo.arriving(plain, drawn, ran.plan.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)
-    ran = predict(known) if drawn else ran
+    ran = dataclasses.replace(predict(known), asked=ran.asked) if drawn else ran
     return ExplainedRun(known, ran, row_of(ran))
 
 

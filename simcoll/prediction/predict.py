@@ -37,7 +37,7 @@ def predict(
     prediction = run(scenario, topology, costs or CostSetting.of(profile))
     if costs is None:
         profile.check_launch(scenario.launch)
-    return prediction
+    return replace(prediction, asked=asked_of(scenario))
 
 
 def row(prediction: Prediction) -> ResultRow:
@@ -53,6 +53,7 @@ def row(prediction: Prediction) -> ResultRow:
     return replace(
         describe(scenario, "ok"),
         topology=topology.name,
+        asked=prediction.asked,
         algorithm=prediction.algorithm or None,
         ranks=prediction.ranks,
         nodes=len({topology.node_of(device) for device in prediction.devices[: prediction.plan.n]}),
@@ -93,6 +94,11 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     return {"confidence": judged.confidence, "low_us": low, "high_us": high}
 
 
+def asked_of(scenario: Scenario) -> str:
+    """The algorithm that a scenario asks for: its own, or that of its workload's calls."""
+    return scenario.workload.algorithm if scenario.workload else scenario.algorithm
+
+
 def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
     """The row of results with the columns that are known without running the point."""
     work, contract = scenario.workload, collective(scenario.collective) if not scenario.workload else None
@@ -101,7 +107,8 @@ def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
         scenario=scenario.name,
         topology=scenario.topology.title,
         collective=scenario.collective,
-        algorithm=work.algorithm if work else scenario.algorithm,
+        asked=asked_of(scenario),
+        algorithm=asked_of(scenario),
         protocol=scenario.protocol,
         ranks=scenario.ranks,
         size_bytes=None if work else scenario.nbytes,

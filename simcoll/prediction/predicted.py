@@ -49,7 +49,8 @@ class Prediction:
     A plan of one call is run as one program; then `lowered` is that call, `source` its schedule, or the stream
     of its steps where it is long, and `totals` are of all channels, of which the program may be one. Other plans are
     joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
-    to results. `host_ps` is the host's time for a call: the next begins no sooner. `anew` predicts the same under other
+    to results. `host_ps` is the host's time for a call: the next begins no sooner. `asked` is the algorithm as the
+    point asked for it, of which `scenario` may have the choice. `anew` predicts the same under other
     costs.
     """
 
@@ -63,6 +64,7 @@ class Prediction:
     totals: Totals
     lower_bound_ps: int
     anew: Callable[[CostSetting], Prediction]
+    asked: str = ""
     source: AnySchedule | None = None
     lowered: PlainCall | None = None
     launch_ps: int = 0

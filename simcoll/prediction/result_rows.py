@@ -42,8 +42,9 @@ class ResultRow(Mapping[str, Any]):
     scenario: str | None = _column("name of the scenario")
     topology: str | None = _column("name of the topology")
     collective: str = _column("collective, or `workload`", default="")
+    asked: str | None = _column("algorithm as the scenario asked for it: `auto`, `best`, or a name")
     algorithm: str | None = _column("algorithm that ran; of a workload all that its calls ran")
-    protocol: str | None = _column("protocol of NCCL, or `none`")
+    protocol: str | None = _column("protocol of NCCL that ran, or `none`")
     ranks: int | None = _column("ranks that take part, of one group where there are several")
     nodes: int | None = _column("nodes that the ranks lie on")
     size_bytes: int | None = _column("largest buffer of a rank, as nccl-tests counts it", "B")
@@ -99,7 +100,6 @@ class ResultRow(Mapping[str, Any]):
 
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario
     time_ps: int = 0  # 0 also where there is no time
-    chosen: bool = False  # by simcoll, for the algorithm `auto` or `best`
     left_out: bool = False  # refused, and one of `algorithm: all`, which leaves out those that cannot serve
     wrong_input: bool = False  # failed by a mistake in what the user wrote
     passing: bool = False  # failed for a reason that can be mended: tried again by the next run

@@ -43,8 +43,7 @@ def _row(point: Point) -> ResultRow:
     try:
         if point.replicas:
             return monte_carlo.part(point)
-        chosen = point.scenario.algorithm in ("auto", "best") and not point.scenario.workload
-        return replace(row(predict(point.scenario)), chosen=chosen)
+        return row(predict(point.scenario))
     except RefusedError as error:
         return describe(point.scenario, f"refused: {error}", left_out=point.optional)
     except InputError as error:
@@ -131,13 +130,8 @@ def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:
 
 
 def ordered(by_index: Mapping[int, ResultRow]) -> list[ResultRow]:
-    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all).
-
-    A row of `auto` goes if there is the same row of the algorithm that it chose.
-    """
+    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all)."""
     rows = [row for _, row in sorted(by_index.items())]
-    asked = {row for row in rows if not row.chosen}
-    rows = [row for row in rows if not row.chosen or replace(row, chosen=False) not in asked]
     return [row for row in rows if not row.left_out] or rows
 
 

@@ -32,7 +32,8 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
         f"   type {values_of(rows, 'dtype')}   engine {values_of(rows, 'engine')}",
         f"# {SIZE_CONVENTION}",
     ]
-    body = [text_table.render(columns, [{**row, "bound_us": row.lower_bound_us} for row in good])] if good else []
+    shown = [{**row, "bound_us": row["lower_bound_us"]} for row in _with_asked(good)]
+    body = [text_table.render(columns, shown)] if good else []
     return "\n".join([*head, *body, *_refused(rows), *_busiest_lines(good)])
 
 
@@ -40,7 +41,7 @@ def step_table(rows: Sequence[ResultRow]) -> str:
     """The head, a line a workload, and the one that is done first."""
     good = [row for row in rows if row.status == "ok"]
     columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
-    shown = [{**row, **{name: _short(row.settings.get(name)) for name in swept(rows)}} for row in good]
+    shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
     lines = [_title(rows[0].scenario), f"# {shared}"]
@@ -57,11 +58,23 @@ def step_table(rows: Sequence[ResultRow]) -> str:
 
 def varied_table(rows: Sequence[ResultRow]) -> str:
     """Quantiles of each point that was run many times, and the share of each cause; empty if none was."""
-    good = [{**row, "due to": _shares(row.slowdown_shares or {})} for row in rows if row.replications]
+    varied = _with_asked([row for row in rows if row.replications])
+    good = [{**row, "due to": _shares(row["slowdown_shares"] or {})} for row in varied]
     columns = ["workload", "collective", "algorithm", "ranks", "size_bytes", "replications", "time_us"]
     columns += ["time_us_p50", "time_us_p95", "time_us_p99", "due to"]
     shown = [column for column in columns if any(row[column] for row in good)]
     return text_table.render([*shown, *swept(good)], good) if good else ""
+
+
+def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:
+    """Rows with the algorithm as the table shows it: `auto → ring` where several were asked for, else what ran."""
+    if not _varies(rows, "asked"):
+        return list(rows)
+    return [{**row, "algorithm": row.algorithm if _by_name(row) else f"{row.asked} → {row.algorithm}"} for row in rows]
+
+
+def _by_name(row: ResultRow) -> bool:
+    return row.asked in (None, row.algorithm)
 
 
 def _title(scenario: str | None) -> str:
@@ -82,13 +95,13 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
     return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
 
 
-def _settings(rows: Sequence[ResultRow]) -> list[str]:
+def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which rows differ, besides collective, algorithm, size and ranks."""
     named = ("topology", "profile", "protocol", "in_place", "sharing")
     return [*(name for name in named if _varies(rows, name)), *swept(rows)]
 
 
-def _varies(rows: Sequence[ResultRow], column: str) -> bool:
+def _varies(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
     return len({row[column] for row in rows}) > 1
 
 
@@ -100,17 +113,17 @@ def values_of(rows: Sequence[ResultRow], column: str) -> str:
 
 def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
     """The busiest link of each algorithm at the largest size, and which of them no link binds."""
-    used = [row for row in rows if row.binding_link]
+    used = _with_asked([row for row in rows if row.binding_link])
     if not used:
         return []
-    size, ranks = max((row.size_bytes or 0, row.ranks or 0) for row in used)
+    size, ranks = max((row["size_bytes"] or 0, row["ranks"] or 0) for row in used)
     apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *_settings(used)]
     busiest: dict[str, list[str]] = {}
     waiting = []
     for row in used:
-        if ((row.size_bytes or 0), row.ranks) == (size, ranks):
-            name, share = " ".join(str(row.get(column)) for column in apart), row.binding_busy or 0.0
-            busiest.setdefault(str(row.binding_link), []).append(f"{name} {share:.0%}")
+        if ((row["size_bytes"] or 0), row["ranks"]) == (size, ranks):
+            name, share = " ".join(str(row.get(column)) for column in apart), row["binding_busy"] or 0.0
+            busiest.setdefault(str(row["binding_link"]), []).append(f"{name} {share:.0%}")
             waiting += [name] if round(share, 2) < BINDS else []
     links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {format_size(size)}, {ranks} ranks: {few(links, '; ')}"

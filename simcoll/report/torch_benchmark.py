@@ -14,7 +14,7 @@ MISSING = 'measurements of torch.utils.benchmark need torch: pip install "simcol
 
 def measurements(rows: Sequence[ResultRow]) -> list[Any]:
     """A `torch.utils.benchmark.Measurement` for each row that has a time: label the collective, its ranks and topology,
-    sub-label the size, description the algorithm. Raises SimcollError without torch."""
+    sub-label the size, description the algorithm as it was asked for. Raises SimcollError without torch."""
     try:
         from torch.utils.benchmark import Measurement, TaskSpec
     except ImportError:
@@ -28,7 +28,7 @@ def measurements(rows: Sequence[ResultRow]) -> list[Any]:
                 setup="",
                 label=name,
                 sub_label=format_size(row.size_bytes or 0),
-                description=str(row.algorithm),
+                description=str(row.asked or row.algorithm),
             )
             measured.append(Measurement(1, [row.time_us / 1e6], spec))
     return measured

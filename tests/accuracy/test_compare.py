@@ -54,6 +54,16 @@ def test_absent_matches_anything(column: str, nothing: object):
     assert len(join([measured(**{column: value})], [predicted()], {})) == 1
 
 
+def test_rows_find_what_was_asked_as_they_say():
+    """Of predictions that ran the same, a row that names no algorithm takes that of `auto`, and one that names one the
+    prediction asked for by that name; only what was asked for otherwise serves both."""
+    auto, ring = (predicted(asked=how, algorithm="ring", time_us=us) for how, us in (("auto", 11), ("ring", 12)))
+    for said, us in ((None, 11), ("ring", 12)):
+        (point,) = join([measured(algorithm=said)], [auto, ring], {})
+        assert point.predicted_us == us
+        assert [join([measured(algorithm=said)], [one], {})[0].algorithm for one in (auto, ring)] == ["ring", "ring"]
+
+
 @pytest.mark.parametrize(
     ("column", "one", "other"),
     [("collective", "all_reduce", "reduce"), ("ranks", 8, 4), ("size_bytes", 1024, 1025), ("nodes", 1, 2),

@@ -58,10 +58,10 @@ def test_every_row_is_read_back_as_it_was_written(
     assert json.loads(result_rows.document(rows))["points"] == [dict(row) for row in rows]
 
 
-@given(row=ROWS, time_ps=st.integers(0, 2**60), marks=st.tuples(*[st.booleans()] * 4))
+@given(row=ROWS, time_ps=st.integers(0, 2**60), marks=st.tuples(*[st.booleans()] * 3))
 def test_a_row_survives_the_journal_and_other_processes(row: ResultRow, time_ps: int, marks: tuple[bool, ...]) -> None:
     """Public columns and marks alike: a row is made again from its record, and from its pickle."""
-    names = ("chosen", "left_out", "wrong_input", "passing")
+    names = ("left_out", "wrong_input", "passing")
     marked = ResultRow.of({**row, "time_ps": time_ps, **dict(zip(names, marks, strict=True))})
     assert ResultRow.of(json.loads(json.dumps(marked.record()))) == marked
     assert pickle.loads(pickle.dumps(marked)) == marked

@@ -175,6 +175,15 @@ def test_swept_keys_are_told_where_algorithms_follow_them() -> None:
     assert len(crossover_figure(rows).axes) == 2
 
 
+def test_a_choice_is_one_line() -> None:
+    """What was asked for names a line, whatever ran: `auto` is one line over all sizes, beside those that it chose."""
+    chosen = [{**r, "asked": "auto"} for r in (*sweep("ring")[:2], *sweep("tree")[2:])]
+    for figure in (size_figure([*sweep("ring", "tree"), *chosen], "latency"), size_figure(chosen, "busbw")):
+        lines = {line.get_label(): line for line in figure.axes[0].lines}
+        assert len(lines["auto"].get_xdata()) == len(sweep("ring")) > 2  # type: ignore[arg-type]  # an array
+    assert {cell for cell in entries(crossover_figure(chosen))} == {"ring", "tree"}
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
 def test_lines_can_be_told_apart(count: int) -> None:
     """No two lines look alike; up to four settings share the look of their algorithm and differ in dash."""

@@ -236,12 +236,18 @@ def test_an_algorithm_with_empty_options():
     assert [row["algorithm"] for row in found] == ["ring", "hierarchical(across=recursive_doubling)"]
 
 
-def test_auto_beside_its_choice():
-    """What `auto` chooses is told once where it was also asked for; `auto` alone is a row a point."""
-    both, alone = ([row["algorithm"] for row in rows(collective="all_reduce", algorithm=how, size=["1 kB", "2 kB"])]
-                   for how in (["ring", "auto"], "auto"))  # fmt: skip
-    assert both.count("ring") == 2
-    assert len(alone) == 2
+@pytest.mark.parametrize("how", ["auto", "best"])
+@pytest.mark.parametrize("profile", ["ideal", "nccl-hopper"])
+def test_a_choice_is_a_row_of_its_own(how: str, profile: str):
+    """A row for each point that was asked for. That of `auto` says what was asked and what ran, and has the time of
+    the algorithm that ran, also where that was asked for by name."""
+    keys = {"collective": "all_reduce", "profile": profile, "topology": {"system": "hgx-h100"}}
+    found = rows(**keys, algorithm=["ring", "nvls", how], size=["1 KiB", "64 MiB"])
+    assert [row["asked"] for row in found] == ["ring", "ring", "nvls", "nvls", how, how]
+    named = {(row["algorithm"], row["protocol"], row["size_bytes"]): row["time_us"] for row in found[:4]}
+    assert all(row["asked"] == row["algorithm"] for row in found[:4])
+    assert all(named[row["algorithm"], row["protocol"], row["size_bytes"]] == row["time_us"] for row in found[4:])
+    assert found[4:] == rows(**keys, algorithm=how, size=["1 KiB", "64 MiB"])
 
 
 def test_auto_with_nothing_to_choose():

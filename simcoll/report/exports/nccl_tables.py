@@ -33,7 +33,7 @@ def tests(rows: Sequence[ResultRow]) -> str:
     for row in timed(rows):
         if row.collective in _TESTS:
             launched = row.settings.get("launch.gpus_per_process"), row.settings.get("launch.graph")
-            key = (row.collective, row.algorithm, row.ranks, row.nodes, row.topology, *launched)
+            key = (row.collective, row.asked or row.algorithm, row.ranks, row.nodes, row.topology, *launched)
             tables.setdefault(key, []).append(row)
     if not tables:
         raise InputError("nccl-tests has no such collective", f"it has {', '.join(_TESTS)}")

@@ -12,7 +12,18 @@ from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.units import format_size
 
 _SHOWN: Final = (
-    *("scenario", "topology", "workload", "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes"),
+    *(
+        "scenario",
+        "topology",
+        "workload",
+        "collective",
+        "asked",
+        "algorithm",
+        "protocol",
+        "ranks",
+        "nodes",
+        "size_bytes",
+    ),
     *("dtype", "op", "root", "in_place", "profile", "sharing", "seed", "engine", "buckets"),
 )
 _PREDICTED: Final = (

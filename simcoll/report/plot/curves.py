@@ -22,6 +22,7 @@ from simcoll.report.plot.style import (
     SETTINGS,
     Look,
     PlotRow,
+    as_asked,
     drawable,
     label,
     look,
@@ -69,7 +70,7 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
     Dashed is what no schedule can beat; with reduction in the network it is another bound, dotted.
     Raises ValueError if no row has a size and a time.
     """
-    sized, points = [row for row in drawable(rows) if row["size_bytes"] > 0], list(measured)
+    sized, points = [row for row in as_asked(drawable(rows)) if row["size_bytes"] > 0], list(measured)
     if not sized:
         raise ValueError("no row has a size (a barrier has none); plot 'scaling' instead")
     panels = by_columns(sized, points, ("collective", "ranks"), _ranked)
@@ -86,7 +87,7 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
 
     Raises ValueError if no row has a time, or all have the same number of ranks.
     """
-    timed = drawable(rows)
+    timed = as_asked(drawable(rows))
     if len(counts := {row["ranks"] for row in timed}) == 1:
         raise ValueError(f"all rows have {counts.pop()} ranks, a single point on the axis; sweep ranks, nodes or hosts")
     kept = [row for row in timed if row["size_bytes"] in _three_sizes(timed, row["collective"])]
@@ -262,7 +263,7 @@ def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries:
 
 def _reduces_in_network(row: PlotRow) -> bool:
     """Only an all-reduce gains by it more than any schedule can have."""
-    return row["collective"] == "all_reduce" and str(row.get("algorithm")).startswith("nvls")
+    return row["collective"] == "all_reduce" and str(row["ran"]).startswith("nvls")
 
 
 def _plain_bound(rows: Iterable[PlotRow]) -> str:

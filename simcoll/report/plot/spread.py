@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcoll.prediction.result_rows import swept
-from simcoll.report.plot.style import GREY, INK, SETTINGS, PlotRow, dress, finish, frame, label, separating
+from simcoll.report.plot.style import GREY, INK, SETTINGS, PlotRow, as_asked, dress, finish, frame, label, separating
 
 MOST: Final = 40  # points drawn
 _QUANTILES: Final = {
@@ -26,7 +26,7 @@ def spread_figure(rows: Iterable[PlotRow]) -> Figure:
 
     Rows are mappings with the columns of results.csv. Raises ValueError if none has replications, or too many do.
     """
-    varied = [row for row in rows if row.get("status", "ok") == "ok" and row.get("replications")]
+    varied = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("replications")]
     if not 0 < len(varied) <= MOST:
         raise ValueError(f"{len(varied)} points have replications; give 1 to {MOST}")
     apart = (*SETTINGS, "collective", "workload", "ranks", "size_bytes", *swept(varied))

@@ -16,6 +16,7 @@ from simcoll.report.plot.style import (
     INK,
     SETTINGS,
     PlotRow,
+    as_asked,
     dress,
     finish,
     frame,
@@ -36,7 +37,7 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
 
     Rows are mappings with the columns of results.csv. Raises ValueError if none is of a workload.
     """
-    steps = [row for row in rows if row.get("status", "ok") == "ok" and row.get("step_us")]
+    steps = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("step_us")]
     if not steps:
         raise ValueError("no row is of a workload that ran; give the scenario a workload")
     across = next((column for column in swept(steps) if _sizes(steps, column)), None)

@@ -126,6 +126,11 @@ def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
     return timed
 
 
+def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
+    """Rows under the algorithm that was asked for, so that `auto` is one line; `ran` is what ran."""
+    return [{**row, "algorithm": row.get("asked") or row.get("algorithm"), "ran": row.get("algorithm")} for row in rows]
+
+
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
     """Select the columns that distinguish rows which agree in all of `point`; one that adds nothing to those before it
     is left out."""
