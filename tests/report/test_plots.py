@@ -181,7 +181,7 @@ def test_a_choice_is_one_line() -> None:
     for figure in (size_figure([*sweep("ring", "tree"), *chosen], "latency"), size_figure(chosen, "busbw")):
         lines = {line.get_label(): line for line in figure.axes[0].lines}
         assert len(lines["auto"].get_xdata()) == len(sweep("ring")) > 2  # type: ignore[arg-type]  # an array
-    assert {cell for cell in entries(crossover_figure(chosen))} == {"ring", "tree"}
+    assert set(entries(crossover_figure(chosen))) == {"ring", "tree"}
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
