@@ -174,7 +174,10 @@ predict-graph: predict all_reduce --on hgx-h100 --size '8 KiB' --set profile=ncc
     false]' --json
 predict-versions: predict all_reduce --on hgx-h100 --nodes 2 $SIZES --set profile=nccl-hopper --set
     "library_version=['2.18', '2.23', '2.27']"
-predict-p2p-level: predict all_reduce --on a100-pcie $SIZES --set profile=nccl-pcie --set 'p2p_level=[LOC, PHB, SYS]'
+predict-p2p-level: predict all_reduce --on a100-pcie $SIZES --set profile=nccl-pcie --set
+    'env.NCCL_P2P_LEVEL=[LOC, PHB, SYS]'
+predict-env: predict all_reduce --on dgx-a100 --nodes 2 $SIZES --algorithm '[auto, best]' --set profile=nccl-ampere
+    --set 'env={NCCL_ALGO: [Ring, ^Ring], NCCL_PROTO: ^LL128, NCCL_MAX_NCHANNELS: [2, 64]}' --json
 predict-own-topology: predict all_reduce --on pairs.yaml --size '1 MiB' --algorithm all
 predict-streamed: predict all_reduce --on hgx-h100 --nodes 96 --size '64 MiB' --algorithm ring --json
 run-streamed: run star.yaml --set topology.hosts=1024 --set algorithm=ring --set 'size=64 MiB' --json && run star.yaml

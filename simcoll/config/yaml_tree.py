@@ -56,7 +56,20 @@ def _integer(loader: Any, node: yaml.ScalarNode) -> int:
     return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
 
+class WrittenFloat(float):
+    """A number of a file that knows its text: of releases, `2.3` and `2.30` are two."""
+
+    text: str
+
+
+def _float(loader: Any, node: yaml.ScalarNode) -> WrittenFloat:
+    number = WrittenFloat(loader.construct_yaml_float(node))
+    number.text = node.value
+    return number
+
+
 _Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
+_Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
 
 
 class Model(BaseModel):

@@ -8,7 +8,7 @@ that it shares with the others. Kernels are not described to the last instructio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, tuner
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.env_filter import Selection
+from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.tuner_constants import COLLECTIVES
@@ -62,8 +62,9 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 
 @dataclass(frozen=True)
 class NcclCall:
-    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `staged`: some
-    ranks of a node hand on through the host's memory; `version`: the release, the newest if None."""
+    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
+    channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
+    `version`: the release, the newest if None."""
 
     communicator: Communicator
     collective: str
@@ -78,6 +79,7 @@ class NcclCall:
     parts: _p2p_messages.MessageParts | None = None
     staged: bool = False
     version: str | None = None
+    limited: bool = False
 
     @property
     def kind(self) -> CostKind:
@@ -298,13 +300,20 @@ class NcclCall:
 
     def most(self, costs: Kernels, host: bool) -> float:
         """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
-        wait until it is there."""
+        wait until it is there. Of `limited` channels: what NCCL's graph search takes a channel to carry."""
         block = self.block(costs)
         if not self._lines:
-            return math.inf
+            return self._searched if self.limited and self.kind != "LL" else math.inf
         if host and block.host:
             return self._moved * PS_PER_S / block.host
         return block.rate or math.inf
+
+    @property
+    def _searched(self) -> float:
+        """B/s that the graph search gives to what is run: a channel, or a pair."""
+        graph = self.communicator.graph(self.algorithm)  # type: ignore[arg-type]  # messages are never limited
+        wire = figures().protocols[self.protocol].efficiency
+        return graph.intra * 1e9 * wire * self.channels / self.alike if graph else math.inf
 
     @property
     def rails(self) -> float:
@@ -389,11 +398,13 @@ def call(
     algorithm: NcclAlgorithm | Literal["auto", "p2p"] = "auto",
     protocol: Protocol | Literal["auto"] = "auto",
     between: int = 0,
+    left: Selection = EVERYTHING,
 ) -> NcclCall:
     """The call as NCCL runs it, or would run it with that algorithm and protocol.
 
     Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
-    a node. Raises RefusedError if there is no choice.
+    a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed. Raises RefusedError if there is no
+    choice.
     """
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
@@ -406,14 +417,19 @@ def call(
     if served is None:
         raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
     modelled = frozenset(name for name in ALGORITHMS if (name, served) in SCHEDULES)
-    chosen = Selection(
-        {served: modelled & {algorithm} if algorithm != "auto" else modelled},
-        {served: frozenset([protocol])} if protocol != "auto" else {},
-    )
-    table = tuner.table(comm, version, chosen)
-    choice = tuner.choose(table, served, nbytes)
+    algorithms = left.algorithms.get(served, modelled) & (modelled if algorithm == "auto" else modelled & {algorithm})
+    protocols = left.protocols.get(served)
+    if protocol != "auto":
+        protocols = frozenset([protocol]) & (protocols or {protocol})
+    table = tuner.table(comm, version, Selection({served: algorithms}, {served: protocols} if protocols else {}))
+    choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
-        raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here, or it is not modelled")
-    shape = _launch_shape.launch(comm, table.constants, choice.algorithm, choice.protocol, nbytes)
+        under = "" if left == EVERYTHING else " under NCCL_ALGO and NCCL_PROTO"
+        raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here{under}, or it is not modelled")
     pair = choice.algorithm, choice.protocol
-    return NcclCall(comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version)
+    shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
+    free = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)
+    limited = shape.channels != free.channels
+    return NcclCall(
+        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited
+    )

@@ -29,7 +29,8 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 @dataclass(frozen=True)
 class Communicator:
     """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without.
-    `p2p_level`: the longest path over which GPUs of a node talk directly."""
+    `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`, `max_channels`: what the user
+    sets, NCCL's own if None."""
 
     ranks: int
     nodes: int
@@ -39,6 +40,8 @@ class Communicator:
     nic_GBps: float  # noqa: N815
     graphs: Graphs
     p2p_level: Level = "PXB"
+    min_channels: int | None = None
+    max_channels: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -57,7 +60,13 @@ class Communicator:
 
     @property
     def channels(self) -> int:
-        """Channels of ring and tree as kernels use them: the search's twice, fast ones across nodes four times."""
+        """Channels of ring and tree as kernels use them: the user limits them from above, then from below."""
+        found = self._channels_found if self.max_channels is None else min(self._channels_found, self.max_channels)
+        return max(found, self.min_channels or 1)
+
+    @property
+    def _channels_found(self) -> int:
+        """The search's twice, fast ones across nodes four times."""
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
         channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))

@@ -21,6 +21,7 @@ from simcoll.nccl import call as calls
 from simcoll.nccl import tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
@@ -74,6 +75,11 @@ class NcclChannel(PlainCall):
         return self.call.alike
 
     @property
+    def usual(self) -> bool:
+        """Not with a number of channels that the user sets."""
+        return not self.call.limited
+
+    @property
     def path(self) -> tuple[int, ...]:
         """Links between neighbours, whose bandwidth limits the call."""
         return self.between
@@ -92,7 +98,7 @@ class NcclChannel(PlainCall):
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
-        plain = {"groups": self.nodes, "model": spec, "profile": IDEAL, "p2p_level": None, "launch": Launch()}
+        plain = {"groups": self.nodes, "model": spec, "profile": IDEAL, "env": NcclEnv(), "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
     def point_in_plan(self, costs: CostSetting) -> tuple[Scenario, Params, int]:
@@ -219,6 +225,7 @@ class NcclExecutor(PlainExecutor):
             algorithm=_nccl_name(scenario),
             protocol="auto" if scenario.protocol == "none" else scenario.protocol,
             between=_least_between(rated, places),
+            left=scenario.env.selection,
         )
         down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
         if call.algorithm != "p2p":  # which sends to each by itself
@@ -269,12 +276,14 @@ class NcclExecutor(PlainExecutor):
         else:
             rated = topology or rated_topology(scenario)
             comm = _communicator(scenario, rated, placed(scenario, rated))
-            entries = tuner.table(comm, self.release(scenario)).entries
+            entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
             pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.SCHEDULES]
         free = scenario.protocol in ("none", "auto")
         left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
         if not left:
-            raise RefusedError(f"NCCL has no {scenario.protocol} for {scenario.collective} here, or it is not modelled")
+            under = f" under {scenario.env}" if scenario.env.given else ""
+            which = f"{scenario.protocol} for {scenario.collective} here{under}"
+            raise RefusedError(f"NCCL has no {which}, or it is not modelled")
         return left
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
@@ -349,4 +358,4 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
     comm = _COMMUNICATORS.get(
         (name, len(nodes), len(places)), lambda: communicator(load_system(name), len(nodes), len(places))
     )
-    return replace(comm, p2p_level=scenario.p2p_level) if scenario.p2p_level else comm
+    return scenario.env.applied(comm)

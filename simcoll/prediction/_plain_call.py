@@ -53,6 +53,11 @@ class PlainCall:
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
     @property
+    def usual(self) -> bool:
+        """Whether it runs as the calls do that profiles are fitted to."""
+        return True
+
+    @property
     def path(self) -> tuple[int, ...]:
         """Links between neighbours, whose bandwidth limits one call of NCCL; empty where any link may."""
         return ()
@@ -140,8 +145,8 @@ class PlainExecutor:
             raise RefusedError(
                 f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none"
             )
-        if scenario.p2p_level:
-            raise RefusedError("p2p_level needs a profile with kernels; take one, or leave it out")
+        if scenario.env.given:
+            raise RefusedError(f"env ({scenario.env}) needs a profile with kernels; take one, or leave it out")
         rated = topology or rated_topology(scenario)
         return PlainCall(scenario, rated, placed(scenario, rated))
 

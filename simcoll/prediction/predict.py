@@ -85,7 +85,8 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if scenario.workload:
         return {}
-    setting = fingerprint(prediction.topology, scenario.params()) if profile.calibration else ""
+    usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
+    setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting)
     way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
     judged = judge(profile.judged_by(way), case, scenario.model)

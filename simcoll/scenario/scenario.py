@@ -9,7 +9,16 @@ import functools
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import yaml_tree
@@ -22,6 +31,7 @@ from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call as nccl_call
 from simcoll.nccl import tuner_constants
+from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.launch import Launch
@@ -32,7 +42,6 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES
-from simcoll.topology import nccl_graphs
 from simcoll.topology.systems import TopologySpec, shipped_systems
 from simcoll.workload.workload_keys import Workload
 
@@ -71,6 +80,14 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _as_written(value: object) -> object:
+    """A release is a text that may look like a number, of which `2.3` and `2.30` are two."""
+    if isinstance(value, yaml_tree.WrittenFloat):
+        return value.text
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Release = Annotated[str, BeforeValidator(_as_written), WithJsonSchema({"type": ["string", "number"]})]
 _Plot = Annotated[str, OneOf("plot", lambda: PLOTS)]
 
 
@@ -114,13 +131,11 @@ class Scenario(Model):
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
     """Protocol of NCCL, as `NCCL_PROTO` would set it; `auto` and `none` leave the choice to NCCL. Needs a profile with
     `kernels`."""
-    library_version: str | None = None
-    """Release of NCCL whose choice is made, e.g. `'2.27'`: 2.18 or newer, for point-to-point messages 2.7 or newer.
+    library_version: Release | None = None
+    """Release of NCCL whose choice is made, e.g. `2.27`: 2.18 or newer, for point-to-point messages 2.7 or newer.
     Default: the release of the profile, else the newest known."""
-    p2p_level: nccl_graphs.Level | None = None
-    """Greatest distance at which GPUs on PCIe talk directly, as `NCCL_P2P_LEVEL` says it. `LOC` and `NVL` mean never.
-    Beyond it data go through the host's memory. Default: that of the system, else `PXB`, and `SYS` for two GPUs of an
-    AMD host. Needs a profile with `kernels`."""
+    env: NcclEnv = NcclEnv()
+    """Environment variables of NCCL: `{NCCL_ALGO: Tree, NCCL_PROTO: ^LL128}`. Needs a profile with `kernels`."""
     size: Size = Field(default=None, validate_default=True)
     """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
     weights: tuple[Any, ...] | None = None

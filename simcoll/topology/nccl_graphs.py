@@ -17,7 +17,7 @@ from simcoll.errors import InputError
 
 Path = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 GraphPattern = Literal["ring", "balanced_tree", "split_tree", "tree", "nvls", "collnet_direct"]
-Level = Literal["LOC", "NVL", "PXB", "PHB", "SYS"]  # values of NCCL_P2P_LEVEL that make a difference here
+Level = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]  # values of NCCL_P2P_LEVEL
 GraphKind = Literal["ring", "tree", "nvls", "collnet_chain", "collnet_direct"]
 
 PATHS: Final[tuple[Path, ...]] = get_args(Path)  # from near to far

@@ -49,9 +49,9 @@ def call(
     ],
 )
 def test_who_goes_through_the_host(system: str, ranks: int, level: str | None, through: bool) -> None:
-    """By default GPUs talk directly over NVLink and PCIe switches, two of an AMD host anyway; `p2p_level` changes that.
-    What the host's memory costs is paid by those who go through it, and by no others."""
-    asked = {"p2p_level": level} if level else {}
+    """By default GPUs talk directly over NVLink and PCIe switches, two of an AMD host anyway; NCCL_P2P_LEVEL changes
+    that. What the host's memory costs is paid by those who go through it, and by no others."""
+    asked = {"env": {"NCCL_P2P_LEVEL": level}} if level else {}
     found, free = (call(system, 4096, ranks, host, **asked) for host in (HOST, 0))
     assert channel(found).call.staged is through
     assert (found.time_ps > free.time_ps) is through
@@ -60,7 +60,7 @@ def test_who_goes_through_the_host(system: str, ranks: int, level: str | None, t
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_small_call(ranks: int) -> None:
     """A step of nearly nothing takes a hop, and the host's memory beside it."""
-    found = call("a100-pcie", 4 * ranks, ranks, p2p_level="PXB")
+    found = call("a100-pcie", 4 * ranks, ranks, env={"NCCL_P2P_LEVEL": "PXB"})
     rate = channel(found).call.threads * 8 * PS_PER_S / HOST
     assert found.time_ps == LAUNCH + (ranks - 1) * (HOP + HOST + 1 + service_ps(4, round(rate)))
 
@@ -86,7 +86,9 @@ def test_ll_hands_lines_on() -> None:
     size, hop = 2**18, 2_000_000
     (found, quicker) = (call("l40s-pcie", size, 2, hop=one).time_ps for one in (hop, 1))
     assert found - quicker <= hop
-    eight, quick = (call("l40s-pcie", 4 * size, 8, hop=one, host=1, p2p_level="SYS").time_ps for one in (hop, 1))
+    eight, quick = (
+        call("l40s-pcie", 4 * size, 8, hop=one, host=1, env={"NCCL_P2P_LEVEL": "SYS"}).time_ps for one in (hop, 1)
+    )
     assert eight - quick <= 2 * hop
 
 
@@ -100,7 +102,7 @@ def test_the_share_of_the_links(collective: str, algorithm: str) -> None:
 
 def test_without_p2p_a_switch_is_no_short_cut() -> None:
     """Where not even GPUs of one switch talk directly, both send by their host, whose link carries twice."""
-    found = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple", p2p_level="LOC")
+    found = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple", env={"NCCL_P2P_LEVEL": "LOC"})
     direct = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple")
     topology = channel(found).rated
     kinds = [topology.kinds[topology.links[link][1]] for link in topology.route(*topology.ranks[:2])]
@@ -131,7 +133,7 @@ def test_switches_behind_switches(tmp_path: Path) -> None:
     """All ways lead to the host and back, through as many switches as there are between."""
     path = tmp_path / "nested.yaml"
     path.write_text(NESTED, encoding="utf-8")
-    found = call("l40s-pcie", 4096, 4, topology={"file": str(path)}, p2p_level="LOC")
+    found = call("l40s-pcie", 4096, 4, topology={"file": str(path)}, env={"NCCL_P2P_LEVEL": "LOC"})
     found = channel(found)
     assert found.call.staged
     for src, dst in itertools.permutations(found.rated.ranks, 2):
@@ -144,17 +146,17 @@ def test_what_was_fitted_talked_directly() -> None:
     """What two L40S of a switch take was measured; without P2P it was not."""
     asked = {"topology": {"system": "l40s-pcie"}, "collective": "all_reduce", "ranks": 2, "size": "512 KiB",
              "dtype": "float16", "algorithm": "auto", "profile": "nccl-pcie"}  # fmt: skip
-    points = (point_of("", **{**asked, "p2p_level": level}) for level in (None, "LOC"))
+    points = (point_of("", **asked, env={"NCCL_P2P_LEVEL": level}) for level in (None, "LOC"))
     assert [row(predict(point)).confidence for point in points] == ["calibrated", "extrapolated"]
 
 
-def test_p2p_level_needs_kernels() -> None:
+def test_env_needs_kernels() -> None:
     """A profile that knows no kernels has nothing to say of it."""
     with pytest.raises(RefusedError, match="needs a profile with kernels"):
-        call("l40s-pcie", 4096, 4, profile="ideal", protocol="none", p2p_level="LOC")
+        call("l40s-pcie", 4096, 4, profile="ideal", protocol="none", env={"NCCL_P2P_LEVEL": "LOC"})
 
 
 def test_nvlink_without_p2p_is_refused() -> None:
     """What NCCL would find on a system with NVLink that it may not use is not known, and is not guessed."""
     with pytest.raises(RefusedError, match="system without NVLink"):
-        call("hgx-h100", 1024, 8, p2p_level="LOC")
+        call("hgx-h100", 1024, 8, env={"NCCL_P2P_LEVEL": "LOC"})

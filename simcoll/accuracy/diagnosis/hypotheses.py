@@ -251,7 +251,7 @@ def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
 
 
 def _without_p2p(scenario: Scenario) -> Scenario:
-    return scenario.model_copy(update={"p2p_level": "LOC"})
+    return scenario.model_copy(update={"env": scenario.env.without_p2p()})
 
 
 def _has(system: SystemFile, kind: str) -> bool:

@@ -12,19 +12,8 @@ from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.units import format_size
 
 _SHOWN: Final = (
-    *(
-        "scenario",
-        "topology",
-        "workload",
-        "collective",
-        "asked",
-        "algorithm",
-        "protocol",
-        "ranks",
-        "nodes",
-        "size_bytes",
-    ),
-    *("dtype", "op", "root", "in_place", "profile", "sharing", "seed", "engine", "buckets"),
+    *("scenario", "topology", "workload", "collective", "asked", "algorithm", "protocol", "ranks", "nodes"),
+    *("size_bytes", "dtype", "op", "root", "in_place", "profile", "sharing", "seed", "engine", "buckets"),
 )
 _PREDICTED: Final = (
     *("time_us", "interval", "confidence", "algbw_GBps", "busbw_GBps", "lower_bound_us", "compute_us", "exposed_us"),

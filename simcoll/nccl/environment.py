@@ -1,0 +1,128 @@
+"""Environment variables of NCCL that a scenario sets, as the library reads them.
+
+Source of meanings and values: NVIDIA's documentation of NCCL's environment variables; of the old numbers of
+NCCL_P2P_LEVEL and of the order in which channels are limited: NVIDIA/nccl, release 2.30, src/graph/paths.cc and
+connect.cc.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+
+from simcoll.config.yaml_tree import Model
+from simcoll.errors import InputError, RefusedError, did_you_mean
+from simcoll.nccl import env_filter
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.env_filter import Selection
+from simcoll.nccl.tuner_constants import COLLECTIVES
+from simcoll.schedule.names import ALGORITHMS
+from simcoll.topology.nccl_graphs import Level
+
+_NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last
+_NVLS: Final = frozenset(("nvls", "nvls_tree"))
+
+
+def _filter(text: str, info: ValidationInfo) -> str:
+    try:
+        env_filter.parse(**{"algo" if info.field_name == "NCCL_ALGO" else "proto": text})
+    except InputError as error:
+        raise ValueError(str(error.diagnostics[0]).partition(": ")[2]) from None
+    return text
+
+
+def _number(value: object) -> object:
+    """Variables are texts, so a number may be written as one."""
+    return int(value) if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() else value
+
+
+def _level(value: object) -> object:
+    number = _number(value)
+    if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        return _NUMBERED[min(number, len(_NUMBERED) - 1)]
+    if value not in get_args(Level):
+        raise ValueError(f"{value!r} is no distance; {did_you_mean(str(value), get_args(Level))}")
+    return value
+
+
+_Filter = Annotated[str, AfterValidator(_filter)]
+_Channels = Annotated[int, Field(strict=True, ge=1, le=64), BeforeValidator(_number)]
+_Switch = Annotated[Literal[0, 1], BeforeValidator(_number)]
+_Three = Annotated[Literal[0, 1, 2], BeforeValidator(_number)]
+_Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
+
+
+class NcclEnv(Model):
+    """Variables that are set, by name. NCCL decides by itself what is left out."""
+
+    NCCL_ALGO: _Filter | None = None
+    """Algorithms that NCCL may choose: `Tree`, `Ring,Tree`, `^NVLS` (all but), `allreduce:Tree;broadcast:Ring`. It does
+    not reach point-to-point messages, such as those of all_to_all."""
+    NCCL_PROTO: _Filter | None = None
+    """Protocols that NCCL may choose, written alike: `Simple`, `^LL128`."""
+    NCCL_P2P_LEVEL: _Distance | None = None
+    """Greatest distance at which GPUs of a node talk directly: `LOC` (never), `NVL`, `PIX`, `PXB`, `PHB`, `SYS`, or an
+    old number. Beyond it data go through the host's memory. Default: that of the system, else `PXB`, and `SYS` for two
+    GPUs of an AMD host."""
+    NCCL_P2P_DISABLE: _Switch | None = None
+    """`1`: GPUs never talk directly, whatever the level says."""
+    NCCL_MIN_NCHANNELS: _Channels | None = None
+    """Least number of channels of ring, tree and PAT. It is applied after the greatest."""
+    NCCL_MAX_NCHANNELS: _Channels | None = None
+    """Greatest number of channels of ring, tree and PAT. A channel that is left does not become faster than NCCL's
+    graph search takes it to be."""
+    NCCL_NVLS_ENABLE: _Three | None = None
+    """`0`: neither `nvls` nor `nvls_tree` is used."""
+    NCCL_IB_HCA: str | None = None
+    """NICs in use. Refused for now: it changes the graph search."""
+    NCCL_CROSS_NIC: _Three | None = None
+    """Whether a channel may leave and enter nodes by different NICs. Refused for now, too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, data: object) -> object:
+        unknown = [repr(name) for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no effect is known; set {', '.join(cls.model_fields)}")
+        return data
+
+    def __str__(self) -> str:
+        """The variables that are set, as a shell takes them."""
+        return " ".join(f"{name}={value}" for name, value in self.given.items())
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The variables that are set, with their values."""
+        return self.model_dump(exclude_none=True)
+
+    @property
+    def selection(self) -> Selection:
+        """Algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE leave to NCCL."""
+        return _selection(self.NCCL_ALGO, self.NCCL_PROTO, self.NCCL_NVLS_ENABLE != 0)
+
+    def without_p2p(self) -> Self:
+        """The same with NCCL_P2P_DISABLE=1."""
+        return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
+
+    def applied(self, comm: Communicator) -> Communicator:
+        """The communicator under these variables; raises RefusedError for those that would change the graph search."""
+        searched = [name for name in ("NCCL_IB_HCA", "NCCL_CROSS_NIC") if name in self.given]
+        if searched:
+            why = "changes NCCL's graph search, of which results are stored with the system"
+            raise RefusedError(f"{' and '.join(searched)} {why}; leave it out, or write what was found under `nccl`")
+        level = "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
+        changed = {"p2p_level": level, "min_channels": self.NCCL_MIN_NCHANNELS, "max_channels": self.NCCL_MAX_NCHANNELS}
+        given = {name: value for name, value in changed.items() if value is not None}
+        return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type
+
+
+@functools.lru_cache(maxsize=64)
+def _selection(algo: str | None, proto: str | None, nvls: bool) -> Selection:
+    chosen = env_filter.parse(algo, proto)
+    if nvls:
+        return chosen
+    left = {name: chosen.algorithms.get(name, frozenset(ALGORITHMS)) - _NVLS for name in COLLECTIVES}
+    return Selection(left, chosen.protocols)

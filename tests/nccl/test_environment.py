@@ -1,0 +1,138 @@
+"""Environment variables of NCCL: what they leave to the tuner, and how they limit channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simcoll
+from simcoll.errors import InputError
+from simcoll.nccl import env_filter
+from simcoll.nccl.communicator import communicator
+from simcoll.nccl.environment import NcclEnv
+from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
+from simcoll.topology.systems import load_system
+
+SIZES = ["1 KiB", "256 KiB", "16 MiB", "1 GiB"]
+
+
+def rows(env: dict[str, Any], **keys: Any) -> list[Any]:
+    """Rows of all_reduce on a node of A100, at all sizes."""
+    plain = {"topology": {"system": "dgx-a100"}, "collective": "all_reduce", "size": SIZES, "profile": "nccl-ampere"}
+    return list(simcoll.run(simcoll.load({**plain, "env": env, **keys})))
+
+
+@pytest.mark.parametrize("how", ["auto", "best"])
+@pytest.mark.parametrize(
+    ("env", "pairs"),
+    [
+        ({"NCCL_ALGO": "Tree"}, {("tree", protocol) for protocol in PROTOCOLS}),
+        ({"NCCL_PROTO": "^LL128"}, {(name, p) for name in ("ring", "tree") for p in ("LL", "Simple")}),
+        ({"NCCL_ALGO": "allreduce:ring", "NCCL_PROTO": "simple"}, {("ring", "Simple")}),
+    ],
+)
+def test_a_choice_is_of_what_is_left(how: str, env: dict[str, str], pairs: set[tuple[str, str]]) -> None:
+    """NCCL_ALGO and NCCL_PROTO leave pairs; a choice is one of them, and takes as long as that pair asked for by name.
+    Where NCCL's own choice is among them it stays."""
+    free, left = rows({}, algorithm=how), rows(env, algorithm=how)
+    for before, row in zip(free, left, strict=True):
+        pair = row["algorithm"], row["protocol"]
+        assert pair in pairs
+        (named,) = rows({}, algorithm=pair[0], protocol=pair[1], size=f"{row['size_bytes']} B")
+        assert named["time_us"] == row["time_us"]
+        if (before["algorithm"], before["protocol"]) in pairs:
+            assert before["time_us"] == row["time_us"]
+
+
+def test_nvls_off() -> None:
+    """NCCL_NVLS_ENABLE=0 leaves what NCCL_ALGO=^NVLS,NVLSTree leaves, also where NCCL_ALGO says something itself."""
+    off = NcclEnv(NCCL_NVLS_ENABLE=0).selection.algorithms["all_reduce"]
+    assert off == env_filter.parse("^nvls,nvlstree").algorithms["all_reduce"] < frozenset(ALGORITHMS)
+    assert NcclEnv(NCCL_ALGO="NVLS,Tree", NCCL_NVLS_ENABLE=0).selection.algorithms["all_reduce"] == {"tree"}
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_limited_channels(algorithm: str) -> None:
+    """A limit that NCCL does not reach changes nothing; one that it does reach is kept, and no channel carries more
+    than NCCL's graph search gives it."""
+    comm = communicator(load_system("dgx-a100"))
+    free = rows({}, algorithm=algorithm)
+    assert rows({"NCCL_MAX_NCHANNELS": comm.channels, "NCCL_MIN_NCHANNELS": 1}, algorithm=algorithm) == free
+    graph = comm.graph("ring" if algorithm == "ring" else "tree")
+    assert graph
+    times = {}
+    for most in (1, 2, 4):
+        found = rows({"NCCL_MAX_NCHANNELS": most}, algorithm=algorithm, protocol="Simple")
+        assert found[-1]["busbw_GBps"] <= most * graph.intra
+        assert found[-1]["confidence"] == "extrapolated"
+        times[most] = found[-1]["time_us"]
+    assert times[1] > times[2] > times[4] > free[-1]["time_us"]
+
+
+@pytest.mark.parametrize(("least", "most", "channels"), [(None, 8, 8), (32, None, 32), (16, 4, 16), (None, 64, 24)])
+def test_the_least_number_wins(least: int | None, most: int | None, channels: int) -> None:
+    """Channels are limited from above, then from below, as NCCL does it."""
+    given = {"NCCL_MIN_NCHANNELS": least, "NCCL_MAX_NCHANNELS": most}
+    env = NcclEnv.model_validate({name: value for name, value in given.items() if value})
+    assert env.applied(communicator(load_system("dgx-a100"))).channels == channels
+
+
+@pytest.mark.parametrize("written", ["LOC", 0, "0"])
+def test_levels(written: object) -> None:
+    """A distance is a name or an old number, and NCCL_P2P_DISABLE means none at all."""
+    comm = communicator(load_system("l40s-pcie"))
+    level = NcclEnv.model_validate({"NCCL_P2P_LEVEL": written})
+    assert level.applied(comm) == NcclEnv(NCCL_P2P_LEVEL="SYS").without_p2p().applied(comm)
+    assert level.applied(comm).p2p_level == "LOC"
+    assert [NcclEnv.model_validate({"NCCL_P2P_LEVEL": n}).NCCL_P2P_LEVEL for n in (1, 4, 9)] == ["PIX", "SYS", "SYS"]
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"NCCL_FOO": 1, "NCCL_ALGO": "Tree"}, ("'NCCL_FOO': no effect is known", "NCCL_PROTO", "NCCL_P2P_LEVEL")),
+        ({"NCCL_ALGO": "Trew"}, ("'Trew' is no algorithm", "did you mean 'tree'?")),
+        ({"NCCL_PROTO": "LL;x:LL"}, ("'x' is no collective",)),
+        ({"NCCL_P2P_LEVEL": "NODE"}, ("'NODE' is no distance", "PHB")),
+        ({"NCCL_MAX_NCHANNELS": 0}, ("0 is out of range",)),
+        ({"NCCL_MIN_NCHANNELS": 65}, ("65 is out of range",)),
+        ({"NCCL_P2P_DISABLE": 7}, ("7 is not known",)),
+    ],
+)
+def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
+    """One error that says what is wrong and what is known."""
+    with pytest.raises(InputError) as caught:
+        simcoll.load({"topology": {"system": "dgx-a100"}, "collective": "all_reduce", "size": 8, "env": env})
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ({"NCCL_ALGO": "PAT"}, "NCCL has no auto/auto for all_reduce here under NCCL_ALGO and NCCL_PROTO"),
+        ({"NCCL_CROSS_NIC": 1}, "NCCL_CROSS_NIC changes NCCL's graph search"),
+        ({"NCCL_IB_HCA": "mlx5_0"}, "NCCL_IB_HCA changes NCCL's graph search"),
+    ],
+)
+def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:
+    """A variable is heeded, or the point is refused."""
+    assert all(why in row["status"] for row in rows(env))
+
+
+def test_variables_are_swept() -> None:
+    """Values of a variable make points, and a column."""
+    found = rows({"NCCL_ALGO": ["Tree", "Ring"], "NCCL_MAX_NCHANNELS": [2, 4]}, size="1 GiB")
+    columns = [(row["env.NCCL_ALGO"], row["env.NCCL_MAX_NCHANNELS"], row["algorithm"]) for row in found]
+    assert columns == [("Tree", 2, "tree"), ("Tree", 4, "tree"), ("Ring", 2, "ring"), ("Ring", 4, "ring")]
+
+
+def test_a_release_is_taken_as_it_is_written(tmp_path: Any) -> None:
+    """`2.20` is no `2.2`, though both are one number; a text says the same."""
+    path = tmp_path / "releases.yaml"
+    head = "topology: {system: dgx-a100}\ncollective: all_reduce\nsize: 1 KiB\nprofile: nccl-ampere\n"
+    path.write_text(f"{head}library_version: [2.20, '2.20', 2.27.3]\n", encoding="utf-8")
+    assert [point.scenario.library_version for point in simcoll.load(str(path))] == ["2.20", "2.27.3"]
+    path.write_text(f"{head}library_version: 2.2\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"NCCL 2\.2: the constants"):
+        simcoll.load(str(path))
