@@ -14,7 +14,7 @@ demo: $(VENV)/.core  ## simulate a scenario; plots and rows go to demo/
 	@echo "Plots: $(CURDIR)/demo/plots   Rows: $(CURDIR)/demo/results.csv"
 
 test: $(VENV)/.dev $(if $(ROOM),,lint types)  ## lint, types and tests; ROOM=engine: the tests of one room
-	$(BIN)/pytest -n 2 -m "not long" $(if $(ROOM),tests/$(ROOM))
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long" $(if $(ROOM),tests/$(ROOM))
 
 docs: $(VENV)/.docs  ## build the pages into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html

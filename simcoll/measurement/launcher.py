@@ -7,6 +7,7 @@ marks: the task, run and transfer at which each rank is, also if it hangs or has
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import shutil
@@ -160,6 +161,7 @@ def begin() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    gc.disable()  # what torch makes as it is imported stays: to look for garbage in it takes a seventh of the time
     from simcoll.measurement._rank_main import main  # imports torch, which takes its time
 
     main()

@@ -45,12 +45,13 @@ def least(name: str, topology: Topology, nbytes: int) -> int:
 )
 def test_nothing_beats_the_bound(collective: str, name: str, network: str) -> None:
     """No algorithm on any network is faster than the bound, which is never zero for two ranks or more."""
-    for topology, nbytes in product(NETWORKS[network].values(), (ITEM, 4_000_000)):
+    for n, nbytes in product((2, 3, 5, 8), (ITEM, 4_000_000)):
+        topology = NETWORKS[network][n]
         bound = least(f"{collective}/{name}", topology, nbytes)
         assert bound > 0
         for sharing in ("fair", "fifo"):
             found = makespan(f"{collective}/{name}", topology, nbytes, itemsize=ITEM, sharing=sharing)
-            assert found >= bound, (len(topology.ranks), nbytes, sharing)
+            assert found >= bound, (n, nbytes, sharing)
 
 
 def test_one_rank_needs_no_time() -> None:

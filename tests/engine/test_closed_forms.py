@@ -61,7 +61,7 @@ def mesh(n: int, alpha: int) -> Topology:
 @pytest.mark.parametrize(("collective", "name"), PRICED)
 def test_registered_cost(collective: str, name: str, sharing: str) -> None:
     """On a full mesh every algorithm takes what its closed form says, wherever that is claimed to hold."""
-    sizes = filter(ALGORITHMS[collective][name].cost_for, (*range(1, 10), 12, 16, 17))
+    sizes = filter(ALGORITHMS[collective][name].cost_for, (*range(1, 10), 16))
     for n, (alpha, each) in product(sizes, MIXES):
         found = makespan(f"{collective}/{name}", mesh(n, alpha), n * each, sharing=sharing)
         assert found == (price(collective, name, n=n, alpha=alpha, beta=BETA, m=n * each) if n > 1 else 0), (n, alpha)
@@ -286,13 +286,17 @@ def test_one_slow_link(n: int, sharing: str) -> None:
 unequal = st.lists(st.builds(Link, st.integers(1, 400 * GB_PER_S), st.integers(0, 10**7)), min_size=2, max_size=9)
 
 
-@given(unequal, st.sampled_from(SHARINGS), st.integers(0, 10**6))
-def test_a_ring_of_unequal_links(links: list[Link], sharing: str, nbytes: int) -> None:
+@given(
+    unequal,
+    st.sampled_from(SHARINGS),
+    st.integers(0, 10**6),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
+)
+def test_a_ring_of_unequal_links(links: list[Link], sharing: str, nbytes: int, name: str) -> None:
     """A ring over any links takes what the recursion over (rank, step) takes."""
     n = len(links)
-    for name, steps in (("all_reduce/ring", 2 * (n - 1)), ("all_gather/ring", n - 1), ("reduce_scatter/ring", n - 1)):
-        found = makespan(name, ring_of(links), n * nbytes, sharing=sharing)
-        assert found == around_the_ring_ps(links, steps, nbytes)
+    found = makespan(f"{name}/ring", ring_of(links), n * nbytes, sharing=sharing)
+    assert found == around_the_ring_ps(links, (1 + (name == "all_reduce")) * (n - 1), nbytes)
 
 
 # --- loops ---
@@ -482,21 +486,27 @@ def test_nobody_leaves_a_barrier_early(arrivals: dict[int, int], name: str, shar
         assert left >= (last if own == last else last + 2 * ALPHA)
 
 
-@given(st.integers(2, 8).flatmap(lambda n: st.permutations(range(n))), st.sampled_from(RANKS_ONLY))
-def test_places_on_a_symmetric_network_are_alike(order: list[int], entry: tuple[str, str]) -> None:
+@given(
+    st.integers(2, 8).flatmap(lambda n: st.permutations(range(n))),
+    st.sampled_from(RANKS_ONLY),
+    st.sampled_from([star, full_mesh]),
+    st.sampled_from(SHARINGS),
+)
+def test_places_on_a_symmetric_network_are_alike(
+    order: list[int], entry: tuple[str, str], make: Callable[[int, Link], Topology], sharing: Any
+) -> None:
     """Where all hosts are alike, no time of any transfer depends on which rank sits where."""
-    n, plan = len(order), schedule(*entry, len(order))
-    for network, sharing in product((full_mesh(n, LINK), star(n, LINK)), SHARINGS):
-        params, there = Params(sharing=sharing), [f"h{host}" for host in order]  # type: ignore[arg-type]
-        first, second = (event.run(bind(plan, network, at, params, 840)) for at in (network.ranks, there))
-        assert first == second
+    plan, network = schedule(*entry, len(order)), make(len(order), LINK)
+    places = (network.ranks, [f"h{host}" for host in order])
+    first, second = (event.run(bind(plan, network, at, Params(sharing=sharing), 840)) for at in places)
+    assert first == second
 
 
 @both_sharings
 @pytest.mark.parametrize(("collective", "name"), ENTRIES)
 def test_twice_the_bytes_at_twice_the_bandwidth(collective: str, name: str, sharing: str) -> None:
     """Only the ratio of bytes to bandwidths counts: every time stays as it is."""
-    for n, times in product((2, 5, 8), (2, 16)):
+    for n, times in ((2, 2), (5, 16), (8, 2)):
         once, scaled = (
             timeline(
                 f"{collective}/{name}",
@@ -512,7 +522,7 @@ def test_twice_the_bytes_at_twice_the_bandwidth(collective: str, name: str, shar
 @pytest.mark.parametrize(("collective", "name"), ENTRIES)
 def test_slower_everything_is_slow_motion(collective: str, name: str) -> None:
     """Bandwidths divided and latencies and overheads multiplied by k make every time k times as long."""
-    for n, k in product((2, 5, 8), (2, 5)):
+    for n, k in ((2, 5), (5, 2), (8, 5)):
         once, slowed = (
             timeline(
                 f"{collective}/{name}",

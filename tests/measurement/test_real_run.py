@@ -85,10 +85,24 @@ def everything() -> list[Point]:
     return [point for some in asked for point in some]
 
 
+def programs() -> list[Point]:
+    """The small workloads, from more than one root."""
+    templates = ["mean", "softmax", "argmax", "scatter", "gather", "broadcast"]
+    workload = {"template": templates, "size": "1200 B", "root": [0, 2]}
+    keys = {"topology": {"system": "loopback"}, "ranks": 3, "measure": FEW, "workload": workload, "dtype": "float64"}
+    return loading.points(yaml_tree.located(keys, Place("test", 1, 1)))
+
+
 @pytest.fixture(scope="module")
-def rows() -> list[dict[str, Any]]:
-    """Everything, in one launch."""
-    return real_run.run(everything())
+def measured() -> list[dict[str, Any]]:
+    """Everything and the programs, in one launch."""
+    return real_run.run([*everything(), *programs()])
+
+
+@pytest.fixture(scope="module")
+def rows(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of everything."""
+    return measured[: -len(programs())]
 
 
 def test_everything_is_right(rows: list[dict[str, Any]]):
@@ -106,6 +120,16 @@ def test_everything_is_right(rows: list[dict[str, Any]]):
     assert {(row["op"], row["dtype"]) for row in rows} > {(op, "int8") for op in OPERATORS}
     assert {row["in_place"] for row in library if row["collective"] == "all_gather"} == {False, True}
     assert all(row["in_place"] for row in rows if row["harness"] == "p2p" or row["collective"] == "all_reduce")
+
+
+def test_small_programs_compute_what_one_process_does(measured: list[dict[str, Any]]):
+    """Mean, softmax and argmax over spread data, a dataset handed out, predictions gathered and parameters sent out
+    have the result of one process, whichever rank is the root: a run that has not is refused."""
+    rows = measured[-len(programs()) :]
+    assert len(rows) == 12
+    assert all(row["verified"] for row in rows)
+    parts = {row["workload"]: len(row["computed_us"].split()) for row in rows}
+    assert parts == {"mean": 2, "softmax": 3, "argmax": 3, "scatter": 1, "gather": 1, "broadcast": 1}
 
 
 def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -167,13 +191,16 @@ def test_a_wrong_result_is_no_measurement():
 # --- the command ---
 
 
-def test_the_command_writes_a_table_that_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Over two rank counts and two launches each: a table on stdout, a file that `compare` joins row by row, and
-    nothing of the environment in it but what backends read."""
+@pytest.mark.parametrize(("launches", "runs"), [(1, "5"), pytest.param(2, "6", marks=pytest.mark.long)])
+def test_the_command_writes_a_table_that_can_be_compared(
+    launches: int, runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Over two rank counts, in several launches each: a table on stdout, a file that `compare` joins row by row, and
+    nothing of the environment in it but what backends read. Several launches by default: test_tasks_of_slurm."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback()["GLOO_SOCKET_IFNAME"])
     text = "collective: broadcast\nalgorithm: [naive, chain]\nsize: 4 KiB\n"
-    path = scenario_file(tmp_path, text + "measure: {warmup: 1, repeats: 5, launches: 2}\n")
+    path = scenario_file(tmp_path, text + f"measure: {{warmup: 1, repeats: 5, launches: {launches}}}\n")
     made = simcoll("measure", path, "--ranks", "1,2", "-o", tmp_path / "measured.csv")
     assert made.status == 0, made.err
     assert re.search(r"4096 +broadcast +p2p +chain +none +2 ", made.out)
@@ -183,7 +210,7 @@ def test_the_command_writes_a_table_that_can_be_compared(tmp_path: Path, monkeyp
     cells = list(csv.DictReader(line for line in table.splitlines() if not line.startswith("#")))
     asked = [("naive", "1"), ("naive", "2"), ("chain", "1"), ("chain", "2")]
     assert [(row["algorithm"], row["ranks"]) for row in cells] == asked
-    assert all(row["runs"] == "6" and len(row["launch_us"].split()) == 2 for row in cells)
+    assert all(row["runs"] == runs and len(row["launch_us"].split()) == launches for row in cells)
     compared = simcoll("compare", path, tmp_path / "measured.csv", "--set", "ranks=2", "--json")
     assert len(compared.json["points"]) == 2
 
@@ -211,10 +238,10 @@ def test_dry_run(tmp_path: Path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_cases_can_be_run(path: Path):
-    """Every point of every case is served by gloo, and can be predicted."""
+    """Every point of every case is served by gloo, and the first and the last can be predicted."""
     asked = loading.load(str(path))
     assert real_run.cases(asked, "gloo", pytest.fail)
-    assert simcoll("run", path).status == 0
+    assert all(predict(point).time_ps > 0 for point in (asked[0], asked[-1]))
 
 
 def test_buckets_are_predicted_as_they_are_called(tmp_path: Path):
@@ -307,6 +334,7 @@ def loopback() -> dict[str, str]:
     return {**environment(), "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.long  # torchrun's own process imports torch, too; test_members_must_fit reads the variables that it sets
 def test_torchrun(tmp_path: Path):
     """Under torchrun every process is a rank, and rank 0 writes the table; what a launch is there, it says."""
     path = scenario_file(tmp_path, RING + "measure: {repeats: 4, launches: 2}\n")
@@ -340,22 +368,27 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def test_tasks_of_slurm(tmp_path: Path):
-    """Tasks that srun has started are ranks; the first one tells the table."""
+@pytest.mark.long
+def test_tasks_of_slurm_tell_once(tmp_path: Path):
+    """Tasks that srun has started are ranks, also where nothing is run: the first one says what would be."""
     path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
     words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     told = tasks_of_slurm([*words, "--dry-run"], [*words, "--dry-run"])
     assert [task.stdout.count("rank 0:") for task in told] == [2, 0], told
 
 
-@pytest.mark.long
-def test_tasks_of_slurm_measure(tmp_path: Path):
-    """Both run, and the table is the first one's."""
-    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
+def test_tasks_of_slurm(tmp_path: Path):
+    """Tasks that srun has started are ranks: both run, and the table is the first one's; what a launch is there, it
+    says."""
+    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, launches: 2, harness: [p2p, library]}\n")
     words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
     done = tasks_of_slurm(words, words)
     assert [(task.returncode, task.stdout.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
-    assert [row.harness for row in read_measured(tmp_path / "t.csv")] == ["p2p", "library"]
+    rows = read_measured(tmp_path / "t.csv")
+    assert [row.harness for row in rows] == ["p2p", "library"]
+    for row in rows:
+        assert (row.ranks, row.runs, row.others["launches"], len(row.others["launch_us"].split())) == (2, 4, "2", 2)
+        assert str(row.timing).endswith("each launch connects the same processes anew")
 
 
 def test_members_that_wait_for_ever(tmp_path: Path):
@@ -405,6 +438,15 @@ def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     assert real_run.membership() == (1, 2, 0)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "2")):  # torchrun's
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert real_run.membership() == (1, 2, 0)  # one alone is no rank
+    with monkeypatch.context() as patch:
+        for name, value in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "2")):
+            patch.setenv(name, value)
+        assert real_run.is_member()
+        assert real_run.membership() == (0, 3, 2)
     with pytest.raises(InputError, match=r"there are 2 ranks; start 3 of them, or give --ranks 2"):
         real_run.join(points(collective="all_reduce", algorithm="ring", ranks=3))
     from simcoll.measurement.torch_backend.session import gpus
@@ -518,7 +560,10 @@ def test_a_launch_is_bounded():
 
 
 @needs_proc
-@pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("blow", "status"),
+    [(signal.SIGINT, 130), (signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+)
 def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: Path):
     """Interrupted, terminated or killed: its ranks end with it, and no table is written. Unless it was killed it takes
     its folder along."""

@@ -33,53 +33,28 @@ STEP = {
 FEW = {"repeats": 2, "warmup": 0}
 
 
-def asked(workload: dict[str, Any], ranks: int = 3, **more: Any) -> list[Point]:
+def asked(workload: dict[str, Any], ranks: int = 2, **more: Any) -> list[Point]:
     """The points of a workload on this machine."""
     keys = {"topology": {"system": "loopback"}, "ranks": ranks, "measure": FEW, "workload": workload, **more}
     return points(yaml_tree.located(keys, Place("test", 1, 1)))
 
 
-STEPS = [
-    *asked({**STEP, "bucket_cap": ["none", "20 KiB", "1 MiB"], "first_bucket": ["same", "4 KiB"]}),
-    *asked({**STEP, "bucket_cap": "20 KiB"}, measure={**FEW, "compute": "real"}),
-]
-PROGRAMS = asked(
-    {
-        "template": ["mean", "softmax", "argmax", "scatter", "gather", "broadcast"],
-        "size": "1200 B",
-        "root": [0, 2],
-    },
-    dtype="float64",
-)
-
-
-@pytest.fixture(scope="module")
-def measured() -> list[dict[str, Any]]:
-    """All of them, in one launch."""
-    return real_run.run([*STEPS, *PROGRAMS])
-
-
-def test_torch_sends_as_many_buckets_as_the_rule_says(measured: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_torch_sends_as_many_buckets_as_the_rule_says(ranks: int) -> None:
     """Whatever the layers and limits, a real step has the predicted buckets, gradients are the mean of what the ranks
     have by themselves, and replicas stay alike bit by bit: a run that is not so is refused."""
-    rows = measured[: len(STEPS)]
-    assert [row["buckets"] for row in rows] == [run_point(point)["buckets"] for point in STEPS]
+    steps = [
+        *asked({**STEP, "bucket_cap": ["none", "20 KiB", "1 MiB"], "first_bucket": ["same", "4 KiB"]}, ranks),
+        *asked({**STEP, "bucket_cap": "20 KiB"}, ranks, measure={**FEW, "compute": "real"}),
+    ]
+    rows = real_run.run(steps)
+    assert [row["buckets"] for row in rows] == [run_point(point)["buckets"] for point in steps]
     for row in rows:
         assert row["verified"]
         assert row["time_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
         assert len(row["computed_us"].split()) == 9 + 2
         if row["compute"] == "sleep":  # nothing sleeps for less than it is told
             assert row["compute_us"] > 1e3 * (1 + 5 * 0.2 + 1 + 3 * 0.1 + 1)
-
-
-def test_small_programs_compute_what_one_process_does(measured: list[dict[str, Any]]) -> None:
-    """Mean, softmax and argmax over spread data, a dataset handed out, predictions gathered and parameters sent out
-    have the result of one process, whichever rank is the root: a run that has not is refused."""
-    rows = measured[len(STEPS) :]
-    assert len(rows) == len(PROGRAMS) == 12
-    assert all(row["verified"] for row in rows)
-    parts = {row["workload"]: len(row["computed_us"].split()) for row in rows}
-    assert parts == {"mean": 2, "softmax": 3, "argmax": 3, "scatter": 1, "gather": 1, "broadcast": 1}
 
 
 def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
