@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from simcoll.config import yaml_tree
@@ -75,7 +74,9 @@ class RowQuestions:
         spec = loading.topology_spec(name, assignments=topology_sets)
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
-        self.profile = _profile(spec)
+        system = systems.described(spec)
+        self.profile = system.profile if system else None
+        self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(spec.system) if spec.system else None
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
 
@@ -146,16 +147,6 @@ def with_schedule_name(row: MeasuredRow) -> MeasuredRow:
         return row
     schedule = SCHEDULES.get((row.algorithm, row.collective), row.algorithm)  # type: ignore[arg-type]  # any
     return dataclasses.replace(row, algorithm=schedule)
-
-
-def _profile(spec: systems.TopologySpec) -> str | None:
-    """Return the profile that the system, or the topology file, names for calls of the library, if any."""
-    if spec.file:
-        tree = yaml_tree.read(Path(spec.file))
-        if tree.get("devices") is None and tree.get("system") is None:
-            return None
-    name = spec.system or spec.file
-    return systems.load_system(name).profile if name else None
 
 
 def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:

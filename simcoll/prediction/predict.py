@@ -16,21 +16,28 @@ from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
+from simcoll.topology.systems import described
 
 __all__ = ["Prediction", "describe", "predict", "row"]
 
 
 def predict(
-    point: Scenario | Point, topology: Topology | None = None, *, costs: CostSetting | None = None
+    point: Scenario | Point,
+    topology: Topology | None = None,
+    *,
+    costs: CostSetting | None = None,
+    related: bool = False,
 ) -> Prediction:
     """Simulate one point, undisturbed; a `topology` of your own, its links as rated, takes the place of the scenario's,
-    `costs` that of the profile's.
+    `costs` that of the profile's. `related`: the profile may be of GPUs of another generation.
 
     Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
     """
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)
+    if profile.generations and costs is None and not related:
+        profile.check_gpus(described(scenario.topology))
     # A collective runs as one program. A workload is joined even if it has only one operation: its calls are modelled
     # as sharing links with others, so a call of NCCL by itself differs a little from the same call in a workload.
     run = predict_plan if scenario.workload else predict_call

@@ -34,16 +34,16 @@ def key(point: Point) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def run_point(point: Point) -> ResultRow:
-    """The row of one point; an impossible point is a row whose `status` says why."""
-    return _swept(merged([_row(part) for part in parts(point)]), point)
+def run_point(point: Point, *, related: bool = False) -> ResultRow:
+    """The row of one point; an impossible point is a row whose `status` says why. `related`: see `predict`."""
+    return _swept(merged([_row(part, related) for part in parts(point)]), point)
 
 
-def _row(point: Point) -> ResultRow:
+def _row(point: Point, related: bool = False) -> ResultRow:
     try:
         if point.replicas:
             return monte_carlo.part(point)
-        return row(predict(point.scenario))
+        return row(predict(point.scenario, related=related))
     except RefusedError as error:
         return describe(point.scenario, f"refused: {error}", left_out=point.optional)
     except InputError as error:

@@ -224,6 +224,21 @@ def load_system(name: str) -> SystemFile:
     return load_system(str(named.value)) if named and name not in known else read_machine(tree).file
 
 
+def described(spec: TopologySpec) -> SystemFile | None:
+    """The file of devices that a topology is made of; None for hosts of a fabric. Raises InputError."""
+    if spec.system is not None:
+        return _shipped(spec.system)
+    if spec.file is None:
+        return None
+    tree = yaml_tree.read(Path(spec.file))
+    return None if tree.get("devices") is None and tree.get("system") is None else load_system(spec.file)
+
+
+@functools.cache
+def _shipped(name: str) -> SystemFile:
+    return load_system(name)
+
+
 def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
     """The topology that `spec` describes; unequal links are drawn from `seed`. Raises InputError."""
     title, machine = spec.title, None

@@ -248,15 +248,19 @@ def test_a_fit_to_one_node_leaves_nics_open(nodes: int, tmp_path: Path) -> None:
     assert all((cost is None) == (nodes == 1) for cost in said)
 
 
-def test_a_fit_keeps_what_it_does_not_know(tmp_path: Path) -> None:
-    """What the profile says of a block and no fit asks for is written as it was: LL128's own block, what is saved."""
+@pytest.mark.parametrize("name", ["nccl", "nccl-ampere"])
+def test_a_fit_keeps_what_it_does_not_know(name: str, tmp_path: Path) -> None:
+    """What the profile says of a block and no fit asks for is written as it was: LL128's own block, what is saved. A
+    fit may begin with the profile of a relative; what it writes is for the GPUs that were measured."""
     took = {1 << k: call("hgx-h100", "all_gather", 1 << k, ranks=8).time_ps / 1e6 for k in range(8, 24, 2)}
     rows = ["library,collective,ranks,dtype,size_bytes,time_us"]
     rows += [f"nccl,all_gather,8,float32,{size},{time}" for size, time in took.items()]
     table = tmp_path / "table.csv"
     table.write_text("\n".join(rows) + "\n")
-    begin = load_profile("nccl").kernels
-    kernels = parse_profile(calibrate([table], "hgx-h100", free=["LL.hop"], sets=["profile=nccl"]).text, "p").kernels
+    begin = load_profile(name).kernels
+    found = parse_profile(calibrate([table], "hgx-h100", free=["LL.hop"], sets=[f"profile={name}"]).text, "p")
+    kernels = found.kernels
+    assert found.generations == ("hopper",)
     assert begin is not None
     assert kernels is not None
     assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)

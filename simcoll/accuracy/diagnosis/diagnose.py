@@ -94,7 +94,8 @@ def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tu
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
-        result = sweep.run_point(replace(points[0], scenario=_forced(points[0], row))) if points else None
+        asked = replace(points[0], scenario=_forced(points[0], row)) if points else None
+        result = sweep.run_point(asked, related=True) if asked else None
         if result and result.status == "ok":
             predicted.append((row, _forced(points[0], row), result))
         else:

@@ -75,7 +75,8 @@ def calibrate(
     chosen, split = _fit_rows.split(data, _listed(fit))
     params, start, file = _begin(asking, data.rows[0])
     about = [*where, *ways]
-    began = Beginning(name, params, start, topology, sources, split, about, file, asking.network)
+    generations = (asking.generation,) if asking.generation else ()
+    began = Beginning(name, params, start, topology, sources, split, about, file, asking.network, generations)
     if of_launches and not (free := data.launches):
         raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
     return fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more])
@@ -86,6 +87,7 @@ class Beginning:
     """All of a profile except the fitted values: where the fit begins, and where rows came from.
 
     `file` is the profile's file as plain data. `network` has the costs of NICs, for where `profile` does not give them.
+    `generations` are those of the GPUs that were measured.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Beginning:
     where: Sequence[str] = ()
     file: Document = dataclasses.field(default_factory=dict)
     network: Profile | None = None
+    generations: Sequence[str] = ()
 
     @property
     def whole(self) -> Profile:
@@ -227,6 +230,7 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
         "description": f"fitted to {len(data)} rows of the harness {harness} on {Path(topology).stem}",
         "source": f"simcoll calibrate, {time.strftime('%Y-%m-%d')}; see calibration",
         "harness": harness,
+        **({"generations": list(begin.generations)} if blocks and begin.generations else {}),
         "model": model,
         "launch": launch,
         **_of_launches(begin, texts),

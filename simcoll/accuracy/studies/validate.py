@@ -35,6 +35,7 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import TableSource, load_profile
+from simcoll.topology.systems import load_system
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
 OWN_HARNESS: Final = "p2p"  # simcoll's; where a table has several harnesses, its rows are fitted and scored
@@ -278,9 +279,16 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         sources=[m.source for m, _ in fitted],
         split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
         network=network_of(fitted[0][0].used.system),
+        generations=_generations([m.used.system for m, _ in fitted if m.used.system]),
     )
     chosen = np.concatenate([flags for _, flags in fitted])
     return calibrate.fitted(rows, chosen, begin, free=study.free, notes=notes)
+
+
+def _generations(systems: Sequence[str]) -> list[str]:
+    """Return the generations of the GPUs of some systems."""
+    gpus = [load_system(name).gpu for name in systems]
+    return list(dict.fromkeys(gpu.generation for gpu in gpus if gpu))
 
 
 def _first_profile(study: Study, materials: Sequence[Material]) -> str:
@@ -303,7 +311,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})
-            predicted = sweep.run_point(dataclasses.replace(point, scenario=asked))
+            predicted = sweep.run_point(dataclasses.replace(point, scenario=asked), related=True)
             joined = table_join.join([row], [predicted], {})
             if not joined:
                 raise InputError(f"{material.used.name}: {predicted.status}", "leave such points out of the case")

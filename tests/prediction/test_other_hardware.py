@@ -1,0 +1,49 @@
+"""A profile answers for the GPUs that it is for, and for no others."""
+
+from __future__ import annotations
+
+import pytest
+from command import simcoll
+
+from simcoll.accuracy.diagnosis.diagnose import diagnosed
+from simcoll.errors import InputError
+from simcoll.prediction.predict import predict
+from simcoll.scenario.profile import load_profile, shipped_profiles
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology.systems import load_system, shipped_systems
+
+KERNELS = [name for name in shipped_profiles() if name.startswith(("nccl", "rccl"))]
+SYSTEMS = [name for name in shipped_systems() if load_system(name).gpu]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_profile_is_for_its_generations(system: str) -> None:
+    """On every system each profile serves that names the generation of its GPUs, or none; the error of another names
+    what serves. The profile that a system's file names always serves."""
+    file = load_system(system)
+    asked = {"topology": {"system": system}, "collective": "all_reduce", "size": "1 KiB", "algorithm": "auto"}
+    for name in KERNELS:
+        profile, point = load_profile(name), Scenario.model_validate({**asked, "profile": name})
+        if not profile.generations or (file.gpu and file.gpu.generation in profile.generations):
+            assert predict(point).time_ps > 0
+            continue
+        assert name != file.profile
+        with pytest.raises(InputError, match=f"{name} is for GPUs of .*; take {file.profile}"):
+            predict(point)
+        assert predict(point, related=True).time_ps > 0
+
+
+def test_the_command_line_refuses_it() -> None:
+    """Status 2, nothing on stdout, and one line that names the profile that serves."""
+    words = ("predict", "all_reduce", "--on", "dgx-a100", "--size", "[1 KiB, 1 MiB]", "--algorithm", "auto")
+    found = simcoll(*words, "--set", "profile=nccl-hopper")
+    assert (found.status, found.out) == (2, "")
+    assert "nccl-hopper is for GPUs of hopper, and dgx-a100 has ampere; take nccl-ampere" in found.err
+    assert len(found.err.strip().splitlines()) == 1
+
+
+def test_a_diagnosis_may_begin_with_a_relative() -> None:
+    """Who has no profile for a machine may compare it with one of the generation beside it."""
+    table = "collective,ranks,dtype,size_bytes,time_us\nall_reduce,8,float16,1024,20\nall_reduce,8,float16,65536,25\n"
+    found = diagnosed(table, "table.csv", "dgx-a100", [], ["profile=nccl-hopper"])
+    assert (found["profile"], len(found["points"])) == ("nccl-hopper", 2)
