@@ -393,3 +393,6 @@ class _Quoting(yaml.SafeDumper):
         ]
         for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Yaml12.yaml_implicit_resolvers}
     }
+
+
+_Quoting.add_representer(WrittenFloat, lambda dumper, number: dumper.represent_float(float(number)))
