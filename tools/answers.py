@@ -81,9 +81,10 @@ links:
 
 ALGORITHMS: Final = {
     "all_reduce": "all_pairs recursive_doubling halving_doubling hierarchical hierarchical_leader hierarchical_tree "
-    "naive nvls nvls_tree ring bidirectional_ring ring_unchunked tree double_binary_tree chain_tree",
-    "all_gather": "direct recursive_doubling bruck hierarchical naive nvls pat ring",
-    "reduce_scatter": "direct recursive_halving hierarchical naive nvls pat ring",
+    "naive nvls nvls_tree ring bidirectional_ring ring_unchunked tree double_binary_tree chain_tree two_shot "
+    "swing ring_by_dimension recursive_multiplying",
+    "all_gather": "direct recursive_doubling bruck hierarchical naive nvls pat ring ring_by_dimension",
+    "reduce_scatter": "direct recursive_halving hierarchical naive nvls pat ring ring_by_dimension",
     "all_to_all": "direct bruck hierarchical",
     "gather": "direct binomial",
     "scatter": "direct binomial",

@@ -116,8 +116,9 @@ class Scenario(Model):
     placement: Placed = None
     """Where ranks are: `{per_node: 2}`, or one device for each rank."""
     groups: Grouped = None
-    """Groups of hierarchical algorithms: a number, or lists of ranks, nested for more levels. Default: the nodes; with
-    one rank a node the leaves of a fat tree; else g equal groups, where g is the largest divisor of n with g² ≤ n."""
+    """Groups of hierarchical algorithms: a number, or lists of ranks, nested for more levels or dimensions. Default:
+    the nodes; with one rank a node the leaves of a fat tree, or a torus by its `dims`; else g equal groups, where g is
+    the largest divisor of n with g² ≤ n."""
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
     """Lists of ranks. Each list runs the collective by itself, at the same time, on the same links."""
     root: Annotated[StrictInt, Field(ge=0)] = 0

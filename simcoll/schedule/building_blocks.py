@@ -6,6 +6,7 @@ side; a flat list is one group. `slots` (rings, m, w) or broadcastable gives the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -61,33 +62,75 @@ def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
     yield from ring_all_gather(ranks, slots)
 
 
-def pairwise_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """Recursive doubling over whole buffers of w slots (`slots` (rings, w)).
+def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
+    """Rings along the last axis of a grid of ranks, then along the one before, and so on.
 
-    Where m is no power of two, the first 2(m − p) ranks fold in pairs before and unfold after, as MPI libraries do.
+    `chunks` has the shape of the grid: each rank ends with its own chunk reduced.
+    """
+    for axis in reversed(range(grid.ndim)):
+        yield from ring_reduce_scatter(*rings_along(grid, chunks, axis))
+
+
+def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
+    """Rings along the first axis of a grid of ranks, then along the next: each rank starts with its own chunk."""
+    for axis in range(grid.ndim):
+        yield from ring_all_gather(*rings_along(grid, chunks, axis))
+
+
+def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
+    """The rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
+
+    A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
+    """
+    outer, m = int(np.prod(grid.shape[:axis])), grid.shape[axis]
+    ranks = grid.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
+    inner = len(ranks) // outer
+    slots = chunks.reshape(-1, chunks.shape[axis], inner).transpose(2, 1, 0)
+    return ranks, slots if inner == 1 else np.tile(slots, (outer, 1, 1))
+
+
+def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> Iterator[StepPattern]:
+    """Swap whole buffers of w slots (`slots` (rings, w)) among `radix` ranks at distance 1, radix, radix², ….
+
+    The last round is of fewer ranks where m has no room for `radix` any more. Where the rounds do not make m, the first
+    ranks fold in pairs before and unfold after, as MPI libraries do.
     """
     groups = _groups(ranks)
     whole = np.atleast_2d(np.asarray(slots, dtype=np.int64))
     whole = np.broadcast_to(whole, (len(groups), whole.shape[-1]))
-    extra, core = fold(groups)
+    rounds = _rounds(groups.shape[1], radix)
+    extra, core = fold(groups, math.prod(rounds))
     if extra.shape[1]:
         yield send(extra[..., None], core[:, : extra.shape[1], None], whole[:, None], reduce=True)
-    position, distance = np.arange(core.shape[1]), 1
-    while distance < core.shape[1]:
-        yield send(core[..., None], core[:, position ^ distance, None], whole[:, None], reduce=True)
-        distance *= 2
+    position, distance = np.arange(core.shape[1])[:, None], 1
+    for members in rounds:
+        digit = position // distance % members
+        peer = position + ((digit + np.arange(1, members)) % members - digit) * distance
+        yield send(core[..., None, None], core[:, peer, None], whole[:, None, None], reduce=True)
+        distance *= members
     if extra.shape[1]:
         yield send(core[:, : extra.shape[1], None], extra[..., None], whole[:, None])
 
 
-def fold(groups: Ranks) -> tuple[Ranks, Ranks]:
-    """Split m ranks into `extra` and a power-of-two `core`: extra[i] hands its part to core[i].
+def _rounds(m: int, radix: int) -> list[int]:
+    """As many factors `radix` as fit into m, and the largest smaller one that fits on top.
 
-    The first 2·(m − p) ranks pair up, the odd one of each pair staying, so that partners are neighbours.
+    >>> _rounds(8, 4), _rounds(7, 2)
+    ([4, 2], [2, 2])
     """
-    m = groups.shape[1]
-    power = 1 << (m.bit_length() - 1)
-    pairs = m - power
+    rounds = []
+    while m >= radix:
+        rounds.append(radix)
+        m //= radix
+    return [*rounds, m] if m > 1 else rounds
+
+
+def fold(groups: Ranks, size: int) -> tuple[Ranks, Ranks]:
+    """Split m ranks into `extra` and a `core` of `size` ≥ m/2: extra[i] hands its part to core[i].
+
+    The first 2·(m − size) ranks pair up, the odd one of each pair staying, so that partners are neighbours.
+    """
+    pairs = groups.shape[1] - size
     extra = groups[:, 0 : 2 * pairs : 2]
     core = np.concatenate([groups[:, 1 : 2 * pairs : 2], groups[:, 2 * pairs :]], axis=1)
     return extra, core

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from simcoll.config.arrays import Numbers
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
 
-RankGroups = tuple[tuple[int, ...], ...]
+RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 MEMORY: Final = "memory"  # the kind of a device's link to itself
 
@@ -112,9 +113,14 @@ class Topology:
     def default_groups(self, devices: Sequence[str]) -> RankGroups:
         """Ranks (positions in `devices`) by node; with one rank a node, by the switch that their node hangs on.
 
-        Empty unless that gives at least two groups.
+        With one rank on each node of a torus groups are nested by dimension, and a ring is one group. Empty where
+        all that gives no two groups.
         """
-        groups = _grouped([self._node[device] for device in devices])
+        nodes = [self._node[device] for device in devices]
+        dims = self.graph.graph.get("dims", ())
+        if dims and nodes == list(range(math.prod(dims))):
+            return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
+        groups = _grouped(nodes)
         if len(groups) == len(devices):
             groups = _grouped([self._leaf(device) for device in devices])
             groups = () if len(groups) == len(devices) else groups
@@ -367,7 +373,11 @@ def _check(graph: nx.DiGraph[str]) -> None:
             raise TopologyError(f"{u}->{v} has no link", "give it link=Link(bandwidth, latency, kind)")
 
 
-def _grouped(keys: Sequence[Hashable]) -> RankGroups:
+def _nested(part: list[Any]) -> RankGroups:
+    return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in part)
+
+
+def _grouped(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
     groups: dict[Hashable, list[int]] = {}
     for rank, key in enumerate(keys):
         groups.setdefault(key, []).append(rank)

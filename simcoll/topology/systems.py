@@ -248,7 +248,8 @@ def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
         spec, machine = _read_file(spec)
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.graph["dims"] = spec.dims or ()
+    rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
+    graph.graph["dims"] = spec.dims or rings
     graph.add_nodes_from(plan.devices)
     graph.add_edges_from((u, v, {"link": link}) for u, v, link in plan.links)
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):

@@ -6,7 +6,8 @@ of a message on one link, λ the latency of a link, α that of a route.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from typing import Any
@@ -20,6 +21,7 @@ from networks import (
     RANKS_ONLY,
     Own,
     full_mesh,
+    grid,
     makespan,
     program,
     schedule,
@@ -31,6 +33,7 @@ from networks import (
 from simcoll.engine import event
 from simcoll.engine.program import bind
 from simcoll.engine.timing_model import Params, service_ps
+from simcoll.schedule.algorithms import build
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Link, Topology
 
@@ -89,6 +92,11 @@ POINTS = [
     ("all_reduce/naive", "star", 3, 600, 60, 1000, 44_000),  # 4·1000 + 2·2·10 000
     ("all_reduce/naive", "star", 6, 600, 60, 1000, 104_000),  # 4·1000 + 2·5·10 000
     ("all_reduce/all_pairs", "mesh", 4, 1000, 50, 1000, 61_000),  # 1000 + 3·20 000
+    ("all_reduce/two_shot", "mesh", 4, 4000, 50, 1000, 122_000),  # 2 (1000 + 3·20 000)
+    ("all_reduce/recursive_multiplying", "mesh", 16, 1000, 50, 1000, 122_000),  # 2 (1000 + 3·20 000)
+    ("all_reduce/recursive_multiplying(ports=2)", "mesh", 9, 1000, 50, 1000, 82_000),  # 2 (1000 + 2·20 000)
+    ("all_reduce/recursive_multiplying(ports=7)", "mesh", 6, 1000, 50, 1000, 101_000),  # all pairs: 1000 + 5·20 000
+    ("all_reduce/swing(ports=one)", "mesh", 2, 2000, 50, 1000, 42_000),  # halves there and back: 2 (1000 + 20 000)
     ("all_reduce/recursive_doubling", "mesh", 8, 1000, 50, 1000, 63_000),  # 3 (1000 + 20 000)
     ("all_reduce/recursive_doubling", "star", 8, 1000, 50, 1000, 66_000),  # 3 (2000 + 20 000)
     (
@@ -120,6 +128,8 @@ POINTS = [
     ("all_gather/ring", "mesh", 3, 1000, 50, 1000, 15_360),  # the block of 334 B goes around: 2 (1000 + 6680)
     ("all_gather/direct", "star", 4, 4000, 50, 1000, 62_000),  # 2000 + 3·20 000
     ("all_gather/bruck", "mesh", 4, 4000, 50, 1000, 61_000),  # never idle: 3·20 000 + 1000
+    ("all_gather/bruck(ports=2)", "mesh", 9, 9000, 50, 1000, 161_000),  # never idle: 8·20 000 + 1000
+    ("all_gather/bruck(ports=2)", "mesh", 9, 9, 50, 1000, 2120),  # own blocks go ahead, then 1020 + 5·20 + 1000
     ("all_gather/pat", "mesh", 8, 8000, 50, 1000, 141_000),  # never idle: 7·20 000 + 1000
     ("all_gather/pat", "mesh", 8, 8, 50, 1000, 3060),  # three ways one after another: 3 (1000 + 20)
     ("all_gather/pat(aggregation=1)", "mesh", 4, 4000, 50, 1000, 62_000),  # 20 000 + 2 (20 000 + 1000)
@@ -203,6 +213,68 @@ def test_naive_on_a_fair_star(n: int) -> None:
     found = makespan("all_reduce/naive", star(n, Link(60 * GB_PER_S, ALPHA)), 600, sharing="fair")
     late = found - (4 * ALPHA + 2 * (n - 1) * 10_000)
     assert late == 0 if n in PERFECT else late in (0, 1)
+
+
+@both_sharings
+@pytest.mark.parametrize("n", range(2, 12))
+def test_two_shot_on_a_star(n: int, sharing: str) -> None:
+    """Everyone meets everyone in another turn, so that nobody queues: 2 (2λ + (n−1)σ)."""
+    found = makespan("all_reduce/two_shot", star(n, LINK), n * M, sharing=sharing)
+    assert found == 2 * (2 * ALPHA + (n - 1) * SIGMA)
+
+
+@both_sharings
+@pytest.mark.parametrize(("ports", "rounds"), [(1, 1), (1, 3), (2, 2), (3, 2), (7, 1)])
+def test_recursive_multiplying_on_a_star(ports: int, rounds: int, sharing: str) -> None:
+    """Each round is all pairs among k+1 ranks: log n to the base k+1 times 2λ + kσ."""
+    found = makespan(
+        f"all_reduce/recursive_multiplying(ports={ports})", star((ports + 1) ** rounds, LINK), M, sharing=sharing
+    )
+    assert found == rounds * (2 * ALPHA + ports * SIGMA)
+
+
+# --- tori and meshes: a channel for each neighbour, a barrier between steps ---
+
+
+def on_grid_ps(name: str, dims: Sequence[int], nbytes: int, wraps: bool, sharing: str) -> int:
+    """How long it takes in the dimensions of the network."""
+    network, (collective, algorithm) = grid(dims, LINK, wraps), name.split("/")
+    plan = build(collective, algorithm, len(network.ranks), groups=network.default_groups(network.ranks))
+    params = Params(sharing=sharing, channels=0, barrier=True)  # type: ignore[arg-type]  # one of SHARINGS
+    return event.run(bind(plan, network, network.ranks, params, nbytes)).makespan_ps
+
+
+@both_sharings
+@pytest.mark.parametrize("wraps", [True, False])
+@pytest.mark.parametrize("dims", [(3,), (5,), (3, 3), (4, 4), (3, 3, 3)])
+@pytest.mark.parametrize(("collective", "halves"), [("all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)])
+def test_rings_by_dimension(collective: str, halves: int, dims: tuple[int, ...], wraps: bool, sharing: str) -> None:
+    """D sides of k, half an all_reduce: D(k−1)λ + β m (n−1)/(nD)/2 on a torus, where all 2D links of a rank are busy.
+
+    On a mesh a ring closes over the k−1 links of its line, which each carry two messages.
+    """
+    n, sides, k = k_to_the(dims)
+    hops, together = (1, 1) if wraps else (k - 1, 2)
+    nbytes = n * 2 * sides * M
+    moved = together * BETA * nbytes * (n - 1) // (n * sides * 2)
+    found = on_grid_ps(f"{collective}/ring_by_dimension", dims, nbytes, wraps, sharing)
+    assert found == halves * (sides * (k - 1) * hops * ALPHA + moved)
+
+
+@pytest.mark.parametrize("dims", [(4,), (8,), (16,), (4, 4), (8, 8), (4, 4, 4)])
+def test_swing_on_a_torus(dims: tuple[int, ...]) -> None:
+    """Step s goes δ = |Σ (−2)^i, i ≤ ⌊s/D⌋| far, and δ messages of m/(2D·2^(s+1)) share each link: twice the sum of
+    δ (λ + β m/(2D·2^(s+1))) over log2 n steps."""
+    n, sides, _ = k_to_the(dims)
+    nbytes = n * 2 * sides * M
+    far = [abs(sum((-2) ** i for i in range(s // sides + 1))) for s in range(n.bit_length() - 1)]
+    half = sum(d * (ALPHA + BETA * nbytes // (2 * sides) // 2 ** (s + 1)) for s, d in enumerate(far))
+    assert on_grid_ps("all_reduce/swing", dims, nbytes, True, "fair") == 2 * half
+
+
+def k_to_the(dims: Sequence[int]) -> tuple[int, int, int]:
+    """Ranks, number of sides, and the length of a side."""
+    return math.prod(dims), len(dims), dims[0]
 
 
 # --- trees ---

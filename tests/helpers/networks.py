@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import permutations
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from simcoll.engine import event
 from simcoll.engine.program import Program, bind
@@ -62,6 +64,18 @@ def two_level(n: int, link: Link, oversubscription: int, own: Own | None = None)
     _join(graph, [pair for rank in range(n) for pair in _both(f"h{rank}", f"leaf{rank // below}")], link, own or {})
     trunk = Link(link.bandwidth * below // oversubscription, link.latency)
     _join(graph, [pair for leaf in ("leaf0", "leaf1") for pair in _both(leaf, "spine")], trunk, own or {})
+    return Topology.from_graph(graph)
+
+
+def grid(dims: Sequence[int], link: Link, wraps: bool = True) -> Topology:
+    """A torus of hosts, or without `wraps` a mesh; the last dimension varies fastest."""
+    ranks, graph = np.arange(math.prod(dims)).reshape(dims), _hosts(math.prod(dims))
+    graph.graph["dims"] = tuple(dims)
+    for axis, side in enumerate(dims):
+        line = np.moveaxis(ranks, axis, 0)
+        ahead, low = np.roll(line, -1, 0), line[: side if wraps else side - 1]
+        for u, v in zip(low.flat, ahead[: len(low)].flat, strict=True):
+            _join(graph, _both(f"h{u}", f"h{v}"), link, {})
     return Topology.from_graph(graph)
 
 

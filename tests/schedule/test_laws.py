@@ -154,7 +154,7 @@ def test_proved_in_groups(collective: str, name: str) -> None:
                 s = schedule(collective, spec, size(groups), groups=groups)
             except RefusedError as refusal:
                 assert "equal size" in str(refusal) and "hierarchical_tree" in str(refusal)
-                assert name in ("hierarchical", "nvls_tree")
+                assert name in ("hierarchical", "nvls_tree", "ring_by_dimension", "swing")
             else:
                 prove(s)
                 same(run(s, numbers(s.n, 29)), oracle(collective, numbers(s.n, 29)))
@@ -245,6 +245,7 @@ def test_counts(n: int) -> None:
     counts = {
         ("all_reduce", "naive"): (2, 2 * (n - 1)),
         ("all_reduce", "all_pairs"): (1, n * (n - 1)),
+        ("all_reduce", "two_shot"): (2, 2 * n * (n - 1)),
         ("all_reduce", "ring"): (2 * (n - 1), 2 * n * (n - 1)),
         ("all_reduce", "ring_unchunked"): (n - 1, n * (n - 1)),
         ("all_reduce", "tree"): (2 * log, 2 * (n - 1)),
@@ -294,6 +295,15 @@ VOLUMES: dict[tuple[str, str], Callable[[int], Fraction]] = {
     ("all_reduce", "ring"): lambda n: Fraction(2 * (n - 1), n),
     ("all_reduce", "halving_doubling"): lambda n: Fraction(2 * (n - 1), n),
     ("all_reduce", "bidirectional_ring"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "two_shot"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "swing"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "swing(ports=one)"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "ring_by_dimension"): lambda n: Fraction(2 * (n - 1), n),
+    ("all_reduce", "recursive_multiplying"): lambda n: Fraction(
+        3 * ((n.bit_length() - 1) // 2) + (n.bit_length() - 1) % 2
+    ),
+    ("all_gather", "ring_by_dimension"): lambda n: Fraction(n - 1, n),
+    ("reduce_scatter", "ring_by_dimension"): lambda n: Fraction(n - 1, n),
     ("all_gather", "hierarchical"): lambda n: Fraction(n - 1, n),
     ("reduce_scatter", "hierarchical"): lambda n: Fraction(n - 1, n),
     ("all_reduce", "hierarchical"): lambda n: Fraction(2 * (n - 1), n),
@@ -324,7 +334,7 @@ def test_volume(collective: str, name: str, n: int) -> None:
 @pytest.mark.parametrize("n", [3, 6, 7, 13])
 def test_lean_collectives_move_no_block_twice(n: int) -> None:
     """Whatever the number of ranks, direct, ring, Bruck and PAT gathers bring each rank each foreign block once."""
-    for name in ("direct", "ring", "bruck", "pat", "pat(aggregation=2)"):
+    for name in ("direct", "ring", "bruck", "bruck(ports=2)", "bruck(ports=7)", "pat", "pat(aggregation=2)"):
         s = schedule("all_gather", name, n)
         assert len(set(zip(s.dst.tolist(), s.dst_slot.tolist(), strict=True))) == len(s) == n * (n - 1)
 
@@ -346,6 +356,75 @@ def test_pat_aggregates(n: int, exponent: int) -> None:
     last = there.n_steps - 1
     rows = zip(last - there.step, there.dst, there.src, there.src_slot, strict=True)
     assert sorted(rows) == sorted(zip(back.step, back.src, back.dst, back.src_slot, strict=True))
+
+
+@pytest.mark.parametrize("ports", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 13, 27, 33])
+def test_k_ports(n: int, ports: int) -> None:
+    """With k ports a rank talks to k others a step at most. Bruck takes ⌈log n⌉ steps to the base k+1; recursive
+    multiplying ⌊log n⌋, one more where f(k+1)^j ≤ n for an f of 2 … k, and two more where n is none of these."""
+    radix = ports + 1
+    full = next(j for j in range(n) if radix ** (j + 1) > n)
+    last = n // radix**full
+    core = last * radix**full
+    bruck = schedule("all_gather", f"bruck(ports={ports})", n)
+    assert bruck.n_steps == next(j for j in range(n) if radix**j >= n)
+    multiplied = schedule("all_reduce", f"recursive_multiplying(ports={ports})", n)
+    assert multiplied.n_steps == full + (last > 1) + 2 * (core < n)
+    assert multiplied.messages == core * (full * ports + last - 1) + 2 * (n - core)
+    for s in (bruck, multiplied):
+        pairs = np.unique(np.stack([s.step, s.src, s.dst]), axis=1)
+        assert np.unique(pairs[:2], axis=1, return_counts=True)[1].max() <= ports
+    if ports == 1:
+        assert list(multiplied) == list(schedule("all_reduce", "recursive_doubling", n))
+
+
+DIMS = [(2,), (5,), (8,), (3, 4), (4, 4), (6, 2), (2, 3, 4), (4, 4, 4)]
+
+
+def gridded(collective: str, algorithm: str, dims: tuple[int, ...]) -> Schedule:
+    """A schedule whose groups are the dimensions of a grid."""
+
+    def nested(part: Any) -> Any:
+        return tuple(map(nested, part)) if isinstance(part, list) else part
+
+    n = int(np.prod(dims))
+    return schedule(collective, algorithm, n, groups=nested(np.arange(n).reshape(1, *dims).tolist()))
+
+
+@pytest.mark.parametrize("dims", DIMS)
+def test_rings_by_dimension(dims: tuple[int, ...]) -> None:
+    """Σ (k−1) steps over sides k, twice for an all_reduce. Every rank sends to its neighbours in the grid only, and
+    where sides are equal as much to each."""
+    n, steps = int(np.prod(dims)), sum(side - 1 for side in dims)
+    for collective, halves in (("all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)):
+        s = gridded(collective, "ring_by_dimension", dims)
+        prove(s)
+        assert (s.n_steps, s.messages) == (halves * steps, halves * n * (n - 1) * 2 * len(dims))
+        assert set(sent_by_rank(s)) == {Fraction(halves * (n - 1), n)}
+        apart = np.stack(np.unravel_index(s.dst, dims)) - np.stack(np.unravel_index(s.src, dims))
+        assert ((apart != 0).sum(axis=0) == 1).all()
+        assert all((np.isin(np.abs(apart[axis]), (0, 1, side - 1))).all() for axis, side in enumerate(dims))
+        if len(set(dims)) == 1 and dims[0] > 2:
+            _, shares = np.unique(np.stack([s.src, s.dst]), axis=1, return_counts=True)
+            assert len(shares) == n * 2 * len(dims) and len(set(shares.tolist())) == 1
+
+
+@pytest.mark.parametrize("ports", ["all", "one"])
+@pytest.mark.parametrize("dims", DIMS)
+def test_swing(dims: tuple[int, ...], ports: str) -> None:
+    """2 Σ ⌈log2 k⌉ steps over sides k, ⌈log2 (k−1)⌉ for odd ones, and no block comes to a rank twice. In the s-th step
+    along an even side a rank swaps with that 1, 3, 5, 11, … places on, even and odd ones in opposite directions."""
+    n, parts = int(np.prod(dims)), 2 * len(dims) if ports == "all" else 1
+    s = gridded("all_reduce", f"swing(ports={ports})", dims)
+    prove(s)
+    steps = sum((side - side % 2 - 1).bit_length() for side in dims)
+    assert (s.n_steps, s.messages) == (2 * steps, 2 * n * (n - 1) * parts)
+    if len(dims) == 1 and n % 2 == 0:
+        for t in s:
+            number = min(t.step, s.n_steps - 1 - t.step)
+            way = sum((-2) ** i for i in range(number + 1)) * (-1) ** (t.src + t.src_slot % parts)
+            assert t.dst == (t.src + way) % n
 
 
 @pytest.mark.parametrize("name", ["direct", "binomial"])

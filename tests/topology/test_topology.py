@@ -308,7 +308,7 @@ def test_no_nic_is_a_short_cut() -> None:
 
 
 def test_default_groups() -> None:
-    """Groups are the nodes; with one rank a node the leaves; and none where that gives no two groups."""
+    """Groups are the nodes; with one rank a node the leaves, or a torus by dimension; else none."""
     cluster = make(system="hgx-h100", nodes=2)
     assert cluster.default_groups(cluster.ranks) == (tuple(range(8)), tuple(range(8, 16)))
     assert cluster.default_groups(cluster.ranks[6:10]) == ((0, 1), (2, 3))
@@ -316,7 +316,12 @@ def test_default_groups() -> None:
     assert tree.default_groups(tree.ranks) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10))
     assert tree.default_groups(tree.ranks[:4]) == ()
     assert make(**SEVERAL["switch"]).default_groups(("host0", "host1")) == ()
-    assert make(**SEVERAL["ring"]).default_groups(("host0", "host1")) == ()
+    around, torus, cube = (make(**SEVERAL[name]) for name in ("ring", "torus", "cube"))
+    assert around.default_groups(("host0", "host1")) == ()
+    assert around.default_groups(around.ranks) == (tuple(range(7)),)
+    assert torus.default_groups(torus.ranks) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+    assert cube.default_groups(cube.ranks)[1] == ((9, 10, 11), (12, 13, 14), (15, 16, 17))
+    assert torus.default_groups(torus.ranks[:4]) == torus.default_groups(torus.ranks[::-1]) == ()
 
 
 @pytest.mark.parametrize(

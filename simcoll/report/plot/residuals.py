@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
-from simcoll.report.plot.style import GREY, INK, PlotRow, look, size_axis
+from simcoll.report.plot.style import GREY, INK, Marker, PlotRow, look, size_axis
 
 ROOM: Final = 2.5  # times the ninetieth percentile of all errors: what lies beyond is counted and not drawn
 LEAST: Final = 5.0  # percent that the axis goes to either side at least
@@ -63,10 +63,10 @@ def _places(rows: Sequence[PlotRow]) -> tuple[list[int], list[float]]:
     return [row["size_bytes"] for row in rows], [100 * row["error"] for row in rows]
 
 
-def _how(color: str, marker: str, fitted: bool) -> dict[str, Any]:
+def _how(color: str, marker: Marker, fitted: bool) -> dict[str, Any]:
     face = "none" if fitted else color
     return {"color": color, "marker": marker, "linestyle": "none", "markersize": 4.5, "markerfacecolor": face}
 
 
-def _marker(color: str, marker: str, fitted: bool) -> Line2D:
+def _marker(color: str, marker: Marker, fitted: bool) -> Line2D:
     return Line2D([], [], **_how(color, marker, fitted))

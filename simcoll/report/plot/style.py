@@ -11,7 +11,7 @@ import math
 import textwrap
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -37,11 +37,14 @@ SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "ro
 PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
 
 
+Marker = str | tuple[int, Literal[1], int]  # matplotlib's name, or (points, 1, angle) of a star
+
+
 class Look(NamedTuple):
     """Colour and marker of an algorithm, in every plot."""
 
     color: str
-    marker: str
+    marker: Marker
 
 
 # Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
@@ -54,10 +57,13 @@ _KNOWN: Final = {
     "double_binary_tree": Look("#44AA99", "v"),
     "chain_tree": Look("#66AA55", "P"),
     "binomial": Look("#228833", "<"),
+    "ring_by_dimension": Look("#6699CC", (8, 1, 0)),
     "hierarchical": Look("#882255", "D"),
     "hierarchical_leader": Look("#CC6677", "d"),
     "hierarchical_tree": Look("#EE7733", ">"),
     "recursive_doubling": Look("#AA4499", "s"),
+    "recursive_multiplying": Look("#771155", (4, 1, 0)),
+    "swing": Look("#BB4400", (3, 1, 0)),
     "halving_doubling": Look("#9988DD", "p"),
     "recursive_halving": Look("#EE3377", "H"),
     "dissemination": Look("#9955AA", "8"),
@@ -67,6 +73,7 @@ _KNOWN: Final = {
     "scatter_allgather": Look("#CC3311", "p"),
     "direct": Look("#999933", "P"),
     "all_pairs": Look("#663333", "<"),
+    "two_shot": Look("#AA7744", (6, 1, 0)),
     "naive": Look("#777777", "X"),
     "nvls": Look("#DDAA33", "*"),
     "nvls_tree": Look("#997700", "8"),

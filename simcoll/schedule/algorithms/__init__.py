@@ -5,12 +5,12 @@ One module a family, one function an algorithm; `simcoll.schedule.building_block
 
 from __future__ import annotations
 
-from simcoll.schedule.algorithms import direct, doubling, hierarchical, naive, nvls, pat, ring, tree
+from simcoll.schedule.algorithms import direct, doubling, hierarchical, naive, nvls, pat, ring, torus, tree
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.registry import Groups, Request, find
 from simcoll.schedule.streamed import StreamedSchedule
 
-__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "pat", "ring", "stream", "tree"]
+__all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "pat", "ring", "stream", "torus", "tree"]
 
 
 def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Schedule:

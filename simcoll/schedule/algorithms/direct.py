@@ -1,4 +1,4 @@
-"""One step in which everyone talks to whom it has to, without detours."""
+"""Everyone talks to whom it has to, without detours: one step, or one for each half of an all_reduce."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def direct_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     rank, others = building_blocks.peers(request.n)
     if request.n > 1:
         yield send(rank, others, others, reduce=True)
+
+
+@register(
+    "all_reduce",
+    "two_shot",
+    chunks=chunk_per_rank,
+    cost="2 * (alpha + (n - 1) * beta * m / n)",
+    cost_for=several,
+)
+def two_shot(request: Request) -> Iterator[StepPattern]:
+    """Direct reduce-scatter, then direct all-gather: 2 steps, 2n(n−1) messages of a block; `all_pairs` is one-shot."""
+    yield from direct_reduce_scatter(request)
+    yield from direct_all_gather(request)
 
 
 @register(

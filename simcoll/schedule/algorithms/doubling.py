@@ -1,4 +1,4 @@
-"""Distances that double or halve from step to step: ⌈log2 n⌉ steps, for few bytes the fastest.
+"""Distances that double or halve from step to step, or grow by more: logarithmic steps, for few bytes the fastest.
 
 Where n is no power of two, the ranks beyond one fold into a neighbour before and get the result after: two more steps.
 """
@@ -18,7 +18,25 @@ from simcoll.schedule.steps import StepPattern, send
 @register("all_reduce", "recursive_doubling", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
 def recursive_doubling_all_reduce(request: Request) -> Iterator[StepPattern]:
     """Pairs at distance 1, 2, 4, … swap whole buffers: log2 n steps, or ⌊log2 n⌋ + 2."""
-    yield from building_blocks.pairwise_all_reduce(np.arange(request.n), 0)
+    yield from building_blocks.recursive_all_reduce(np.arange(request.n), 0)
+
+
+@register(
+    "all_reduce",
+    "recursive_multiplying",
+    cost="log2(n) // 2 * (alpha + 3 * beta * m) + log2(n) % 2 * (alpha + beta * m)",
+    cost_for=power_of_two,
+    options={"ports": ("3", "1", "2", "7")},
+)
+def recursive_multiplying(request: Request) -> Iterator[StepPattern]:
+    """With k ports, k+1 ranks at distance 1, k+1, (k+1)², … swap whole buffers: log n to the base k+1 steps.
+
+    Recursive doubling is the case of one port. A last round of fewer ranks, f = ⌊n/(k+1)^j⌋ after j full ones, takes in
+    more of n; ranks beyond f·(k+1)^j fold in before and out after: two more steps. (Ruefenacht, Bull, Booth,
+    "Generalisation of recursive doubling for AllReduce", EuroMPI 2016.)
+    """
+    radix = 1 + int(request.options.get("ports", "3"))
+    yield from building_blocks.recursive_all_reduce(np.arange(request.n), 0, radix)
 
 
 @register("all_reduce", "halving_doubling", chunks=lambda request: 1 << (request.n.bit_length() - 1))
@@ -41,7 +59,7 @@ def halving_doubling(request: Request) -> Iterator[StepPattern]:
 
 
 def _folded(n: int) -> tuple[Ranks, Ranks]:
-    extra, core = building_blocks.fold(np.arange(n)[None])
+    extra, core = building_blocks.fold(np.arange(n)[None], 1 << (n.bit_length() - 1))
     return extra[0], core[0]
 
 
@@ -83,17 +101,18 @@ def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(core[pair], extra[pair], block)
 
 
-@register("all_gather", "bruck", chunks=chunk_per_rank)
+@register("all_gather", "bruck", chunks=chunk_per_rank, options={"ports": ("1", "2", "3", "7")})
 def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends what it has 1, 2, 4, … ranks back: ⌈log2 n⌉ steps for any n.
 
-    Bruck, Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is needed.
+    With k ports it sends that to k ranks at once, and the distance grows by k+1: ⌈log n⌉ steps to the base k+1. Bruck,
+    Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is needed.
     """
-    rank, distance = np.arange(request.n)[:, None], 1
+    rank, distance, ports = np.arange(request.n)[:, None], 1, int(request.options.get("ports", "1"))
     while distance < request.n:
-        ahead = np.arange(min(distance, request.n - distance))
-        yield send(rank, (rank - distance) % request.n, (rank + ahead) % request.n)
-        distance *= 2
+        far = np.arange(distance, min(distance * (ports + 1), request.n))  # from a receiver to the blocks that it gets
+        yield send(rank, (rank - far // distance * distance) % request.n, (rank + far % distance) % request.n)
+        distance *= ports + 1
 
 
 @register("all_to_all", "bruck", chunks=chunk_per_rank)

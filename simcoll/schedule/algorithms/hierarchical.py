@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcoll.schedule import building_blocks
-from simcoll.schedule.building_blocks import Ranks
 from simcoll.schedule.registry import Request, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send, together
 from simcoll.schedule.symmetry import Rotation
@@ -49,11 +48,11 @@ def hierarchical_all_reduce(request: Request) -> Iterator[StepPattern]:
     doubling = request.options.get("across") == "recursive_doubling"
     shape = (1, *table.shape[1:]) if doubling else table.shape
     chunks = np.arange(np.prod(shape)).reshape(shape[::-1]).T  # the innermost shard is one run of chunks
-    levels = [_level(table, chunks, axis) for axis in range(table.ndim)]
+    levels = [building_blocks.rings_along(table, chunks, axis) for axis in range(table.ndim)]
     for ranks, slots in reversed(levels[1:]):
         yield from building_blocks.ring_reduce_scatter(ranks, slots)
     if doubling:
-        yield from building_blocks.pairwise_all_reduce(table.reshape(len(table), -1).T, chunks.reshape(-1, 1))
+        yield from building_blocks.recursive_all_reduce(table.reshape(len(table), -1).T, chunks.reshape(-1, 1))
     else:
         yield from building_blocks.ring_all_reduce(*levels[0])
     for ranks, slots in levels[1:]:
@@ -64,28 +63,14 @@ def hierarchical_all_reduce(request: Request) -> Iterator[StepPattern]:
 def hierarchical_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
     table = request.equal_groups()
-    for axis in reversed(range(table.ndim)):
-        yield from building_blocks.ring_reduce_scatter(*_level(table, table, axis))
+    yield from building_blocks.grid_reduce_scatter(table, table)
 
 
 @register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
 def hierarchical_all_gather(request: Request) -> Iterator[StepPattern]:
     """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
     table = request.equal_groups()
-    for axis in range(table.ndim):
-        yield from building_blocks.ring_all_gather(*_level(table, table, axis))
-
-
-def _level(table: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
-    """The rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
-
-    A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
-    """
-    outer, m = int(np.prod(table.shape[:axis])), table.shape[axis]
-    ranks = table.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
-    inner = len(ranks) // outer
-    slots = chunks.reshape(-1, chunks.shape[axis], inner).transpose(2, 1, 0)
-    return ranks, slots if inner == 1 else np.tile(slots, (outer, 1, 1))
+    yield from building_blocks.grid_all_gather(table, table)
 
 
 @register(
@@ -104,7 +89,7 @@ def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
     groups = request.two_levels()
     slots = np.arange(len(groups))
     inside = (
-        building_blocks.pairwise_all_reduce
+        building_blocks.recursive_all_reduce
         if request.options.get("inside") == "all_reduce"
         else building_blocks.binomial_reduce
     )

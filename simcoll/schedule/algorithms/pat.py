@@ -11,18 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcoll.schedule.building_blocks import Ranks
-from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.registry import Request, around, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send
-from simcoll.schedule.symmetry import Rotation
 
 AGGREGATION = {
     "aggregation": tuple(str(1 << exponent) for exponent in range(13))
 }  # blocks that a message carries at most
-
-
-def _around(request: Request) -> Rotation:
-    """Everyone one place on, one block a rank."""
-    return Rotation(1, 1, request.n)
 
 
 def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
@@ -42,7 +36,7 @@ def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
         yield distance, np.arange(behind - distance, request.n - distance, apart)
 
 
-@register("all_gather", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATION)
+@register("all_gather", "pat", chunks=chunk_per_rank, rotation=around, options=AGGREGATION)
 def pat_all_gather(request: Request) -> Iterator[StepPattern]:
     """Blocks go down binomial trees, one for each, far ranks first: ⌈log2 n⌉ steps for any n.
 
@@ -53,7 +47,7 @@ def pat_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(rank, (rank + distance) % request.n, (rank - come) % request.n)
 
 
-@register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=_around, options=AGGREGATION)
+@register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=around, options=AGGREGATION)
 def pat_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """All-gather's trees the other way round, each rank adding its own: near ranks first, ⌈log2 n⌉ steps for any n."""
     rank = np.arange(request.n)[:, None]
