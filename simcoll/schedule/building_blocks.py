@@ -113,7 +113,7 @@ def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> 
 
 
 def _rounds(m: int, radix: int) -> list[int]:
-    """As many factors `radix` as fit into m, and the largest smaller one that fits on top.
+    """The ranks that swap in each round: `radix` as long as m has room, then the largest smaller number that fits.
 
     >>> _rounds(8, 4), _rounds(7, 2)
     ([4, 2], [2, 2])
