@@ -29,7 +29,10 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 @click.option("--algo", metavar="TEXT", help="What NCCL_ALGO says, e.g. 'ring,tree' or 'allreduce:^nvls'.")
 @click.option("--proto", metavar="TEXT", help="What NCCL_PROTO says, e.g. '^LL128'.")
 @click.option(
-    "--graph", "graph_file", type=click.Path(path_type=Path), help="NCCL's graph file, in place of the stored graphs."
+    "--graph",
+    "graph_file",
+    type=click.Path(path_type=Path),
+    help="NCCL's graph file, in place of what is stored or searched for.",
 )
 @click.option("--profile", help="Simulate with it what the choices take, and the best: NCCL's regret.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for regret.png.")
@@ -52,8 +55,8 @@ def tune(
     protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
     --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
     """
-    from simcoll.nccl import communicator, env_filter, graph_xml, tuner
-    from simcoll.topology import systems
+    from simcoll.nccl import communicator, env_filter, graph_search, graph_xml, tuner
+    from simcoll.topology import nccl_graphs, systems
 
     _check(profile, output, graph_file)
     file = systems.load_system(system)
@@ -65,7 +68,8 @@ def tune(
     table = tuner.table(comm, version, chosen)
     if not table.entries:
         raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
-    source = str(graph_file) if graph_file else file.nccl.source if file.nccl else ""
+    held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
+    source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCE
     rows = _regrets(system, table, profile, output) if profile else []
     if as_json:
         print(json.dumps(_document(file.name, source, table) | ({"regret": rows} if profile else {}), indent=1))

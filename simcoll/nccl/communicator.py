@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simcoll import units
 from simcoll.errors import InputError
+from simcoll.nccl import graph_search
+from simcoll.nccl.graph_search import DEFAULTS, SearchSettings
 from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants, TunedCollective
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.nccl_graphs import ChannelGraph, GraphKind, Graphs, Level
+from simcoll.topology.nccl_graphs import ChannelGraph, GraphKind, Graphs, Path
 
 GRAPH_OF: Final[Mapping[NcclAlgorithm, GraphKind]] = {
     "ring": "ring",
@@ -39,7 +41,7 @@ class Communicator:
     cpu: str
     nic_GBps: float  # noqa: N815
     graphs: Graphs
-    p2p_level: Level = "PXB"
+    p2p_level: Path = "PXB"
     min_channels: int | None = None
     max_channels: int | None = None
 
@@ -94,11 +96,16 @@ class Communicator:
 
 
 def communicator(
-    system: SystemFile, nodes: int = 1, ranks: int | None = None, graphs: Graphs | None = None
+    system: SystemFile,
+    nodes: int = 1,
+    ranks: int | None = None,
+    graphs: Graphs | None = None,
+    settings: SearchSettings = DEFAULTS,
 ) -> Communicator:
-    """`ranks` (default: all GPUs) on `nodes` of a system; `graphs` replace those stored with it.
+    """`ranks` (default: all GPUs) on `nodes` of a system. Without `graphs` they are those that its file stores for so
+    many GPUs a node, else those that NCCL's search finds with these `settings`.
 
-    Raises InputError for systems without GPUs, and where no graphs are stored for so many GPUs a node.
+    Raises InputError for systems without GPUs, and where the search is RCCL's, which is not known.
     """
     devices = system.devices if isinstance(system.devices, dict) else {}
     if system.gpu is None or "gpu" not in devices:
@@ -117,13 +124,31 @@ def communicator(
         capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
-        graphs=nccl_graphs.find(system.nccl, system.name, ranks // nodes, nodes) if graphs is None else graphs,
-        p2p_level=(system.nccl.p2p_level if system.nccl else None) or _p2p_level(system, ranks // nodes),
+        graphs=_graphs(system, ranks // nodes, nodes, settings) if graphs is None else graphs,
+        p2p_level=_p2p_level(system, ranks // nodes, settings),
     )
 
 
-def _p2p_level(system: SystemFile, gpus: int) -> Level:
+def _graphs(system: SystemFile, gpus: int, nodes: int, settings: SearchSettings) -> Graphs:
+    found = nccl_graphs.stored(system.nccl, gpus, nodes) if settings == DEFAULTS else None
+    if found is not None:
+        return found
+    if system.gpu and system.gpu.vendor == "amd":
+        raise InputError(
+            f"{system.name}: which channels RCCL finds for {gpus} GPUs a node is not known",
+            "write them into the file of the system, under nccl",
+        )
+    own = system.nccl.p2p_level if system.nccl else None
+    if settings.p2p_level is None and own:
+        settings = replace(settings, p2p_level=own)
+    return graph_search.search(system, gpus, nodes > 1, settings=settings)
+
+
+def _p2p_level(system: SystemFile, gpus: int, settings: SearchSettings) -> Path:
     """NCCL's default: no direct transfers through a host, except for two GPUs that are alone with an AMD host."""
+    given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
+    if given:
+        return given
     return "SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB"
 
 

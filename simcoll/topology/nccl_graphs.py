@@ -1,7 +1,7 @@
 """The results of NCCL's graph search on a machine: the number of channels, their speed, the kinds of their paths.
 
-Systems hold it under the key `nccl`, as rows for one node or several and for so many GPUs a node; `find` collects the
-rows that fit. Speeds are GB/s of one channel and one direction.
+Systems may hold it under the key `nccl`, as rows for one node or several and for so many GPUs a node; `stored` collects
+the rows that fit. What they do not hold, `nccl.graph_search` finds. Speeds are GB/s of one channel and one direction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
 from simcoll.config.yaml_tree import Model
-from simcoll.errors import InputError
 
 Path = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 GraphPattern = Literal["ring", "balanced_tree", "split_tree", "tree", "nvls", "collnet_direct"]
@@ -99,20 +98,9 @@ class GraphSearch(Model):
         return self
 
 
-def find(search: GraphSearch | None, name: str, gpus: int, nodes: int) -> Graphs:
-    """The graphs of `nodes` nodes with `gpus` ranks each; raises InputError where none are stored."""
+def stored(search: GraphSearch | None, gpus: int, nodes: int) -> Graphs | None:
+    """The graphs that a file holds for `nodes` nodes with `gpus` ranks each; None where it has no ring for them."""
     size = "one" if nodes == 1 else "several"
-    rows = [] if search is None else [row for row in search.graphs if row.nodes == size]
-    graphs: dict[GraphKind, ChannelGraph] = {}
-    for row in rows:
-        if row.gpus[0] <= gpus <= row.gpus[1]:
-            graphs[row.graph] = row.of(gpus)
-    if "ring" not in graphs:
-        missing = f"what NCCL's graph search finds on {name} with {gpus} GPUs a node"
-        known = sorted({row.gpus for row in rows if row.graph == "ring"})
-        spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in known)
-        cure = f"take {spans} GPUs a node, or give" if known else "give"
-        raise InputError(
-            f"{missing} on {size} node{'s' if nodes > 1 else ''} is not known", f"{cure} NCCL's graph file"
-        )
-    return graphs
+    rows = [row for row in search.graphs if row.nodes == size and row.gpus[0] <= gpus <= row.gpus[1]] if search else []
+    graphs: dict[GraphKind, ChannelGraph] = {row.graph: row.of(gpus) for row in rows}
+    return graphs if "ring" in graphs else None

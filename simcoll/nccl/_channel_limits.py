@@ -1,0 +1,83 @@
+"""Bounds of what a round of the graph search can find, by the links of GPUs and the ports of NICs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simcoll.nccl._channel_demands import Demands, Draft
+from simcoll.nccl._node_paths import C2C, NVL, PIX
+
+
+class Limits:
+    """The bounds of a round that is to find a draft; `across`: channels go on to other nodes."""
+
+    def __init__(self, demands: Demands, across: bool):
+        self.node, self.draft, self._demand, self.across = demands.node, demands.draft, demands.of, across
+        self.count = len(self.node.gpus)
+        self.most = self._most()
+        self.fewest_hops = self._fewest_hops()
+
+    def settled(self, best: Draft) -> bool:
+        """Whether links and ports are too few for anything better than the best. NCCL searches on; as nothing more is
+        found then, the result is the same."""
+        draft = self.draft
+        if draft.pattern == "nvls":
+            return False
+        most = self.most
+        ours, theirs = most * draft.intra, best.channels * best.intra
+        if most < draft.least or ours < theirs:
+            return True
+        alike = draft.pattern == best.pattern and draft.cross_nic == best.cross_nic
+        return ours == theirs and not (alike and most * self.fewest_hops < best.hops)
+
+    def _most(self) -> int:
+        """No more channels than these can be, by what leaves and enters GPUs, and by ports of NICs."""
+        node, draft, count = self.node, self.draft, self.count
+        limit = draft.most
+        if self.across:
+            whole = int(draft.inter)
+            near = [net for net in node.nets if self._usable(net)]
+            ports = int(node.net_GBps // whole) if whole else limit
+            limit = min(limit, len(near) * ports)
+            entries = [self._fits(draft.inter, (node.back(out) for out in node.out_of(gpu)), C2C) for gpu in node.gpus]
+            limit = min(limit, sum(entries))
+        if count > 1:
+            # each GPU hands on to the next, but for the last of a tree, and of a ring that goes on to a NIC
+            steps = count if draft.pattern == "ring" and not self.across else count - 1
+            for way in (node.out_of, lambda gpu: (node.back(out) for out in node.out_of(gpu))):
+                fits = [self._fits(draft.intra, way(gpu), NVL) for gpu in node.gpus]
+                while sum(min(each, limit) for each in fits) < steps * limit:
+                    limit -= 1
+        return limit
+
+    def _usable(self, net: int) -> bool:
+        """Whether a channel can come in by a port of a NIC, and go out again."""
+        gpus, pattern, count = self.node.gpus, self.draft.pattern, self.count
+        into = [gpu for gpu in gpus if self._demand(net, gpu, 1)]
+        out = [gpu for gpu in gpus if self._demand(gpu, net, 0.5 if pattern == "balanced_tree" else 1)]
+        if pattern == "tree" or count == 1:
+            return bool(set(into) & set(out))
+        if self.draft.cross_nic:
+            return bool(into and (out or self.draft.cross_nic == 1))
+        first = set(into) & set(out) if pattern == "balanced_tree" else into
+        return any(a != b for a in first for b in out)
+
+    def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
+        """The number of channels that links of that type or a farther one carry, of those that paths may take."""
+        node, draft = self.node, self.draft
+        farthest = draft.type_intra if least == NVL else draft.type_inter
+        kinds = range(least, max(farthest, PIX if least == C2C else NVL) + 1)
+        return sum(int(node.bandwidth[link] / speed + 1e-9) for link in links if node.types[link] in kinds)
+
+    def _fewest_hops(self) -> int:
+        """Links of a channel, at least."""
+        node = self.node
+        pairs = [(a, b) for a in node.gpus for b in node.gpus if a != b]
+        near = min((need[0] for a, b in pairs if (need := self._demand(a, b, 1))), default=0)
+        hops = near * (self.count if self.draft.pattern == "ring" and not self.across else self.count - 1)
+        if self.across:
+            ends = [(net, gpu) for net in node.nets for gpu in node.gpus]
+            came = min((need[0] for net, gpu in ends if (need := self._demand(net, gpu, 1))), default=0)
+            out = min((need[0] for net, gpu in ends if (need := self._demand(gpu, net, 1))), default=0)
+            hops += came + out * (2 if self.draft.pattern == "balanced_tree" else 1)
+        return hops

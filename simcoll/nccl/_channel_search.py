@@ -1,0 +1,323 @@
+"""One round of NCCL's graph search: channels of a given speed over paths of given types, by depth-first search.
+
+A channel takes its speed from every link of its paths, until nothing is left for another. The search tries orders of
+GPUs in a fixed sequence, keeps the best result, and gives up after a number of steps. Both the sequence and the number
+of steps decide the result, so both are NCCL's. A round is a generator that yields the rounds below it, as channels of
+a rack are deeper than Python's stack.
+
+Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules, in our own words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from simcoll.nccl._channel_demands import UNIT, Demand, Demands, Draft
+from simcoll.nccl._channel_limits import Limits
+from simcoll.nccl._node_paths import PIX, NodePaths, PathRules
+
+_FIRST_TRY: Final = 1 << 10  # steps for the order of the GPUs' numbers
+_IN_ORDER, _AS_LAST = 1, 2  # how the next GPU is given: by number, or as in the channel before
+
+Steps = Iterator["Steps"]
+
+
+class Round:
+    """One search. `best` is improved in place."""
+
+    def __init__(self, node: NodePaths, rules: PathRules, wanted: Draft, best: Draft, across: bool, steps: int):
+        self.node, self.rules, self.best, self.across, self.left = node, rules, best, across, steps
+        self.draft = dataclasses.replace(wanted, hops=0, orders=[], nets=[])
+        demands = Demands(node, rules, self.draft)
+        self._demand, self.limits = demands.of, Limits(demands, across)
+        self.count = len(node.gpus)
+        self.free = [round(bandwidth * UNIT) for bandwidth in node.bandwidth]
+        self.net_free = dict.fromkeys(node.nets, node.net_GBps)
+        self.order: list[int] = []
+        self.net_in = self.net_out = -1
+        self._sorted: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = {}
+        self._ports: dict[int | None, list[int]] = {}
+        self._entries: dict[int, list[int]] = {}
+        self._fruitless: dict[object, int] = {}
+        self._copies = 0
+        self._settled = False
+        ring = wanted.pattern == "ring"
+        self.to_net = (self.count - 1 if ring else 0) if across else -1
+        self.to_first = self.count - 1 if ring and not across else -1
+
+    def run(self) -> int:
+        """Search; the number of steps that are left, -1 where nothing better can be found."""
+        stack: list[Steps] = [self._channel()] if not self.limits.settled(self.best) else []
+        while stack and not self._settled:
+            below = next(stack[-1], None)
+            if below is None:
+                stack.pop()
+            else:
+                stack.append(below)
+        return self.left
+
+    # --- bandwidth ---
+
+    def _take(self, need: Demand | None) -> bool:
+        if need is None:
+            return False
+        hops, taken = need
+        free = self.free
+        for link, amount in taken:
+            if free[link] < amount:
+                return False
+        for link, amount in taken:
+            free[link] -= amount
+        self.draft.hops += hops
+        return True
+
+    def _give(self, need: Demand | None) -> None:
+        assert need is not None
+        for link, amount in need[1]:
+            self.free[link] += amount
+        self.draft.hops -= need[0]
+
+    # --- channels ---
+
+    def _channel(self) -> Steps:
+        """Look for one channel more. Where nothing better was found from a state, it is not looked at again, but the
+        steps are counted."""
+        draft, before, copies = self.draft, self.left, self._copies
+        state = self._state() if draft.orders else None
+        if state is not None and (steps := self._fruitless.get(state)) is not None:
+            self.left = max(0, self.left - steps)
+            return
+        yield self._from_nets() if self.across else self._within()
+        if state is not None and self.left > 0 and copies == self._copies:
+            self._fruitless[state] = before - self.left
+
+    def _state(self) -> object:
+        draft = self.draft
+        last = draft.orders[-1] if draft.pattern != "nvls" else [order[0] for order in draft.orders]
+        nets = draft.nets[-1] if self.across else ()
+        return draft.channels, tuple(self.free), tuple(self.net_free.values()), tuple(last), nets, draft.hops
+
+    def _within(self) -> Steps:
+        draft, gpus = self.draft, self.node.gpus
+        if draft.pattern == "nvls":
+            yield self._step(gpus[draft.channels], 0, 0, -1, -1, 0)
+            return
+        if not draft.orders:
+            yield self._step(gpus[0], 0, 0, self.to_net, self.to_first, _IN_ORDER)
+        else:
+            yield self._step(draft.orders[-1][0], 0, 0, self.to_net, self.to_first, _AS_LAST)
+        if not draft.same or not draft.orders:
+            for gpu in gpus:
+                yield self._step(gpu, 0, 0, self.to_net, self.to_first, 0)
+
+    def _from_nets(self) -> Steps:
+        draft, node = self.draft, self.node
+        nets = self._nets(None)
+        whole, found = int(draft.inter), False  # NCCL rounds what it takes of a NIC's port down
+        for i in range(len(nets)):
+            net = nets[(draft.channels + i) % len(nets)]
+            if self.net_free[net] < whole or (draft.pattern == "nvls" and found):
+                continue
+            if self._paired() and net != draft.nets[-1][1]:
+                continue
+            self.net_free[net] -= whole
+            came = self.net_in
+            self.net_in = net
+            if draft.pattern == "nvls":
+                gpu = node.local_gpu[net]
+                heads = [order[0] for order in draft.orders]
+                if draft.channels < len(nets) and gpu is not None and gpu not in heads:
+                    yield from self._enter(net, gpu, 0)
+                    found = True
+            else:
+                yield from self._starts(net)
+            self.net_in = came
+            self.net_free[net] += whole
+
+    def _nets(self, gpu: int | None) -> list[int]:
+        """The ports to try for a GPU, or to come in by."""
+        if gpu not in self._ports:
+            gpus = self.node.gpus if gpu is None else [gpu]
+            self._ports[gpu] = self.node.nets_for(gpus, self.draft.type_inter)
+        return self._ports[gpu]
+
+    def _paired(self) -> bool:
+        """Whether this channel goes out where the one before came in, and the other way round."""
+        draft = self.draft
+        return draft.pattern == "ring" and draft.cross_nic == 2 and draft.channels % 2 == 1
+
+    def _starts(self, net: int) -> Steps:
+        draft, node = self.draft, self.node
+        if draft.orders and draft.same:
+            yield from self._enter(net, draft.orders[-1][0], _AS_LAST)
+        if draft.orders and draft.same:
+            return
+        if not draft.orders and not node.switches:
+            first = min(reversed(node.gpus), key=lambda gpu: len(node.paths[net, gpu].links))
+            left, self.left = self.left, _FIRST_TRY
+            yield from self._enter(net, first, _IN_ORDER)
+            self.left = -1 if self.left == -1 else left
+        if net not in self._entries:
+            self._entries[net] = node.near(net, node.gpus)
+        for gpu in self._entries[net]:
+            yield from self._enter(net, gpu, 0)
+
+    def _enter(self, net: int, gpu: int, given: int) -> Steps:
+        need = self._demand(net, gpu, 1)
+        if self._take(need):
+            yield self._step(gpu, 0, 0, self.to_net, self.to_first, given)
+            self._give(need)
+
+    # --- a channel's way through the GPUs ---
+
+    def _step(self, gpu: int, step: int, used: int, to_net: int, to_first: int, given: int) -> Steps:
+        """`used`: GPUs of the channel, by bit. `to_net`, `to_first`: the steps at which it goes back to a NIC, or to
+        its first GPU."""
+        if self.left <= 0:
+            return
+        self.left -= 1
+        if step == self.count:
+            yield from self._whole()
+            return
+        order = self.order
+        del order[step:]
+        order.append(gpu)
+        used |= 1 << gpu
+        if step == to_net:
+            yield from self._out(gpu, step, used, to_first, given)
+        elif self.draft.pattern == "nvls":
+            yield from self._head(gpu)
+        elif step < self.count - 1:
+            for near in self._next(gpu, step, used, to_net, given):
+                need = self._demand(gpu, near, 1)
+                if self._take(need):
+                    yield self._step(near, step + 1, used, to_net, to_first, given)
+                    self._give(need)
+        elif step == to_first:
+            need = self._demand(gpu, order[0], 1)
+            if self._take(need):
+                yield self._step(order[0], step + 1, used, to_net, -1, given)
+                self._give(need)
+        else:
+            yield self._step(gpu, self.count, used, -1, -1, given)
+
+    def _whole(self) -> Steps:
+        """A channel is whole: keep the result if it is better, and look for the next channel."""
+        draft = self.draft
+        order, net_in, net_out = self.order, self.net_in, self.net_out
+        draft.orders.append(order[:])
+        draft.nets.append((net_in, net_out))
+        if self._better():
+            self._copies += 1
+            kept = draft.copy()
+            for name in ("intra", "inter", "type_intra", "type_inter", "cross_nic", "same", "hops", "orders", "nets",
+                         "pattern", "least", "most"):  # fmt: skip
+                setattr(self.best, name, getattr(kept, name))
+            if draft.channels == draft.most:
+                self.left = -1
+            self._settled = self.left != -1 and self.limits.settled(self.best)
+        if draft.channels < draft.most and self.left > 0:
+            self.order = []
+            yield self._channel()
+            self.order = order
+        self.net_in, self.net_out = net_in, net_out
+        draft.orders.pop()
+        draft.nets.pop()
+
+    def _better(self) -> bool:
+        draft, best = self.draft, self.best
+        if draft.channels < draft.least:
+            return False
+        if draft.pattern == "nvls":
+            more = best.channels < draft.channels <= self.count
+            return more or draft.channels * draft.inter > best.channels * best.inter
+        ours, theirs = draft.channels * draft.intra, best.channels * best.intra
+        alike = draft.pattern == best.pattern and draft.cross_nic == best.cross_nic
+        return ours > theirs or (ours == theirs and alike and draft.hops < best.hops)
+
+    def _out(self, gpu: int, step: int, used: int, to_first: int, given: int) -> Steps:
+        """To a port of a NIC. A balanced tree does so from its first two GPUs, each with half of the bandwidth."""
+        draft, came = self.draft, self.net_in
+        halved = draft.pattern == "balanced_tree"
+        for net in self._nets(gpu):
+            if draft.pattern in ("tree", "nvls") and net != came:
+                continue
+            if draft.pattern == "ring" and draft.cross_nic == 2:
+                if self._paired() and net != draft.nets[-1][0]:
+                    continue
+            elif draft.cross_nic == 0 and net != came:
+                continue
+            if halved and step == 1 and net != self.net_out:
+                continue
+            need = self._demand(gpu, net, 0.5 if halved else 1)
+            if self._take(need):
+                out, self.net_out = self.net_out, net
+                yield self._step(gpu, step, used, 1 if halved and step == 0 else -1, to_first, given)
+                self.net_out = out
+                self._give(need)
+
+    def _head(self, head: int) -> Steps:
+        """NVLS: all GPUs send to the switch and receive from it, the head twice as much."""
+        switch, gpus = self.node.switches[0], self.node.gpus
+        needs = [self._demand(switch, gpu, 2 if gpu == head else 1) for gpu in gpus]
+        needs += [self._demand(gpu, switch, 2 if gpu == head else 1) for gpu in gpus]
+        taken = []
+        for need in needs:
+            if not self._take(need):
+                break
+            taken.append(need)
+        if len(taken) == len(needs):
+            yield self._step(head, self.count, 0, -1, -1, 0)
+        for need in reversed(taken):
+            self._give(need)
+
+    def _next(self, gpu: int, step: int, used: int, to_net: int, given: int) -> Sequence[int]:
+        """The GPUs to try next, in order."""
+        if given == _IN_ORDER:
+            return [self._after(gpu)]
+        if given == _AS_LAST:
+            return self.draft.orders[-1][step + 1 : step + 2]
+        if self.node.switches:  # NVSwitches serve neighbours best
+            return [near for near in self._neighbours(gpu) if not used >> near & 1]
+        net = self.net_in if to_net != -1 else -1
+        scored = [pair for pair in self._scored(gpu, net) if not used >> pair[0] & 1]
+        near = [gpu for gpu, _ in scored]
+        if to_net not in (-1, step + 1) and len({score for _, score in scored}) == 1:
+            near.reverse()  # those that are next to the NIC last
+        return near
+
+    def _after(self, gpu: int) -> int:
+        gpus = self.node.gpus
+        return gpus[(gpus.index(gpu) + 1) % len(gpus)]
+
+    def _neighbours(self, gpu: int) -> list[int]:
+        gpus = self.node.gpus
+        after, before = self._after(gpu), gpus[gpus.index(gpu) - 1]
+        pattern = self.draft.pattern
+        order = [before, after] if pattern == "ring" else [after, before] if pattern == "balanced_tree" else [after]
+        return list(dict.fromkeys(order))
+
+    def _scored(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
+        """The other GPUs, best first, and how near they are: by their way to a NIC, then by the way to them."""
+        key = gpu, net
+        if key not in self._sorted:
+            node, gpus = self.node, self.node.gpus
+            scores = []
+            for i in range(1, len(gpus)):
+                other = gpus[(gpus.index(gpu) + i) % len(gpus)]
+                path = node.paths[gpu, other]
+                within = -int(path.bandwidth), len(path.links)
+                between = (0, 0, 0)
+                if net != -1:
+                    way = node.paths[net, other]
+                    between = -int(way.bandwidth), -self._pcie(other), len(way.links)
+                scores.append((between, within, i, other))
+            self._sorted[key] = [(other, within) for _, within, _, other in sorted(scores)]
+        return self._sorted[key]
+
+    def _pcie(self, gpu: int) -> int:
+        node = self.node
+        links = [link for link in node.out_of(gpu) if node.types[link] == PIX]
+        return int(min(node.bandwidth[links[0]], node.bandwidth[node.back(links[0])])) if links else -1

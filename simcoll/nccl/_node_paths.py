@@ -1,0 +1,249 @@
+"""A node as NCCL's graph search sees it: devices, the links between them, and the path that data take between two.
+
+NCCL finds paths by a breadth-first search from each device. They have a type, the farthest of what they lead over, and
+the bandwidth of their narrowest link. Then it moves paths: to the host's memory where GPUs or NICs may not talk
+directly, and over another GPU that is next to a NIC (PXN).
+
+Source: NVIDIA/nccl, release 2.30, src/graph/topo.cc and paths.cc: the rules, in our own words.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from simcoll.topology.nccl_graphs import PATHS
+
+LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
+LOCAL_GBPS: Final = 5000.0  # what NCCL counts within a device
+INTEL_P2P: Final = 6 / 5  # PCIe links carry so much more of what GPUs send through an Intel processor
+_LINKS: Final[Mapping[str, int]] = {"nvlink": NVL, "xgmi": NVL, "c2c": C2C, "pcie": PIX, "socket": SYS}
+_KINDS: Final[Mapping[str, str]] = {
+    "gpu": "gpu",
+    "nvswitch": "nvs",
+    "pcie_switch": "pci",
+    "cpu": "cpu",
+    "nic": "nic",
+}
+
+
+@dataclass(frozen=True)
+class PathRules:
+    """The rules that decide which ways paths may take.
+
+    `p2p`, `gdr`: the farthest path over which GPUs of a node, and GPU and NIC, talk directly. `pxn`: the farthest that a
+    NIC may be from a GPU that serves others, None for never. `p2c`: whether the way to a NIC over C2C and PCIe is a type
+    of its own. `capability`: the least of the GPUs, 90 for 9.0.
+    """
+
+    p2p: int
+    gdr: int
+    pxn: int | None
+    p2c: bool
+    capability: int
+    intel: bool
+    amd: bool
+
+
+@dataclass
+class NodePath:
+    """The links of a path by number, in order; its type, and its bandwidth in GB/s."""
+
+    links: list[int] = field(default_factory=list)
+    type: int = DIS
+    bandwidth: float = 0.0
+
+
+class NodePaths:
+    """The devices of a node by number, and the paths between those that channels visit. `gpus`, `nets`, `switches`: the
+    numbers of GPUs, of ports of NICs, and of NVSwitches. Ports: GB/s of each in `net_GBps`."""
+
+    def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int, str, float]], nic: float):
+        """`kinds` of devices, `links` of one direction (from, to, kind, GB/s), and GB/s of a NIC's port."""
+        self.kinds = [_KINDS[kind] for kind in kinds]
+        self.ends: list[tuple[int, int]] = []
+        self.types: list[int] = []
+        self.bandwidth: list[float] = []
+        self._out: list[list[int]] = [[] for _ in self.kinds]
+        self._between: dict[tuple[int, int, int], int] = {}
+        for u, v, kind, bandwidth in links:
+            self._join(u, v, _LINKS.get(kind, PIX), bandwidth)
+        for i in self._of("nic"):
+            self.kinds.append("net")
+            self._out.append([])
+            for u, v in ((i, len(self.kinds) - 1), (len(self.kinds) - 1, i)):
+                self._join(u, v, LOC, nic)
+        self.net_GBps = nic
+        for out in self._out:
+            out.sort(key=lambda link: -self.bandwidth[link])  # NCCL keeps the fastest first
+        self.gpus, self.nets, self.switches = self._of("gpu"), self._of("net"), self._of("nvs")
+        self.paths: dict[tuple[int, int], NodePath] = {}
+        self.local_gpu: dict[int, int | None] = {}
+
+    def _of(self, kind: str) -> list[int]:
+        return [i for i, each in enumerate(self.kinds) if each == kind]
+
+    def _join(self, u: int, v: int, kind: int, bandwidth: float) -> None:
+        self._between[u, v, kind] = len(self.ends)
+        self._out[u].append(len(self.ends))
+        self.ends.append((u, v))
+        self.types.append(kind)
+        self.bandwidth.append(bandwidth)
+
+    def back(self, link: int) -> int:
+        """The link of the other direction."""
+        u, v = self.ends[link]
+        return self._between[v, u, self.types[link]]
+
+    def out_of(self, device: int) -> Iterator[int]:
+        """The links that leave a device."""
+        return iter(self._out[device])
+
+    # --- paths ---
+
+    def find_paths(self, rules: PathRules) -> None:
+        """Fill `paths` and `local_gpu`."""
+        for base in (*self._of("cpu"), *self.gpus, *self.nets, *self.switches):
+            self._search_from(base)
+        for a, b in itertools.permutations(self.gpus, 2):
+            if self.paths[a, b].type > rules.p2p:
+                self._detour(a, self._cpu_of(b), b)
+        if rules.p2c:
+            self._mark_p2c()
+        for net in self.nets:
+            relay = self.gpu_of(net)
+            for gpu in self.gpus:
+                if rules.pxn is not None and relay not in (None, gpu) and self._serves(relay, gpu, net, rules.pxn):
+                    self._detour(gpu, relay, net)
+                    self.paths[gpu, net].type = PXN
+                path = self.paths[gpu, net]
+                near = self.paths[relay, net].type if path.type == PXN and relay is not None else path.type
+                if near > rules.gdr and not (rules.p2c and near == P2C):
+                    self._detour(net, self._cpu_of(gpu), gpu)
+                    self._detour(gpu, self._cpu_of(gpu), net)
+        self.local_gpu = {net: self.gpu_of(net) for net in self.nets}
+
+    def _search_from(self, base: int) -> None:
+        """Paths of all devices to `base`, by breadth-first search."""
+        found = {base: NodePath([], LOC, LOCAL_GBPS)}
+        ring = [base]
+        while ring:
+            beyond: list[int] = []
+            for device in ring:
+                path = found[device]
+                for link in self._out[device]:
+                    far = self.ends[link][1]
+                    kind = self.types[link]
+                    through = device != base and self.kinds[device] == "gpu"
+                    if through and (kind != NVL or self.kinds[far] != "gpu" or len(path.links) > 1):
+                        continue  # data pass one GPU at most, by NVLink
+                    known = found.get(far)
+                    bandwidth = min(path.bandwidth, self.bandwidth[link])
+                    if known and (len(known.links) <= len(path.links) or known.bandwidth >= bandwidth):
+                        continue
+                    way = [self.back(link), *path.links]
+                    found[far] = NodePath(way, max(path.type, self._type(link, path)), bandwidth)
+                    if far not in beyond:
+                        beyond.append(far)
+            ring = beyond
+        for device in range(len(self.kinds)):
+            if self.kinds[device] in ("gpu", "net", "nvs", "cpu"):
+                self.paths[device, base] = found.get(device, NodePath())
+
+    def _type(self, link: int, path: NodePath) -> int:
+        """The type that a path gets by another link."""
+        near, far = (self.kinds[device] for device in self.ends[link])
+        kind = self.types[link]
+        if near == far == "pci":
+            return PXB
+        if kind == PIX and "cpu" in (near, far):
+            return PHB
+        if near == "gpu" and path.type == kind == NVL and path.links:
+            return NVB
+        return kind
+
+    def _cpu_of(self, gpu: int) -> int:
+        """The nearest processor."""
+        reached = [cpu for cpu in self._of("cpu") if self.paths[gpu, cpu].links]
+        return min(reached, key=lambda cpu: len(self.paths[gpu, cpu].links))
+
+    def _detour(self, src: int, by: int, dst: int) -> None:
+        first, second = self.paths[src, by], self.paths[by, dst]
+        self.paths[src, dst] = NodePath(
+            [*first.links, *second.links], max(first.type, second.type), min(first.bandwidth, second.bandwidth)
+        )
+
+    def _mark_p2c(self) -> None:
+        for gpu, net in itertools.product(self.gpus, self.nets):
+            if self.paths[gpu, net].type == PHB:
+                cpu = self._cpu_of(gpu)
+                if self.paths[gpu, cpu].type == C2C and self.paths[cpu, net].type == PHB:
+                    self.paths[gpu, net].type = self.paths[net, gpu].type = P2C
+
+    def _serves(self, relay: int, gpu: int, net: int, farthest: int) -> bool:
+        """Whether a GPU goes to a NIC over `relay`, which is next to it: PXN."""
+        near, own = self.paths[relay, net], self.paths[gpu, net]
+        joined = near.type <= farthest and self.paths[relay, gpu].type <= NVL
+        return joined and (near.bandwidth > own.bandwidth or own.type > PXN)
+
+    # --- who is near whom ---
+
+    def near(self, device: int, others: Sequence[int]) -> list[int]:
+        """The devices of `others` with the widest path from a device, of these the nearest."""
+        reached = [other for other in others if self.paths[device, other].bandwidth > 0]
+        best = min((self._distance(device, other) for other in reached), default=(0.0, 0))
+        return [other for other in reached if self._distance(device, other) == best]
+
+    def _distance(self, device: int, other: int) -> tuple[float, int]:
+        path = self.paths[device, other]
+        return -path.bandwidth, path.type
+
+    def net_of(self, gpu: int, channel: int) -> int | None:
+        """The port that a GPU prefers for a channel."""
+        nets = self.near(gpu, self.nets)
+        if not nets:
+            return None
+        sharing = len(self.near(nets[0], self.gpus))
+        number = self.gpus.index(gpu)
+        if len(nets) & (len(nets) - 1) == 0:
+            number = _mirrored(number, len(nets))
+        return nets[(number + channel % -(-len(nets) // max(1, sharing))) % len(nets)]
+
+    def gpu_of(self, net: int) -> int | None:
+        """The GPU that is served first by a port of those next to it; None where others serve all of them."""
+        gpus = self.near(net, self.gpus)
+        for channel, gpu in itertools.product(range(len(self.nets)), gpus):
+            if self.net_of(gpu, channel) == net:
+                return gpu
+        return None
+
+    def nets_for(self, gpus: Sequence[int], farthest: int) -> list[int]:
+        """The ports to try for GPUs, preferred ones first, then the others up to a type of path."""
+        nets: dict[int, None] = {}
+        for gpu in gpus:
+            for channel in range(len(self.nets)):
+                net = self.net_of(gpu, channel)
+                if net is not None:
+                    nets.setdefault(net)
+        for kind, gpu in itertools.product(range(farthest + 1), gpus):
+            for net in self.nets:
+                if self.paths[gpu, net].type == kind:
+                    nets.setdefault(net)
+        return list(nets)
+
+    def spread(self, to: Sequence[int]) -> tuple[int, int]:
+        """The least and the greatest type of path from the GPUs to other devices."""
+        types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
+        return min(types), max(types)
+
+
+def _mirrored(value: int, power: int) -> int:
+    """The bits of a number in reverse, as many as `power`, a power of two, has."""
+    mirrored, bit, other = 0, 1, power >> 1
+    while bit < power:
+        if value & bit:
+            mirrored |= other
+        bit, other = bit << 1, other >> 1
+    return mirrored

@@ -1,0 +1,331 @@
+"""NCCL's graph search: the channels that it finds on a machine, with their speeds, the types of their paths and orders.
+
+For each pattern NCCL looks for the fastest channels over the nearest paths, then relaxes one rule after another:
+channels may differ, trees may be plainer, paths longer, nodes may be crossed by two NICs, channels slower. What it has
+found then is split in two where it is fast, and a second pass makes it faster without fewer channels.
+
+Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simcoll import units
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place
+from simcoll.nccl._channel_demands import Draft
+from simcoll.nccl._channel_search import Round
+from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
+from simcoll.nccl.tuner_constants import Generation, numbers
+from simcoll.topology.machine_files import MachineFile, SystemFile, template
+from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
+
+SOURCE: Final = "searched for by the rules of NCCL 2.30; not compared with a log"
+MOST_HEADS: Final = 32  # of NVLS
+MOST_SEARCHED: Final = 32  # channels that are looked for: half of those that kernels may use
+_STEPS: Final = 1 << 14  # of a round; of one whose channels are all alike, and of all rounds together
+_STEPS_ALIKE: Final = 1 << 8
+_STEPS_ALL: Final = 1 << 19
+_FAST: Final = (
+    25.0  # GB/s from which on a channel is split; `_FAST_MANY` where there are more than `_MANY`, from 9.0 on
+)
+_FAST_MANY: Final = 50.0
+_MANY: Final = 4
+_SLOWER: Final = 0.49  # no speed is tried that is less than this share of the one that worked
+# GB/s of a channel that are tried, within a node and between nodes.
+_WITHIN: Final[dict[Generation, tuple[float, ...]]] = {
+    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+}
+_BETWEEN: Final[dict[Generation, tuple[float, ...]]] = {
+    "ampere": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+    "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+}
+_KNOWS_BLACKWELL: Final = (2, 26)  # first releases with speeds of its own, with P2C, and with PXN over P2C
+_KNOWS_P2C: Final = (2, 27)
+_PXN_BY_C2C: Final = (2, 28)
+_NEWEST: Final = (2, 30)
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The NCCL_* variables that change the search; None: NCCL's own choice.
+
+    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1) and `gdr_level` (NCCL_NET_GDR_LEVEL): the farthest path over
+    which GPUs, and a GPU and a NIC, talk directly. `pxn`: whether GPUs use NICs of others (NCCL_PXN_DISABLE=0).
+    `cross_nic`: NCCL_CROSS_NIC. `nics`: those in use, by number (NCCL_IB_HCA). `nvls`: NCCL_NVLS_ENABLE.
+    """
+
+    p2p_level: Path | None = None
+    gdr_level: Path | None = None
+    pxn: bool = True
+    cross_nic: Literal[0, 1, 2] = 2
+    nics: tuple[int, ...] | None = None
+    nvls: bool = True
+
+
+DEFAULTS: Final = SearchSettings()
+
+
+def search(
+    system: SystemFile,
+    gpus: int | Sequence[int],
+    across: bool,
+    version: str | None = None,
+    settings: SearchSettings = DEFAULTS,
+) -> Graphs:
+    """The graphs of nodes of which `gpus` take part (the first so many, or those of these numbers); `across`: there
+    are several nodes. `version`: the release, the newest if None. Raises InputError where devices are unknown, and for
+    several nodes without NICs."""
+    chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+    return _cached(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
+
+
+@functools.lru_cache(maxsize=256)
+def _cached(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
+    file = SystemFile.model_validate_json(system, by_name=True)
+    release = _NEWEST if version is None else numbers(version)
+    rules = _rules(file, len(gpus), release, settings)
+    node = _node(file, gpus, across, settings)
+    node.find_paths(rules)
+    return _Search(node, rules, across, settings, release).graphs()
+
+
+def _rules(system: SystemFile, gpus: int, release: tuple[int, int], settings: SearchSettings) -> PathRules:
+    vendor = system.cpu.vendor if system.cpu else ""
+    pair_of_amd = vendor == "amd" and gpus <= 2
+    p2p = PATHS.index(settings.p2p_level) if settings.p2p_level else SYS if pair_of_amd else PXB
+    p2c = release >= _KNOWS_P2C
+    return PathRules(
+        p2p=p2p,
+        gdr=PATHS.index(settings.gdr_level) if settings.gdr_level else PXB,
+        pxn=None if not settings.pxn else P2C if p2c and release >= _PXN_BY_C2C else PXB,
+        p2c=p2c,
+        capability=(system.gpu.compute_capability if system.gpu else None) or 80,
+        intel=vendor == "intel",
+        amd=vendor == "amd",
+    )
+
+
+def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: SearchSettings) -> NodePaths:
+    """Devices and links of a node, of which those GPUs and NICs are left that take part."""
+    plan = template(MachineFile(system, yaml_tree.located({}, Place(system.name, 1, 1))), None)
+    devices = [(name, data["kind"]) for name, data in plan.devices]
+    all_gpus = [name for name, kind in devices if kind == "gpu"]
+    all_nics = [name for name, kind in devices if kind == "nic"]
+    if not gpus or max(gpus) >= len(all_gpus):
+        raise InputError(f"{system.name} has {len(all_gpus)} GPUs a node", "take GPUs that it has")
+    left_out = set(all_gpus) - {all_gpus[i] for i in gpus}
+    used = range(len(all_nics)) if settings.nics is None else settings.nics
+    wanted = {all_nics[i] for i in used if i < len(all_nics)} if across else set()
+    if across and (not wanted or system.nic is None):
+        raise InputError(f"{system.name} has no NICs, so its nodes cannot be joined", "take one node")
+    left_out |= set(all_nics) - wanted
+    names = [name for name, _ in devices if name not in left_out]
+    number = {name: i for i, name in enumerate(names)}
+    links = [
+        (number[u], number[v], link.kind, link.bandwidth / 1e9)
+        for u, v, link in plan.links
+        if u != v and u in number and v in number
+    ]
+    kinds = dict(devices)
+    rate = units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
+    return NodePaths([kinds[name] for name in names], links, rate)
+
+
+class _Search:
+    """The graphs of a node, one after another."""
+
+    def __init__(
+        self, node: NodePaths, rules: PathRules, across: bool, settings: SearchSettings, release: tuple[int, int]
+    ):
+        self.node, self.rules, self.across, self.settings = node, rules, across, settings
+        steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"))
+        known = [name for least, name in steps if rules.capability >= least]
+        if release < _KNOWS_BLACKWELL and known[:1] == ["blackwell"]:
+            known = ["hopper"]
+        self.speeds = (_BETWEEN if across else _WITHIN)[known[0] if known else "ampere"]
+        self.fastest, self.total = self._most()
+        self._fruitless: dict[tuple[object, ...], int] = {}
+        ends = [(a, b) for a in node.gpus for b in node.nets]
+        self._types = (
+            {node.paths[a, b].type for a in node.gpus for b in node.gpus},
+            {node.paths[pair].type for a, b in ends for pair in ((a, b), (b, a))},
+        )
+
+    def _most(self) -> tuple[float, float]:
+        """GB/s of the widest path of a GPU, and of all its links."""
+        node = self.node
+        if not self.across and len(node.gpus) == 1:
+            return LOCAL_GBPS, LOCAL_GBPS
+        to = node.nets if self.across else node.gpus
+        fastest = max(node.paths[gpu, other].bandwidth for gpu in node.gpus for other in to if gpu != other)
+        total = 0.0
+        for gpu in node.gpus:
+            links = [(node.types[link], node.bandwidth[link]) for link in node.out_of(gpu)]
+            nvlink = sum(bandwidth for kind, bandwidth in links if kind == NVL)
+            total = max(total, nvlink, *(bandwidth for kind, bandwidth in links if kind in (C2C, PIX)))
+        return fastest, total
+
+    def graphs(self) -> Graphs:
+        """Ring, tree with as many channels, and NVLS where there are NVSwitches that reduce."""
+        ring = self.compute("ring", 2 if self._two_islands() else 1, MOST_SEARCHED)
+        found: dict[GraphKind, Draft] = {"ring": ring}
+        found["tree"] = self.compute("balanced_tree", ring.channels, ring.channels)
+        several = len(self.node.gpus) > 1
+        if self.settings.nvls and self.node.switches and self.rules.capability >= 90 and several:
+            heads = min(MOST_HEADS, len(self.node.gpus))
+            nvls = self.compute("nvls", 1 if self.across else heads, heads)
+            if nvls.channels:
+                found["nvls"] = nvls
+        return {kind: self._graph(draft) for kind, draft in found.items()}
+
+    def _graph(self, draft: Draft) -> ChannelGraph:
+        number = {gpu: i for i, gpu in enumerate(self.node.gpus)}
+        heads = draft.pattern == "nvls"
+        return ChannelGraph(
+            channels=draft.channels,
+            intra=draft.intra,
+            inter=draft.inter,
+            pattern=draft.pattern,
+            type_intra=PATHS[draft.type_intra],
+            type_inter=PATHS[draft.type_inter],
+            same_channels=draft.same,
+            cross_nic=draft.cross_nic,
+            orders=tuple(tuple(number[gpu] for gpu in (order[:1] if heads else order)) for order in draft.orders),
+        )
+
+    def _two_islands(self) -> bool:
+        """Whether the GPUs are two groups of several with NVLink in each: then trees need two channels."""
+        groups: list[list[int]] = []
+        for gpu in self.node.gpus:
+            for group in groups:
+                if self.node.paths[gpu, group[0]].type == NVL:
+                    group.append(gpu)
+                    break
+            else:
+                groups.append([gpu])
+        return sum(len(group) > 1 for group in groups) == 2
+
+    # --- one graph ---
+
+    def compute(self, pattern: GraphPattern, least: int, most: int) -> Draft:
+        """The graph of a pattern with so many channels at least and at most."""
+        node, speeds = self.node, self.speeds
+        count = len(node.gpus)
+        if count == 1 and pattern != "ring":
+            pattern = "tree"
+        near, far = node.spread(node.gpus) if count > 1 else (LOC, SYS)
+        near_net, far_net = node.spread(node.nets) if self.across else (PIX, SYS)
+        can_cross = len(node.nets) > 1 and pattern in ("ring", "balanced_tree")
+        cross = self.settings.cross_nic if can_cross else 0
+        alike = pattern != "nvls"
+        best = Draft(pattern, least, most, 0.0, 0.0, near, near_net, 1 if cross == 1 else 0, alike)
+        total = self.total * count / (count - 1) if count > 1 and pattern != "ring" else self.total
+        i = 0
+        while i < len(speeds) - 1 and (speeds[i] > self.fastest or speeds[i] * least > total):
+            i += 1
+        draft = best.copy()
+        draft.intra = draft.inter = speeds[i]
+        budget, enough = _STEPS_ALL, False
+        while not enough:
+            left, steps = self._round(draft, best)
+            budget -= steps
+            if left == -1 or best.channels * best.inter >= self.total:
+                break
+            if draft.same and not (self.rules.amd and draft.type_intra == SYS):
+                draft.same = False
+                continue
+            draft.same = alike
+            budget += left
+            if budget < 0 and best.channels:
+                break
+            if self.rules.capability >= 90 and draft.pattern == "balanced_tree":
+                draft.pattern = "tree"
+                continue
+            draft.pattern = pattern
+            farthest = draft.type_inter if self.across else far
+            if draft.type_intra < farthest and (not best.channels or draft.type_intra < best.type_intra):
+                draft.type_intra += 1
+                continue
+            draft.type_intra = near
+            nearer = not best.channels or draft.type_inter < best.type_inter or draft.type_inter < PXN
+            if self.across and draft.type_inter < far_net and nearer:
+                draft.type_inter += 1
+                continue
+            draft.type_inter = near_net
+            if cross == 2 and draft.cross_nic == 0:
+                draft.cross_nic = 2
+                continue
+            draft.cross_nic = 1 if cross == 1 else 0
+            if i < len(speeds) - 1 and (not best.channels or speeds[i + 1] / best.inter > _SLOWER):
+                i += 1
+                draft.intra = draft.inter = speeds[i]
+                continue
+            enough = True
+        self._split(best)
+        self._speed_up(best)
+        if not best.channels and pattern != "nvls":
+            return self._simple(best)
+        return best
+
+    def _round(self, draft: Draft, best: Draft) -> tuple[int, int]:
+        """Steps that are left and that there were. Where no path is of a type, allowing it changes nothing."""
+        steps = _STEPS_ALIKE if draft.same else _STEPS
+        types = [
+            sum(kind <= most for kind in there)
+            for most, there in zip((draft.type_intra, draft.type_inter), self._types, strict=True)
+        ]
+        key = (draft.pattern, draft.cross_nic, draft.same, draft.intra, draft.inter, draft.least, draft.most, *types)
+        if key not in self._fruitless:
+            before = best.orders
+            left = Round(self.node, self.rules, draft, best, self.across, steps).run()
+            if best.orders is not before:
+                return left, steps
+            self._fruitless[key] = left
+        return self._fruitless[key], steps
+
+    def _split(self, best: Draft) -> None:
+        """Two channels for each, with half of the speed."""
+        many = self.rules.capability > 80 and best.intra < _FAST_MANY and best.channels > _MANY
+        if not best.channels or best.pattern == "nvls" or best.intra < _FAST or many:
+            return
+        count = min(2 * best.channels, best.most)
+        parts = -(-count // best.channels)
+        best.orders = (best.orders * 2)[:count]
+        best.nets = (best.nets * 2)[:count]
+        best.intra, best.inter = best.intra / parts, best.inter / parts
+
+    def _speed_up(self, best: Draft) -> None:
+        """The second pass: faster, with as many channels."""
+        speeds = self.speeds
+        i = next((k for k, speed in enumerate(speeds) if speed <= best.inter), len(speeds) - 1)
+        draft = best.copy()
+        draft.intra = draft.inter = speeds[i]
+        draft.least = best.channels
+        left = -1
+        while left != 0 and i > 0:
+            if best.pattern == "ring":
+                draft.intra = draft.inter = speeds[i - 1]
+            elif best.pattern == "nvls" and draft.inter == best.inter and draft.inter < 2 * draft.intra:
+                draft.least = draft.most = best.channels
+                draft.inter = speeds[i - 1]
+            elif draft.intra == best.intra and draft.intra < 2 * draft.inter:
+                draft.intra = speeds[i - 1]
+            else:
+                return
+            i -= 1
+            left, _ = self._round(draft, best)
+
+    def _simple(self, best: Draft) -> Draft:
+        """The channel that NCCL takes where it finds nothing: the GPUs in order, slowly."""
+        best.orders, best.nets = [list(self.node.gpus)], [(-1, -1)]
+        best.intra = best.inter = 0.1
+        best.type_intra = best.type_inter = SYS
+        return best

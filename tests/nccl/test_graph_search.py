@@ -1,0 +1,212 @@
+"""NCCL's graph search: what logs print, what the files of systems store, and what any graph must keep."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place
+from simcoll.nccl import graph_search
+from simcoll.nccl.graph_search import SearchSettings, search
+from simcoll.topology import nccl_graphs
+from simcoll.topology.machine_files import MachineFile, SystemFile, template
+from simcoll.topology.nccl_graphs import ChannelGraph
+from simcoll.topology.systems import load_system, shipped_systems
+
+NVIDIA = [name for name in shipped_systems() if (gpu := load_system(name).gpu) and gpu.vendor == "nvidia"]
+BESIDE = ("hgx-h100", "hgx-h100-efa", "hgx-h200", "hgx-b200")  # stored for a NIC beside each GPU, unlike their links
+
+
+def own_switch(name: str) -> SystemFile:
+    """The system with a PCIe switch for each GPU and its NIC, in place of one for two."""
+    system = load_system(name)
+    plan = [rule for rule in system.links if rule.kind != "pcie"]
+    pcie: list[dict[str, Any]] = [
+        {"pairs": pairs, "bandwidth": "48 GB/s", "latency": "0.25 us", "kind": "pcie"}
+        for pairs in (
+            [[f"gpu{i}", f"pcie_switch{i}"] for i in range(8)],
+            [[f"nic{i}", f"pcie_switch{i}"] for i in range(8)],
+            [[f"pcie_switch{i}", f"cpu{i // 4}"] for i in range(8)],
+        )
+    ]
+    document = system.model_dump(by_alias=True, exclude_none=True)
+    links = [rule.model_dump(by_alias=True, exclude_defaults=True) for rule in plan] + pcie
+    return SystemFile.model_validate({**document, "devices": {**document["devices"], "pcie_switch": 8}, "links": links})
+
+
+def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
+    """A system with NVLinks of another speed, or with other keys."""
+    document = load_system(name).model_dump(by_alias=True, exclude_none=True)
+    for link in document["links"]:
+        if link.get("kind") == "nvlink":
+            link["bandwidth"] = f"{float(link['bandwidth'].split()[0]) * nvlink:g} GB/s"
+        link["pairs"] = list(link["pairs"])
+    return SystemFile.model_validate({**document, **keys})
+
+
+# --- logs ---
+
+
+def test_rings_of_p5_are_as_logged() -> None:
+    """Two nodes of EC2 P5: NCCL 2.20.3 prints these ways through the first node (KeitaW/p5-nccl-test on GitHub)."""
+    ring = search(own_switch("hgx-h100-efa"), 8, across=True, version="2.20")["ring"]
+    down = [tuple((i - k) % 8 for k in range(8)) for i in range(0, 8, 2)]
+    up = [tuple((i + k) % 8 for k in range(8)) for i in range(1, 8, 2)]
+    assert ring.orders == tuple(itertools.chain(*zip(down, up, strict=True)))
+    assert (ring.channels, ring.intra, ring.cross_nic, ring.same_channels) == (8, 48, 2, False)
+
+
+@pytest.mark.parametrize(("gpus", "tree"), [(2, 60), (4, 30), (6, 30)])
+def test_trees_of_h100_are_as_logged(gpus: int, tree: float) -> None:
+    """NCCL 2.29.2 prints bandwidths of its tuning on 2, 4 and 6 GPUs, from which these follow."""
+    graphs = search(load_system("hgx-h100"), gpus, across=False)
+    assert (graphs["ring"].channels, graphs["ring"].intra) == (12, 30)
+    assert (graphs["tree"].channels, graphs["tree"].intra) == (12, tree)
+
+
+def test_one_node_of_h200_is_as_logged() -> None:
+    """All channels of one node go through the GPUs in order (MLPerf training 5.1, Dell, 8 H200)."""
+    assert set(search(load_system("hgx-h200"), 8, across=False)["ring"].orders) == {tuple(range(8))}
+
+
+# --- what files store ---
+
+# Where rows differ from the search in numbers: worked out by hand, without what is said here.
+DIFFER = {
+    ("one", 2, "tree", ("a100-pcie", "gh200-4", "hgx-a100-4", "hgx-a100-4-slingshot")): "channels of both directions",
+    ("one", 3, "tree", ("gh200-4", "hgx-h100", "hgx-h100-efa", "hgx-h200")): "the end of a chain sends nothing",
+    ("one", 3, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
+    ("one", 4, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
+    ("several", 3, "tree", ("hgx-a100-4",)): "what goes to another GPU's NIC takes NVLink",
+    ("several", 8, "tree", ("l40s-pcie",)): "what goes through an Intel processor counts 6/5",
+    ("several", 8, "tree", ("rtx-pro-6000",)): "the same; a plainer tree is as fast",
+    ("several", 8, "ring", ("hgx-b200",)): "its NVLinks have room for ways to another GPU's NIC, so no NIC is crossed",
+}
+
+
+def stored_rows() -> Iterator[tuple[str, str, int]]:
+    """System, one or several nodes, and GPUs a node; of the rack of 72 a few."""
+    for name in NVIDIA:
+        rows = load_system(name).nccl
+        assert rows
+        counts = {(row.nodes, n) for row in rows.graphs for n in range(row.gpus[0], row.gpus[1] + 1)}
+        yield from ((name, size, n) for size, n in sorted(counts) if n <= 8 or n == 16)
+
+
+@pytest.mark.parametrize(("name", "size", "gpus"), list(stored_rows()))
+def test_the_search_finds_what_files_store(name: str, size: str, gpus: int) -> None:
+    """Channels and speeds are those of the rows, and where NICs are as the rows say, pattern and crossing too."""
+    system = own_switch(name) if name in BESIDE else load_system(name)
+    kept = nccl_graphs.stored(system.nccl, gpus, 1 if size == "one" else 2)
+    found = search(system, gpus, across=size == "several")
+    assert kept
+    for kind, graph in kept.items():
+        if not any((size, gpus, kind) == case[:3] and name in case[3] for case in DIFFER):
+            assert numbers(found[kind]) == numbers(graph), kind
+
+
+def numbers(graph: ChannelGraph) -> tuple[object, ...]:
+    """What is compared."""
+    return graph.channels, graph.intra, graph.inter, graph.pattern, graph.cross_nic
+
+
+# --- what any graph keeps ---
+
+VARIANTS = {
+    "8 x 200G": changed("hgx-h100", nic={**load_system("hgx-h100").nic.model_dump(), "rate": "200 Gb/s"}),  # type: ignore[union-attr]  # it has
+    "H800": changed("hgx-h100", nvlink=8 / 18),
+    "own switches": own_switch("hgx-h100"),
+    **{
+        name: load_system(name) for name in ("dgx-a100", "dgx1-v100", "gh200-4", "hgx-a100-4", "l40s-pcie", "a100-pcie")
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_subset_has_rings_that_visit_each_gpu_once(name: str) -> None:
+    """For any GPUs of a box, on one node and on several: rings are whole, trees have as many channels, and no more goes
+    out of a GPU than its links carry."""
+    system = VARIANTS[name]
+    count = system.devices["gpu"]  # type: ignore[call-overload]  # these are machines
+    out = Counter[str]()
+    for (u, _), bandwidth in link_speeds(system).items():
+        out[u] += bandwidth
+    for gpus, across in itertools.product((2, 3, count), (False, True)):
+        graphs = search(system, gpus, across)
+        ring, tree = graphs["ring"], graphs["tree"]
+        assert all(sorted(order) == list(range(gpus)) for order in (*ring.orders, *tree.orders))
+        assert len(ring.orders) == ring.channels == tree.channels
+        assert ring.channels * ring.intra <= min(out[f"gpu{i}"] for i in range(gpus)) + 1e-6
+
+
+def link_speeds(system: SystemFile) -> dict[tuple[str, str], float]:
+    """GB/s of each link between two devices."""
+    plan = template(MachineFile(system, yaml_tree.located({}, Place(system.name, 1, 1))), None)
+    return {(u, v): link.bandwidth / 1e9 for u, v, link in plan.links if u != v}
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("dgx1-v100", 8), ("dgx1-v100", 4), ("gh200-4", 4), ("hgx-a100-4", 3)])
+def test_rings_of_a_mesh_fit_its_links(name: str, gpus: int) -> None:
+    """No NVLink of a mesh is given more than it carries."""
+    system = load_system(name)
+    for graph in (search(system, gpus, across=False)[kind] for kind in ("ring", "tree")):
+        used = Counter[tuple[str, str]]()
+        for order in graph.orders:
+            ends = zip(order, (*order[1:], order[0]) if graph.pattern == "ring" else order[1:], strict=False)
+            used.update((f"gpu{a}", f"gpu{b}") for a, b in ends)
+        speeds = link_speeds(system)
+        assert all(count * graph.intra <= speeds[pair] + 1e-6 for pair, count in used.items())
+
+
+def test_half_the_nvlinks_carry_half() -> None:
+    """H800 has 8 of the 18 NVLinks of an H100."""
+    whole, half = search(load_system("hgx-h100"), 8, False)["ring"], search(VARIANTS["H800"], 8, False)["ring"]
+    assert half.channels * half.intra <= 370.8 * 8 / 18 < whole.channels * whole.intra
+
+
+def test_slower_nics_make_slower_rings() -> None:
+    """Rings between nodes carry what NICs carry, rounded down to a speed that NCCL tries."""
+    ring = search(VARIANTS["8 x 200G"], 8, across=True)["ring"]
+    assert ring.channels * ring.inter == 8 * 24
+
+
+# --- settings ---
+
+
+def test_without_p2p_paths_lead_through_the_host() -> None:
+    """NCCL_P2P_DISABLE=1: GPUs on a PCIe switch or on NVSwitch go through a processor, more slowly."""
+    off = SearchSettings(p2p_level="LOC")
+    for name, gpus in (("l40s-pcie", 2), ("hgx-h100", 8)):
+        free, shut = (
+            search(load_system(name), gpus, False)["ring"],
+            search(load_system(name), gpus, False, None, off)["ring"],
+        )
+        assert shut.type_intra in ("PHB", "SYS") and shut.channels * shut.intra < free.channels * free.intra
+
+
+def test_fewer_nics_and_no_crossing() -> None:
+    """NCCL_IB_HCA leaves a ring for each NIC; NCCL_CROSS_NIC=0 keeps a ring on one NIC."""
+    system = own_switch("hgx-h100")
+    two = search(system, 8, True, None, SearchSettings(nics=(0, 1)))["ring"]
+    assert two.channels * two.inter <= 2 * 50
+    kept = search(system, 8, True, None, SearchSettings(cross_nic=0))["ring"]
+    assert kept.cross_nic == 0 and kept.type_inter == "PXN"
+
+
+def test_nvls_can_be_off() -> None:
+    """NCCL_NVLS_ENABLE=0."""
+    assert "nvls" not in search(load_system("hgx-h100"), 8, False, None, SearchSettings(nvls=False))
+
+
+def test_what_cannot_be_searched() -> None:
+    """GPUs that are not there, and nodes that nothing joins."""
+    with pytest.raises(InputError, match="has 8 GPUs a node"):
+        search(load_system("hgx-h100"), 9, False)
+    with pytest.raises(InputError, match="has no NICs"):
+        search(load_system("hgx-h100"), 8, True, None, SearchSettings(nics=()))
+    assert graph_search.SOURCE

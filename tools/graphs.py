@@ -1,0 +1,58 @@
+"""Compare what the files of systems store of NCCL's graph search with what ours finds.
+
+    python tools/graphs.py [SYSTEM …]
+
+A line for each graph: the system, GPUs a node, one node or several; `=`, or what is stored -> what is found; at the end
+the number of graphs that agree, and the processor time of the slowest search.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+from simcoll.nccl import graph_search
+from simcoll.topology import nccl_graphs
+from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.nccl_graphs import ChannelGraph
+from simcoll.topology.systems import load_system, shipped_systems
+
+FIELDS = ("channels", "intra", "inter", "pattern", "type_intra", "type_inter", "cross_nic", "same_channels")
+
+
+def cases(system: SystemFile) -> Iterator[tuple[int, int]]:
+    """Nodes and GPUs a node for which a system stores graphs."""
+    for nodes, size in ((1, "one"), (2, "several")):
+        rows = [row for row in system.nccl.graphs if row.nodes == size] if system.nccl else []
+        counts = {count for row in rows for count in range(row.gpus[0], row.gpus[1] + 1)}
+        yield from ((nodes, count) for count in sorted(counts))
+
+
+def differences(stored: ChannelGraph, found: ChannelGraph | None) -> list[str]:
+    """What differs between two graphs, as text."""
+    if found is None:
+        return ["not found"]
+    pairs = ((name, getattr(stored, name), getattr(found, name)) for name in FIELDS)
+    return [f"{name} {was} -> {now}" for name, was, now in pairs if was != now]
+
+
+def main(names: list[str]) -> None:
+    """Print the comparison."""
+    agree, slowest, all_graphs = 0, 0.0, 0
+    for name in names or list(shipped_systems()):
+        system = load_system(name)
+        for nodes, gpus in cases(system):
+            before = time.process_time()
+            found = graph_search.search(system, gpus, nodes > 1)
+            slowest = max(slowest, time.process_time() - before)
+            for kind, graph in (nccl_graphs.stored(system.nccl, gpus, nodes) or {}).items():
+                differ = differences(graph, found.get(kind))
+                agree, all_graphs = agree + (not differ), all_graphs + 1
+                where = f"{name:<21} {gpus:>2} GPUs on {'one node' if nodes == 1 else 'several '}  {kind:<5}"
+                print(f"{where} {', '.join(differ) or '='}")
+    print(f"{agree} of {all_graphs} graphs agree; the slowest search takes {slowest:.2f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
