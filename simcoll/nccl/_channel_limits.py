@@ -8,7 +8,7 @@ from simcoll.nccl._channel_demands import Demands, Draft
 from simcoll.nccl._node_paths import C2C, NVL, PIX
 
 
-class Limits:
+class ChannelLimits:
     """The bounds of a round that is to find a draft; `across`: channels go on to other nodes."""
 
     def __init__(self, demands: Demands, across: bool):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from simcoll.nccl._channel_demands import UNIT, Demand, Demands, Draft
-from simcoll.nccl._channel_limits import Limits
+from simcoll.nccl._channel_limits import ChannelLimits
 from simcoll.nccl._node_paths import PIX, NodePaths, PathRules
 
 _FIRST_TRY: Final = 1 << 10  # steps for the order of the GPUs' numbers
@@ -31,7 +31,7 @@ class Round:
         self.node, self.rules, self.best, self.across, self.left = node, rules, best, across, steps
         self.draft = dataclasses.replace(wanted, hops=0, orders=[], nets=[])
         demands = Demands(node, rules, self.draft)
-        self._demand, self.limits = demands.of, Limits(demands, across)
+        self._demand, self.limits = demands.of, ChannelLimits(demands, across)
         self.count = len(node.gpus)
         self.free = [round(bandwidth * UNIT) for bandwidth in node.bandwidth]
         self.net_free = dict.fromkeys(node.nets, node.net_GBps)

@@ -33,9 +33,9 @@ _KINDS: Final[Mapping[str, str]] = {
 class PathRules:
     """The rules that decide which ways paths may take.
 
-    `p2p`, `gdr`: the farthest path over which GPUs of a node, and GPU and NIC, talk directly. `pxn`: the farthest that a
-    NIC may be from a GPU that serves others, None for never. `p2c`: whether the way to a NIC over C2C and PCIe is a type
-    of its own. `capability`: the least of the GPUs, 90 for 9.0.
+    `p2p`, `gdr`: the farthest path over which GPUs of a node, and GPU and NIC, talk directly. `pxn`: the farthest that
+    a NIC may be from a GPU that serves others, None for never. `p2c`: whether the way to a NIC over C2C and PCIe is
+    a type of its own. `capability`: the least of the GPUs, 90 for 9.0.
     """
 
     p2p: int
