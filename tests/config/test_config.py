@@ -157,3 +157,10 @@ def test_text_stays_text(value: dict[str, str]) -> None:
     """What is written is read again as it was, also text that looks like a number, such as a hash of 9e47."""
     for inline in (False, True):
         assert yaml_tree.parse(yaml_tree.dump(value, inline=inline), "file").plain() == value
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.floats(allow_nan=False)))
+def test_numbers_stay_numbers(value: dict[str, float]) -> None:
+    """What was read can be written, and is read again as the same numbers."""
+    read = yaml_tree.parse(yaml_tree.dump(value), "file").plain()
+    assert yaml_tree.parse(yaml_tree.dump(read), "file").plain() == read == value
