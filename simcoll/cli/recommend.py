@@ -62,7 +62,8 @@ def recommend(
         if to == "nccl-tuner":
             written = nccl_tables.tuner([row for each in asked for row in each.rows()], notes)
         result_rows.write_atomically(output, written)
-    print(json.dumps(document, indent=1) if as_json else _text(document["recommendations"]))
+    pasted = [] if as_json else list(_pasted(document["recommendations"], asked))
+    print(json.dumps(document, indent=1) if as_json else "\n".join([_text(document["recommendations"]), *pasted]))
     if output and not quiet:
         print(f"{notes}\n{output}".strip(), file=sys.stderr)
 
@@ -86,6 +87,28 @@ def _text(documents: Sequence[Mapping[str, Any]]) -> str:
     for document in documents:
         lines += [*_lines(document), ""]
     return "\n".join(lines[:-1])
+
+
+def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
+    """Lines for a shell, one for each choice, and the tuner's file; none where no protocol of NCCL is recommended."""
+    from simcoll.config.import_log import ImportLog
+    from simcoll.report.exports import nccl_tables
+    from simcoll.units import format_size
+
+    ranges: dict[str, list[str]] = {}
+    for choice in (choice for document in documents for choice in document["ranges"] if "NCCL_PROTO" in choice["env"]):
+        end = "up" if choice["to_bytes"] is None else f"to {format_size(choice['to_bytes'])}"
+        line = " ".join(f"{name}={value}" for name, value in choice["env"].items())
+        ranges.setdefault(line, []).append(f"{format_size(choice['from_bytes'])} {end}")
+    if not ranges:
+        return
+    yield "# NCCL takes such a choice where it is given"
+    yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in ranges.items())
+    yield "# and each where it is best by the file of its example tuner plugin (NCCL_TUNER_CONFIG_FILE)"
+    try:
+        yield nccl_tables.tuner([row for each in asked for row in each.rows()], ImportLog()).rstrip()
+    except InputError as error:
+        yield f"# {error}"
 
 
 def _lines(advice: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
+from simcoll.schedule.names import NCCL_ALGORITHMS
 from simcoll.units import format_size
 from simcoll.workload.templates import plan_of
 from simcoll.workload.workload_keys import Bucketed, Fsdp
@@ -23,6 +24,7 @@ LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use gr
 CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
+_VARIABLE: Final = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
 PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 
@@ -52,6 +54,13 @@ class Candidate:
         """The settings in which the choice differs from the scenario."""
         names = ("groups", "chunk", "channels", "bucket_cap", "prefetch")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """NCCL's variables that leave it this choice alone; empty where they do not reach it."""
+        algorithm = _VARIABLE.get(self.nccl or "")
+        protocol = {} if self.protocol == "none" else {"NCCL_PROTO": self.protocol}
+        return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
 
     def __str__(self) -> str:
         method = self.algorithm if self.protocol == "none" else f"{self.algorithm}/{self.protocol}"

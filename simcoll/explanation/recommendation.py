@@ -162,6 +162,7 @@ class Recommendation:
                     "to_bytes": runs[number + 1][0].size if number + 1 < len(runs) else None,
                 }),
                 **_choice(run[0].winner),
+                "env": run[0].winner.env,
                 "time_us": run[0].row.time_ps / 1e6,
                 "runner_up": seconds.most_common(1)[0][0] if seconds else None,
                 "margin_least": min(margins, default=None),
@@ -209,14 +210,16 @@ class Recommendation:
         return {"regret": {"mean": mean, "worst": worst["regret"], "worst_size_bytes": worst["size_bytes"]}}
 
     def rows(self) -> Iterator[ResultRow]:
-        """Yield the rows of algorithms that NCCL has, under NCCL's names, for a CSV of its tuner.
+        """Yield the best row of each size among algorithms that NCCL has, under NCCL's names, for a CSV of its tuner.
 
         At sizes between those asked for not all candidates ran, so these count only if NCCL has all candidates.
         """
-        all_nccl = all(candidate.nccl for candidate in self.of)
+        all_nccl, last = all(candidate.nccl for candidate in self.of), None
         for size, rows in sorted(self.timed.items()):
-            if all_nccl or size in self.sizes:
-                yield from (replace(row, algorithm=each.nccl) for each, row in rows.items() if each.nccl)
+            known = {each: row for each, row in rows.items() if each.nccl}
+            if known and (all_nccl or size in self.sizes):
+                last = self._ranked(known, last)[0]
+                yield replace(known[last], algorithm=last.nccl)
 
 
 def _choice(candidate: Candidate) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
     """The choice from a size on, as a row; `algorithm` and `size` are the keys that hold them in the choice."""
     return ResultRow(
         collective=choice["collective"],
-        algorithm=choice[algorithm],
+        algorithm=choice[algorithm],  # None: NCCL has no such thing, and chooses by itself
         protocol=choice.get("protocol"),
         ranks=int(document["ranks"]),
         nodes=int(document["nodes"]),

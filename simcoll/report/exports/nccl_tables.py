@@ -14,6 +14,7 @@ from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCO
 _TESTS: Final = spellings(COLLECTIVES, lambda row: row.nccl_tests)
 _TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+_UNSAID: Final = ("topology", "profile", "dtype")
 _TUNER: Final = spellings(COLLECTIVES, lambda row: row.tuner)
 _PROTOCOLS: Final = spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
 
@@ -90,11 +91,17 @@ def _bandwidths(row: ResultRow) -> tuple[float, float]:
 
 def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
     """The CSV that the example tuner plugin of NCCL (ext-tuner/example) reads: for each collective, number of nodes and
-    ranks the quickest algorithm from one size to the next. -1 leaves a matter to NCCL."""
+    ranks the quickest algorithm from one size to the next. -1 leaves a matter to NCCL, and so does a range of sizes for
+    which a row names no algorithm. Raises InputError for rows that differ in what the file cannot say."""
     best: dict[tuple[str, int, int], dict[int, ResultRow]] = {}
     unknown: set[str] = set()
-    for row in timed(rows):
-        if row.collective not in _TUNER or row.algorithm not in ALGORITHMS:
+    having = timed(rows)
+    for column in _UNSAID:
+        if len(several := dict.fromkeys(str(row[column]) for row in having if row[column] is not None)) > 1:
+            problem = f"rows differ in {column} ({', '.join(several)}), of which the tuner's file says nothing"
+            raise InputError(problem, "give results of one of them")
+    for row in having:
+        if row.collective not in _TUNER or row.algorithm not in (*ALGORITHMS, None):
             unknown.add(f"{row.collective}/{row.algorithm}")
             continue
         sizes = best.setdefault((row.collective, row.nodes or -1, row.ranks or 1), {})
@@ -103,7 +110,7 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
             sizes[size] = row
     if unknown:
         notes.warn(f"left out, for NCCL's tuner knows no such thing: {', '.join(sorted(unknown))}")
-    if not best:
+    if not any(row.algorithm for sizes in best.values() for row in sizes.values()):
         raise InputError("no row is of an algorithm that NCCL has", f"give rows of {', '.join(ALGORITHMS)}")
     lines = ["# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"]
     for (name, nodes, ranks), sizes in sorted(best.items()):
@@ -113,15 +120,16 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
 
 def _ranges(sizes: Mapping[int, ResultRow], notes: ImportLog) -> Iterable[str]:
     """`min,max,algorithm,protocol`: from each size at which another pair is quickest to where the next one is."""
-    changes: list[tuple[int, str, str]] = []
+    changes: list[tuple[int, str]] = []
     for size in sorted(sizes):
-        protocol = _PROTOCOLS.get(sizes[size].protocol or "")
-        if protocol is None:
+        algorithm, protocol = sizes[size].algorithm, _PROTOCOLS.get(sizes[size].protocol or "")
+        if algorithm and protocol is None:
             notes.assume("rows name no protocol: simple is written")
-        pair = (str(sizes[size].algorithm), protocol or "simple")
-        if not changes or changes[-1][1:] != pair:
-            changes.append((size, *pair))
-    for i, (size, algorithm, name) in enumerate(changes):
+        pair = f"{algorithm},{protocol or 'simple'}" if algorithm else ""
+        if not changes or changes[-1][1] != pair:
+            changes.append((size, pair))
+    for i, (size, pair) in enumerate(changes):
         least = 0 if not i else size
         most = changes[i + 1][0] - 1 if i + 1 < len(changes) else 2**63 - 1
-        yield f"{least},{most},{algorithm},{name}"
+        if pair:
+            yield f"{least},{most},{pair}"

@@ -1,0 +1,132 @@
+"""The tuner's file, read back by the rules of NCCL's example plugin, chooses what was recommended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from command import simcoll
+
+import simcoll as api
+from simcoll.nccl.env_filter import parse
+from simcoll.prediction import result_rows
+
+COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "broadcast"}
+ALGORITHMS = {"tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"}
+PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+
+
+class Call(NamedTuple):
+    """The arguments of the plugin's `getCollInfo`."""
+
+    collective: str
+    nbytes: int
+    nodes: int
+    ranks: int
+
+
+def plugin(text: str, call: Call) -> tuple[str, str] | None:
+    """The pair that the plugin of NVIDIA/nccl (ext-tuner/example/plugin.c) puts to the front for a call, or none: the
+    first line that fits counts, -1 fits anything, ends of sizes are part of a range; comments and empty lines are
+    passed over."""
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        assert len(line) < 256
+        collective, least, most, algorithm, protocol, _, nodes, ranks, operations, registered = line.split(",")
+        assert algorithm in ALGORITHMS
+        fits = [collective == COLLECTIVES[call.collective], int(least) <= call.nbytes <= int(most) < 2**64]
+        fits += [int(nodes) in (-1, call.nodes), int(ranks) in (-1, call.ranks)]
+        fits += [int(operations) in (-1, 1), int(registered) in (-1, 0)]
+        if all(fits):
+            return algorithm, PROTOCOLS[protocol]
+    return None
+
+
+def calls(rows: Sequence[Any]) -> Iterator[tuple[Call, list[Any]]]:
+    """Each call of some results, with its rows."""
+    of: dict[Call, list[Any]] = {}
+    for row in rows:
+        of.setdefault(Call(row["collective"], row["size_bytes"], row["nodes"], row["ranks"]), []).append(row)
+    yield from of.items()
+
+
+SWEEP = {
+    "topology": {"system": "hgx-h100", "nodes": [1, 2]},
+    "collective": ["all_reduce", "all_gather"],
+    "profile": "nccl-hopper",
+    "size": {"from": "1 KiB", "to": "256 MiB", "factor": 8},
+}
+
+
+@pytest.mark.parametrize("asked", [["auto"], ["best"], ["auto", "best", "ring"], ["all"]])
+def test_results(asked: list[str], tmp_path: Path) -> None:
+    """Of every point of a sweep, whatever was asked for, the file chooses the quickest pair that ran; of `auto` alone
+    what NCCL chooses by itself, of `best` what takes least."""
+    rows = api.run(api.load({**SWEEP, "algorithm": asked}))
+    (tmp_path / "results.csv").write_text(
+        result_rows.to_csv([result_rows.ResultRow.of(row) for row in rows]), encoding="utf-8"
+    )
+    text = simcoll("export", tmp_path, "--to", "nccl-tuner").out
+    found = list(calls([row for row in rows if row["status"] == "ok"]))
+    assert len(found) == 2 * 2 * 7
+    for call, ran in found:
+        quickest = min(row["time_us"] for row in ran)
+        assert plugin(text, call) in {(r["algorithm"], r["protocol"]) for r in ran if r["time_us"] == quickest}
+    assert plugin(text, Call("broadcast", 1024, 1, 8)) is plugin(text, Call("all_reduce", 1024, 3, 24)) is None
+
+
+def test_recommendations(tmp_path: Path) -> None:
+    """At every size that was simulated, and so at both ends of each range, the file chooses what is recommended; the
+    file from JSON is the same, the lines that are printed are that file, and the variables of each range leave NCCL
+    just that pair."""
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(json.dumps({**SWEEP, "collective": "all_reduce"}), encoding="utf-8")
+    run = ("recommend", scenario, "--quiet")
+    assert simcoll(*run, "-o", tmp_path / "t.csv", "--to", "nccl-tuner").status == 0
+    text = (tmp_path / "t.csv").read_text(encoding="utf-8")
+    found = simcoll(*run, "--json", "-o", tmp_path / "r.json").json["recommendations"]
+    assert simcoll("export", tmp_path / "r.json", "--to", "nccl-tuner").out == text
+    for one in found:
+        for best in one["sizes"]:
+            call = Call("all_reduce", best["size_bytes"], one["nodes"], one["ranks"])
+            assert plugin(text, call) == (best["nccl"], best["protocol"])
+        for chosen in one["ranges"]:
+            left = parse(chosen["env"]["NCCL_ALGO"], chosen["env"]["NCCL_PROTO"])
+            assert (left.algorithms["all_reduce"], left.protocols["all_reduce"]) == (
+                {chosen["nccl"]},
+                {chosen["protocol"]},
+            )
+    lines = simcoll(*run).out.splitlines()
+    assert lines[-len(text.splitlines()) :] == text.splitlines()
+    shell = [line.partition("  # ")[0] for line in lines if line.startswith("NCCL_ALGO=")]
+    assert set(shell) == {" ".join(f"{k}={v}" for k, v in c["env"].items()) for r in found for c in r["ranges"]}
+
+
+def test_sizes_that_another_algorithm_serves_best_are_left_to_nccl(tmp_path: Path) -> None:
+    """Where NCCL does not have what is recommended, no line fits; around it the lines stay."""
+    ends = [(1024, 4096, "ring"), (4096, 16384, None), (16384, None, "tree")]
+    ranges = [{"from_bytes": a, "to_bytes": b, "nccl": name, "protocol": "LL", "time_us": 1.0} for a, b, name in ends]
+    one = {"collective": "all_reduce", "ranks": 8, "nodes": 1, "ranges": ranges}
+    (tmp_path / "r.json").write_text(json.dumps({"recommendations": [one]}), encoding="utf-8")
+    text = simcoll("export", tmp_path / "r.json", "--to", "nccl-tuner").out
+    chosen = [plugin(text, Call("all_reduce", size, 1, 8)) for size in (8, 4095, 4096, 16383, 16384, 2**40)]
+    assert chosen == [("ring", "LL"), ("ring", "LL"), None, None, ("tree", "LL"), ("tree", "LL")]
+
+
+@pytest.mark.parametrize("column", ["dtype", "profile", "topology"])
+def test_rows_of_two_kinds_are_refused(column: str, tmp_path: Path) -> None:
+    """A file that says nothing of types, profiles and systems cannot hold the choices of two."""
+    rows = [
+        result_rows.ResultRow(collective="all_reduce", algorithm="ring", protocol="LL", ranks=8, nodes=1,
+                              size_bytes=1024, time_us=1.0, status="ok", **{column: name})
+        for name in ("one", "other")
+    ]  # fmt: skip
+    path = tmp_path / "results.csv"
+    path.write_text(result_rows.to_csv(rows), encoding="utf-8")
+    found = simcoll("export", path, "--to", "nccl-tuner")
+    assert found.status == 2
+    assert f"rows differ in {column} (one, other)" in found.err
