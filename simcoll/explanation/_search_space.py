@@ -4,7 +4,7 @@ training steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use gr
 CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
-_VARIABLE: Final = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
+_VARIABLE: Final[Mapping[str, str]] = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
 PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 
