@@ -39,6 +39,12 @@ class Diagnostic:
     path: str = ""
     place: Place | None = None
 
+    @classmethod
+    def of(cls, text: object, path: str = "", place: Place | None = None, *, cure: str = "") -> Diagnostic:
+        """The mistake that a text "problem; cure" describes; `cure` is for a text that names none."""
+        problem, _, own = str(text).partition("; ")
+        return cls(problem, own or cure, path, place)
+
     def __str__(self) -> str:
         text = f"{self.what}; {self.cure}" if self.cure else self.what
         parts = [str(self.place) if self.place else "", self.path, text]
@@ -46,13 +52,16 @@ class Diagnostic:
 
 
 class InputError(SimcollError):
-    """Wrong input: holds every mistake found, in the order of the file."""
+    """Wrong input: holds every mistake found, in the order of the file.
+
+    One mistake may be given as a text, with its cure, or as "problem; cure".
+    """
 
     exit_status = 2
 
     def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = ""):
         if isinstance(diagnostics, str):
-            diagnostics = [Diagnostic(diagnostics, cure)]
+            diagnostics = [Diagnostic(diagnostics, cure) if cure else Diagnostic.of(diagnostics)]
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
         super().__init__("\n".join(str(d) for d in self.diagnostics))
 

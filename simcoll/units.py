@@ -99,6 +99,11 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
     return number * _UNITS[kind][unit]
 
 
+def size_in(value: object) -> int | None:
+    """The bytes that a text means; None for what is no size."""
+    return parse(value, "size") if isinstance(value, str) and kind_of(value) == "size" else None
+
+
 def kind_of(text: str) -> Unit | None:
     """The kind of quantity that a string is, by its unit; None if it is no quantity."""
     match = _QUANTITY.fullmatch(text)

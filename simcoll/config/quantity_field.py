@@ -5,6 +5,7 @@ Durations are ps, sizes bytes, bandwidths B/s; 0 stands for none, whole or per-p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated
 
@@ -13,40 +14,29 @@ from pydantic import BeforeValidator, Field, StrictInt, WithJsonSchema
 from simcoll import units
 
 
-def _size(value: object) -> int:
-    return units.parse(value, "size")
+def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = None) -> BeforeValidator:
+    """Read the number in base units that a text of this kind means, or that one of `words` stands for."""
+    known = words or {}
+
+    def read(value: object) -> int | None:
+        if isinstance(value, str | None) and value in known:
+            return known[value]
+        return units.parse(value, kind)
+
+    return BeforeValidator(read)
 
 
-def _size_or_nothing(value: object) -> int | None:
-    return None if value is None else _size(value)
+def _number(what: str, word: str) -> BeforeValidator:
+    """Read a number from 1 on, or the word that stands for 0; `what` says of what it is the number."""
 
+    def read(value: object) -> int:
+        if value == word:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{value!r} is no number of {what}; write 1, 2, … or {word}")
+        return value
 
-def _duration(value: object) -> int:
-    return units.parse(value, "duration")
-
-
-def _bandwidth_or_none(value: object) -> int:
-    return 0 if value == "none" else units.parse(value, "bandwidth")
-
-
-def _chunk(value: object) -> int:
-    return 0 if value == "whole" else _size(value)
-
-
-def _slots(value: object) -> int:
-    if value == "none":
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is no number of slots; write 1, 2, … or none")
-    return value
-
-
-def _channels(value: object) -> int:
-    if value == "per-peer":
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is no number of channels, which is at least 1; write 1, 2, … or per-peer")
-    return value
+    return BeforeValidator(read)
 
 
 def _gamma(value: object) -> int:
@@ -61,25 +51,22 @@ def _gamma(value: object) -> int:
     raise ValueError(f"{value!r} is no cost of a reduction; write e.g. '1.3 ps/B' or '800 GB/s'")
 
 
-def _text(*examples: str) -> WithJsonSchema:
+def text(*examples: str) -> WithJsonSchema:
+    """The JSON Schema of a key that is written as a text."""
     return WithJsonSchema({"type": "string", "examples": list(examples)})
 
 
-Duration = Annotated[int, BeforeValidator(_duration), _text("1.5 us")]
-Gamma = Annotated[int, BeforeValidator(_gamma), _text("1.3 ps/B", "800 GB/s", "none")]
-BandwidthCap = Annotated[int, BeforeValidator(_bandwidth_or_none), _text("20 GB/s", "none")]
-Chunk = Annotated[int, BeforeValidator(_chunk), _text("512 KiB", "whole")]
-Size = Annotated[int | None, BeforeValidator(_size_or_nothing), _text("64 MiB")]
-Slots = Annotated[
-    int,
-    BeforeValidator(_slots),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "none"}]}),
-]
-Channels = Annotated[
-    int,
-    BeforeValidator(_channels),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "per-peer"}]}),
-]
+def _number_or(word: str) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": word}]})
+
+
+Duration = Annotated[int, parsed("duration"), text("1.5 us")]
+Gamma = Annotated[int, BeforeValidator(_gamma), text("1.3 ps/B", "800 GB/s", "none")]
+BandwidthCap = Annotated[int, parsed("bandwidth", {"none": 0}), text("20 GB/s", "none")]
+Chunk = Annotated[int, parsed("size", {"whole": 0}), text("512 KiB", "whole")]
+Size = Annotated[int | None, parsed("size", {None: None}), text("64 MiB")]
+Slots = Annotated[int, _number("slots", "none"), _number_or("none")]
+Channels = Annotated[int, _number("channels, which is at least 1", "per-peer"), _number_or("per-peer")]
 
 
 def _share(value: object) -> float:

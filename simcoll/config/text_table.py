@@ -39,9 +39,7 @@ def cell(column: str, value: object) -> str:
         return "-"
     if column in _PERCENT and isinstance(value, int | float):
         return f"{value * _PERCENT[column]:.1f}"
-    if column.endswith(("_us", "_GBps")) and isinstance(
-        value, str
-    ):  # exact in results, with more digits than one reads
+    if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # exact, with more digits than one reads
         value = float(value)
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

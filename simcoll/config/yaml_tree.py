@@ -153,6 +153,23 @@ def text_of(path: Path) -> str:
         return file.read().decode("utf-8", errors="replace")
 
 
+def bytes_of(path: Path, cure: str, most: int = -1, smaller: str = "", name: str | None = None) -> bytes:
+    """The bytes of a file that was carried along, or of one on this machine.
+
+    Raises InputError, which calls the file `name`: with `cure` if it cannot be read, with `smaller` if it has more than
+    `most` bytes (-1: any number).
+    """
+    source = name or str(path)
+    try:
+        with open_file(path) as file:
+            data = file.read(most + 1 if most >= 0 else -1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}", cure) from None
+    if 0 <= most < len(data):
+        raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)
+    return data
+
+
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
     """Read one YAML document.
 
@@ -160,13 +177,7 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     go on are collected in `errors` where that is given.
     """
     source = name or str(path)
-    try:
-        with open_file(path) as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{source}: cannot be read: {error.strerror}", "give the path of a YAML file") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError(f"{source}: larger than {units.format_size(MAX_FILE_BYTES)}", "split the file")
+    data = bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     making = _kept if len(data) <= MAX_KEPT_BYTES else _parsed
     return _checked(*making(data.decode("utf-8", errors="replace"), source), errors)
 
@@ -309,7 +320,7 @@ def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iter
         text = _wording(detail)
         if detail["type"] == "extra_forbidden":
             text += f"; {did_you_mean(path[-1], _keys_at(model, detail['loc'][:-1]))}"
-        yield diagnostic(text, ".".join(path), where)
+        yield Diagnostic.of(text, ".".join(path), where)
 
 
 def _wording(detail: Any) -> str:
@@ -340,12 +351,6 @@ def _wording(detail: Any) -> str:
     if kind.startswith("union_tag"):
         return f"{shown} is of the wrong kind; write {context['discriminator']}"
     return str(detail["msg"]).removeprefix("Value error, ")
-
-
-def diagnostic(text: str, path: str, place: Place) -> Diagnostic:
-    """The mistake that a text `what is wrong; what to write instead` describes."""
-    problem, _, cure = text.partition("; ")
-    return Diagnostic(problem, cure, path, place)
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:

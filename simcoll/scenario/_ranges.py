@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from simcoll import units
-from simcoll.config.yaml_tree import Node, diagnostic
+from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, did_you_mean
 
 MAX_VARIANTS: Final = 1_000_000  # trees at once: more is a slip in a range, and fills memory
@@ -92,7 +92,7 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
         try:
             numbers[key] = _number(child.value)
         except ValueError as error:
-            errors.append(diagnostic(str(error), f"{path}.{key}", child.place))
+            errors.append(Diagnostic.of(error, f"{path}.{key}", child.place))
     if len(errors) > before:
         return [_broken(tree)]
     (start, kind), (stop, stop_kind) = numbers["from"], numbers["to"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
-from simcoll import units
 from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count, Duration, Share
+from simcoll.config.quantity_field import Count, Duration, Share, parsed, text
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
@@ -18,22 +17,9 @@ from simcoll.workload.models import gpus, load_model, models
 PS_PER_S: Final = 10**12
 
 
-def _bytes(value: object) -> int:
-    return units.parse(value, "size")
-
-
-def _cap(value: object) -> int:
-    return 0 if value == "none" else _bytes(value)
-
-
-def _first(value: object) -> int | None:
-    return None if value == "same" else _cap(value)
-
-
-_TEXT: Final = WithJsonSchema({"type": "string", "examples": ["25 MiB"]})
-Bytes = Annotated[int, BeforeValidator(_bytes), _TEXT]
-BucketCap = Annotated[int, BeforeValidator(_cap), _TEXT]
-First = Annotated[int | None, BeforeValidator(_first), _TEXT]
+Bytes = Annotated[int, parsed("size"), text("25 MiB")]
+BucketCap = Annotated[int, parsed("size", {"none": 0}), text("25 MiB")]
+First = Annotated[int | None, parsed("size", {"same": None, "none": 0}), text("25 MiB")]
 
 
 class Layer(NamedTuple):

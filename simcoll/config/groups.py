@@ -1,0 +1,27 @@
+"""Items that share a key, taken together; keys and items keep their order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items with each key."""
+    groups: dict[K, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)
+
+
+def alike(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Return the positions of each distinct key.
+
+    >>> alike("abca")
+    ((0, 3), (1,), (2,))
+    """
+    return tuple(map(tuple, grouped(range(len(keys)), keys.__getitem__).values()))

@@ -1,0 +1,24 @@
+"""JSON texts as mappings; what is none is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from simcoll.errors import Diagnostic, InputError, Place
+
+
+def mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, Any]:
+    """The mapping that a text holds; `source` names its file, `line` is the line at which it begins there.
+
+    Raises InputError with the place and the `cure`.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = Place(source, getattr(error, "lineno", 1) + line - 1, getattr(error, "colno", 1))
+        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        raise InputError([Diagnostic(problem, cure, "", place)]) from None
+    if not isinstance(document, dict):
+        raise InputError([Diagnostic("not a mapping", cure, "", Place(source, line, 1))])
+    return document
