@@ -19,7 +19,6 @@ from simcoll.formats import measured
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
 from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_smi
 from simcoll.schedule.ir import Schedule
-from simcoll.units import format_size
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 
@@ -56,15 +55,7 @@ def decoded(data: bytes) -> str:
 
 def read_bounded(path: Path) -> str:
     """The text of a file; raises InputError if it cannot be read or is too large."""
-    try:
-        with yaml_tree.open_file(path) as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(problem, "give the path of a file") from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{path}: larger than {format_size(MOST_BYTES)}", "give a part of it")
-    return decoded(data)
+    return decoded(yaml_tree.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:
@@ -159,8 +150,8 @@ def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     try:
         _thread_order.prove(schedule)
     except ScheduleError as error:
-        problem, _, cure = str(error).partition("; ")
-        raise InputError(f"{source}: {problem}", cure or "it does not do what its collective promises") from None
+        mistake = Diagnostic.of(f"{source}: {error}", cure="it does not do what its collective promises")
+        raise InputError([mistake]) from None
     notes.read.append(
         f"proved {schedule.name}: {schedule.n} ranks, {schedule.n_steps} steps, {schedule.messages} messages"
     )

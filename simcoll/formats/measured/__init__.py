@@ -25,15 +25,14 @@ __all__ = [
     "looks",
     "normal",
     "parse_measured",
+    "read_file",
     "read_measured",
 ]
 
 
 def looks(text: str) -> bool:
     """Whether a text is one of these, by its header."""
-    if csv_table.is_table(text) or nccl_json.looks(text) or mpi_benchmarks.looks(text):
-        return True
-    return nccl_tests.looks(text)
+    return csv_table.is_table(text) or any(reader.looks(text) for reader in (nccl_json, mpi_benchmarks, nccl_tests))
 
 
 def find_measured(name: Path | str) -> Path:
@@ -52,12 +51,13 @@ def read_measured(path: Path | str) -> list[MeasuredRow]:
 
     Raises InputError with every mistake, located.
     """
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(problem, "give the path of a measured table") from None
-    return parse_measured(data.decode("utf-8-sig", errors="replace"), str(path))
+    return read_file(path)[1]
+
+
+def read_file(path: Path | str, defaults: Mapping[str, object] | None = None) -> tuple[bytes, list[MeasuredRow]]:
+    """Like `read_measured`; also returns the bytes of the file."""
+    data = yaml_tree.bytes_of(Path(path), "give the path of a measured table")
+    return data, parse_measured(data.decode("utf-8-sig", errors="replace"), str(path), defaults)
 
 
 def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
@@ -67,4 +67,7 @@ def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None
     if csv_table.is_table(text):
         return _rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
     reader = nccl_json if nccl_json.looks(text) else mpi_benchmarks if mpi_benchmarks.looks(text) else nccl_tests
-    return _rows.rows(reader.cells(text, source, given), given, mistakes)
+    cells = reader.cells(text, source, given)
+    if not cells:
+        raise InputError(f"{source}: holds no measurement", reader.CURE)
+    return _rows.rows(cells, given, mistakes)

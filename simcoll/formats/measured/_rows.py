@@ -132,8 +132,7 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
                 raise ValueError(f"unknown column; {did_you_mean(column, COLUMNS)}")
             meant = normal(column, value)
         except ValueError as error:
-            problem, _, cure = str(error).partition("; ")
-            mistakes.append(Diagnostic(problem, cure, column))
+            mistakes.append(Diagnostic.of(error, column))
             continue
         if meant is not None:
             cells[column] = (str(meant), None)
@@ -165,8 +164,7 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
             try:
                 values[column] = normal(column, text)
             except ValueError as error:
-                problem, _, cure = str(error).partition("; ")
-                mistakes.append(Diagnostic(problem, cure, column, place))
+                mistakes.append(Diagnostic.of(error, column, place))
     missing = [column for column in REQUIRED if column not in said and column not in given]
     mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
     if len(mistakes) > before:

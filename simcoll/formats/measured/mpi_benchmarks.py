@@ -25,6 +25,7 @@ _IMB: Final = re.compile(r"#\s*Benchmarking\s+(\w+)")
 _RANKS: Final = re.compile(r"#\s*#processes\s*=\s*(\d+)|#\s*(?:Number of processes|NP)\s*[:=]\s*(\d+)", re.IGNORECASE)
 _WORD: Final = re.compile(r"\S+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+CURE: Final = "give what OSU's or Intel's MPI benchmarks print, with heads"
 _NAMES: Final = names.names_by(names.COLLECTIVES, lambda row: row.mpi)
 _PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))
 
@@ -44,7 +45,7 @@ def looks(text: str) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """The located cells of every row. Raises InputError if there is none, or if nothing says how many ranks."""
+    """The located cells of every row. Raises InputError if nothing says how many ranks."""
     rows: list[LocatedCells] = []
     suite, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -62,10 +63,6 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
                 rows.append(row)
         elif line.strip() and not line.lstrip().startswith("#") and not collective:
             table = None
-    if not rows:
-        raise InputError(
-            f"{source}: holds no measurement", "give what OSU's or Intel's MPI benchmarks print, with heads"
-        )
     return rows
 
 

@@ -6,18 +6,18 @@ kept. Where single runs were timed (`-I 1`) the median, the least and the most o
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from simcoll.config import json_text
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured._rows import LocatedCells
 
 KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of the environment
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
-_CURE: Final = "give what nccl-tests writes with -J"
+CURE: Final = "give what nccl-tests writes with -J"
 _PROGRAM: Final = re.compile(r"([a-z_]+)_perf\b")
 _LINE: Final = {"size": "size_bytes", "type": "dtype", "redop": "redop", "time": "time_us", "name": "collective"}
 
@@ -34,24 +34,8 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row. Raises InputError with the place of what is no JSON."""
     start = text.lstrip("\ufeff")
     if '"busBw"' in start and '"results"' not in start:
-        rows = list(_rccl(start, source))
-    else:
-        rows = list(_nccl(_parsed(start, source, 1), source, given))
-    if not rows:
-        raise InputError(f"{source}: holds no measurement", _CURE)
-    return rows
-
-
-def _parsed(text: str, source: str, line: int) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        place = Place(source, getattr(error, "lineno", 1) + line - 1, getattr(error, "colno", 1))
-        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-        raise InputError([Diagnostic(problem, _CURE, "", place)]) from None
-    if not isinstance(document, dict):
-        raise InputError([Diagnostic("not a mapping", _CURE, "", Place(source, line, 1))])
-    return document
+        return list(_rccl(start, source))
+    return list(_nccl(json_text.mapping(start, source, CURE), source, given))
 
 
 def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iterator[LocatedCells]:
@@ -124,7 +108,7 @@ def _rccl(text: str, source: str) -> Iterator[LocatedCells]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip().startswith("{"):
             continue
-        row, place = _parsed(line, source, number), Place(source, number, 1)
+        row, place = json_text.mapping(line, source, CURE, number), Place(source, number, 1)
         columns = {_LINE[key]: row[key] for key in _LINE if row.get(key) is not None}
         columns |= {"ranks": row.get("ranks", row.get("gpus")), "nodes": row.get("nodes")}
         columns |= {"library": "rccl", "timing": "rccl-tests", "harness": "nccl-tests"}

@@ -29,6 +29,9 @@ _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
 )
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)")
+CURE: Final = (
+    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
+)
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
@@ -53,15 +56,9 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
 
     A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so.
-    Raises InputError when there is no row, or when neither the text nor `given` has collective or ranks.
+    Raises InputError when neither the text nor `given` has collective or ranks.
     """
     tests = [test for test in _tests(text, source) if test.rows]
-    if not tests:
-        problem = f"{source}: holds no measurement"
-        cure = (
-            "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
-        )
-        raise InputError(problem, cure)
     mistakes: list[Diagnostic] = []
     common = _library(text)
     rows = []

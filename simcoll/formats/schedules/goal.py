@@ -77,9 +77,8 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
             schedule = _others(ranks, _asked(asked, source), notes)
         _thread_order.prove(schedule)
     except ScheduleError as error:
-        problem, _, cure = str(error).partition("; ")
-        cure = cure or "the schedule does not do what its collective promises"
-        raise InputError([Diagnostic(problem, cure, "", Place(source, 1, 1))]) from None
+        cure = "the schedule does not do what its collective promises"
+        raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
     notes.read.append(f"proved {schedule.collective}: {schedule.n_steps} steps, {schedule.messages} messages")
     return schedule
 

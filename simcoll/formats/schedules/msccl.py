@@ -53,19 +53,13 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         except ScheduleError as error:
             if candidate != roots[-1]:
                 continue
-            raise _refused(root, str(error)) from None
+            cure = "the program does not do what its collective promises"
+            raise InputError([Diagnostic.of(error, "", root.place, cure=cure)]) from None
         if collective(program.collective).rooted:
             notes.read.append(f"root {candidate}")
         notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
         return schedule
     raise AssertionError("there is always a root to try")
-
-
-def _refused(root: Element, text: str) -> InputError:
-    problem, _, cure = text.partition("; ")
-    return InputError(
-        [Diagnostic(problem, cure or "the program does not do what its collective promises", "", root.place)]
-    )
 
 
 def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
@@ -104,7 +98,7 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     if n_chunks % blocks:
         root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} of {n} GPUs needs a multiple")
     in_place = root.attributes.get("inplace", "0") == "1" or not (sizes["i"] and sizes["o"])
-    program = MscclProgram(root, plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes)
+    program = MscclProgram(plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes, root)
     for gpu, number in zip(gpus, ids, strict=True):
         for element in gpu.each("tb"):
             thread = _thread(element, number, n)

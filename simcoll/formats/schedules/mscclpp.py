@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from simcoll.config import json_text
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
-from simcoll.formats.schedules._buffers import BufferSlots
+from simcoll.formats.schedules._buffers import BufferSlots, ImportedProgram
 from simcoll.formats.schedules._text import THREADS, plain
 from simcoll.formats.schedules._thread_order import RecordedTransfers
 from simcoll.schedule.collectives import collective
@@ -55,15 +55,7 @@ class _ThreadBlock:
 
 
 @dataclass
-class _PlanFile:
-    """The contents of the file, before it is played."""
-
-    name: str
-    collective: str
-    n: int
-    n_chunks: int
-    in_place: bool
-    sizes: Mapping[str, int]
+class _PlanFile(ImportedProgram):
     blocks: list[_ThreadBlock] = field(default_factory=list)
 
 
@@ -79,11 +71,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     promises.
     """
     wrong = functools.partial(_wrong, source)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        place = Place(source, getattr(error, "lineno", 1), getattr(error, "colno", 1))
-        raise InputError([Diagnostic(f"not JSON: {getattr(error, 'msg', 'too deep')}", _CURE, "", place)]) from None
+    document = json_text.mapping(text, source, _CURE)
     try:
         plan = _plan(document, asked, wrong)
         names = Counter(op["name"] for block in plan.blocks for op in block.ops)
@@ -93,8 +81,8 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
         schedule = _thread_order.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ScheduleError as error:
-        problem, _, cure = str(error).partition("; ")
-        raise wrong("", problem, cure or "the plan does not do what its collective promises") from None
+        cure = "the plan does not do what its collective promises"
+        raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise wrong("", f"not a plan: {type(error).__name__} {error}"[:200], _CURE) from None
     notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
@@ -173,7 +161,7 @@ class _PlanExecution:
 
     def __init__(self, plan: _PlanFile, alias: bool, wrong: Wrong):
         self.plan, self.wrong = plan, wrong
-        self.where = BufferSlots(plan.collective, plan.n, plan.n_chunks, plan.sizes, alias)
+        self.where = BufferSlots(plan, alias)
         self.moves = RecordedTransfers()
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
         self.semaphores: Counter[tuple[int, int]] = Counter()
@@ -303,5 +291,4 @@ def _played(plan: _PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
             path = f"{left[0].where}.ops.{left[0].done}"
             raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "for what never comes")
         slow.done += 1
-    run.where.copy_out(run.moves)
-    return run.moves.schedule(collective=plan.collective, algorithm=plan.name, n=plan.n, n_chunks=plan.n_chunks)
+    return run.where.schedule(run.moves)

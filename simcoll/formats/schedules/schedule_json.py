@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.config import yaml_tree
+from simcoll.config import json_text, yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
@@ -45,7 +45,6 @@ def counts(schedule: Schedule) -> dict[str, Any]:
 
 def dump(schedule: Schedule) -> str:
     """A schedule as JSON."""
-    columns = (schedule.step, schedule.src, schedule.src_slot, schedule.dst, schedule.dst_slot, schedule.reduce)
     extra = {"agents": schedule.agents} if schedule.agents else {}
     extra |= {"root": schedule.root} if schedule.root else {}
     extra |= {"pipelined": True} if schedule.pipelined else {}
@@ -57,7 +56,7 @@ def dump(schedule: Schedule) -> str:
             "n_chunks": schedule.n_chunks,
             **extra,
             "counts": counts(schedule),
-            "transfers": list(zip(*(column.tolist() for column in columns), strict=True)),
+            "transfers": list(zip(*(column.tolist() for column in schedule.columns), strict=True)),
         }
     )
 
@@ -72,14 +71,8 @@ def is_file(algorithm: str) -> bool:
 
 def text(path: str) -> str:
     """The text of a file that was carried along, or of one on this machine; raises InputError."""
-    try:
-        with yaml_tree.open_file(Path(path)) as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        problem = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise InputError(problem, "give the path of a schedule as `simcoll import` writes it") from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{path}: larger than {MOST_BYTES} bytes", "give a schedule of fewer ranks")
+    cure = "give the path of a schedule as `simcoll import` writes it"
+    data = yaml_tree.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")
 
 
@@ -96,16 +89,7 @@ def looks(text: str) -> bool:
 
 def parse(text: str, source: str) -> Schedule:
     """Read `dump`'s JSON; raises InputError naming what is wrong with it."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        problem = getattr(error, "msg", "nested too deeply")
-        raise InputError(
-            f"{source}:{line}:{column}: not JSON: {problem}", "give what `simcoll show --json` prints"
-        ) from None
-    if not isinstance(document, dict):
-        raise InputError(f"{source}:1:1: not a mapping", "give what `simcoll show --json` prints")
+    document = json_text.mapping(text, source, "give what `simcoll show --json` prints")
     for key, kind in _KEYS.items():
         if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):
             raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", _WHENCE)
@@ -142,5 +126,4 @@ def parse(text: str, source: str) -> Schedule:
             pipelined=document.get("pipelined", False),
         )
     except (ScheduleError, ValueError, OverflowError) as error:
-        problem, _, cure = str(error).partition("; ")
-        raise InputError(f"{source}:1:1: {problem}", cure) from None
+        raise InputError(f"{source}:1:1: {error}") from None

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import yaml_tree
+from simcoll.config.groups import grouped
 from simcoll.config.import_log import ImportLog
 from simcoll.topology.machine_files import LinkRule, SystemFile
 from simcoll.topology.systems import load_system
@@ -85,9 +86,11 @@ def _number(text: str, unit: str) -> float:
 
 @dataclass
 class Sketch:
-    """A machine in the making. Devices are named by kind and number, in the order in which they come."""
+    """A machine in the making; the `pattern` lends what is not known. Devices are named by kind and number, in the
+    order in which they come."""
 
-    name: str
+    pattern: LenderSystem
+    name: str = ""
     notes: ImportLog = field(default_factory=ImportLog)
     counts: Counter[str] = field(default_factory=Counter)
     links: dict[tuple[str, str], LinkText] = field(default_factory=dict)
@@ -107,9 +110,9 @@ class Sketch:
         bandwidth = round(speed.bandwidth + (old.bandwidth if old else 0.0), 6)
         self.links[ends] = dataclasses.replace(speed, bandwidth=bandwidth)
 
-    def borrow(self, pattern: LenderSystem) -> None:
+    def borrow(self) -> None:
         """Take over what the pattern says of GPUs, memory, NICs and, where all have an NVSwitch, of its reductions."""
-        file = pattern.file
+        pattern, file = self.pattern, self.pattern.file
         if file.gpu:
             self.keys.setdefault("gpu", file.gpu.model_dump(exclude_none=True))
         if file.cpu:
@@ -123,18 +126,19 @@ class Sketch:
 
     def rules(self, gpus: Sequence[str]) -> list[dict[str, Any]]:
         """The links as a topology file has them, those of one speed together; `gpus` have memory."""
-        by_speed: dict[LinkText, list[list[str]]] = {}
-        for (u, v), speed in self.links.items():
-            by_speed.setdefault(speed, []).append([u, v])
+        by_speed = grouped(map(list, self.links), lambda pair: self.links[pair[0], pair[1]])
         memory = [{"from": gpu, "to": "self", **_said(self.memory)} for gpu in gpus] if self.memory else []
         return [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
 
     def document(self, origin: str) -> str:
         """The topology file, as YAML; opens with what was read and assumed, and from where."""
-        rules = self.rules(["gpu*"] if self.counts["gpu"] else [])
-        keys = {"name": self.name, **self.keys, "devices": dict(self.counts), "links": rules}
         remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
-        return "\n".join([*remarks, yaml_tree.dump(keys, inline=True)])
+        return "\n".join([*remarks, yaml_tree.dump(self.contents(), inline=True)])
+
+    def contents(self) -> dict[str, Any]:
+        """The keys of the topology file."""
+        name, rules = self.name or f"{self.pattern.name}-imported", self.rules(["gpu*"] if self.counts["gpu"] else [])
+        return {"name": name, **self.keys, "devices": dict(self.counts), "links": rules}
 
 
 def _said(speed: LinkText) -> dict[str, str]:

@@ -17,7 +17,7 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     file = graph_xml.parse(text, source)
     ring = file.graphs["ring"]
     pattern = LenderSystem(like or ("hgx-h100" if ring.type_intra in ("NVL", "NVB") else "l40s-pcie"))
-    sketch = Sketch(f"{pattern.name}-imported")
+    sketch = Sketch(pattern)
     notes = sketch.notes
     graphs = ", ".join(f"{kind} {graph.channels} x {graph.intra:g} GB/s" for kind, graph in file.graphs.items())
     notes.read.append(f"{file.gpus} GPUs and the channels of NCCL's graph file: {graphs}")
@@ -42,7 +42,7 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     sketch.keys["nccl"] = {"source": f"NCCL's graph file {source}", "graphs": rows}
     same = "one node and several have the same graphs: a file holds those of one run"
     notes.assume(same if file.across else "no NICs: its channels stay on one node, so that it says nothing of several")
-    sketch.borrow(pattern)
+    sketch.borrow()
     return sketch
 
 

@@ -53,8 +53,7 @@ def read(text: str, source: str, like: str | None = None) -> InfraSketch:
         raise InputError(mistakes[:MOST_MISTAKES])
     graph = _expanded(tree)
     said = min(((text.find(word), system) for word, system in _HINTS if word in text), default=(0, "hgx-h100"))[1]
-    pattern = LenderSystem(like or said)
-    sketch = InfraSketch(str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph)
+    sketch = InfraSketch(LenderSystem(like or said), str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph)
     used = {name for u, v, *_ in graph.links for name in (u, v)}
     gpus = [name for name, kind in graph.kinds.items() if kind == "gpu"]
     counts = f"{len(gpus)} GPUs, {len(used)} devices, {len(graph.links)} edges of infragraph"
@@ -64,8 +63,8 @@ def read(text: str, source: str, like: str | None = None) -> InfraSketch:
     if not gpus:
         raise _wrong(graph.tree, "no component of choice xpu", "give an infrastructure with xpus: they are the ranks")
     for u, v, name, physical, outside in graph.links:
-        _join(sketch, pattern, (u, v), name, physical, outside)
-    sketch.borrow(pattern)
+        _join(sketch, (u, v), name, physical, outside)
+    sketch.borrow()
     return sketch
 
 
@@ -75,8 +74,8 @@ class InfraSketch(Sketch):
 
     graph: _ExpandedGraph | None = None
 
-    def document(self, origin: str) -> str:
-        """The topology file, devices one by one."""
+    def contents(self) -> dict[str, Any]:
+        """The keys of the topology file, devices one by one."""
         assert self.graph is not None
         used = {name for pair in self.links for name in pair}
         devices: list[dict[str, Any]] = []
@@ -84,10 +83,8 @@ class InfraSketch(Sketch):
             if name in used:
                 node = self.graph.nodes[name]
                 devices.append({"name": name, "kind": kind} | ({} if node is None else {"node": node}))
-        remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
         rules = self.rules([d["name"] for d in devices if d["kind"] == "gpu"])
-        keys = {"name": self.name, "devices": devices, "links": rules}
-        return "\n".join([*remarks, yaml_tree.dump(keys, inline=True)])
+        return {"name": self.name, "devices": devices, "links": rules}
 
 
 # --- expanding ---
@@ -256,10 +253,8 @@ def _edges(
 # --- speeds ---
 
 
-def _join(
-    sketch: InfraSketch, pattern: LenderSystem, ends: tuple[str, str], name: str, physical: Node | None, outside: bool
-) -> None:
-    graph = sketch.graph
+def _join(sketch: InfraSketch, ends: tuple[str, str], name: str, physical: Node | None, outside: bool) -> None:
+    graph, pattern = sketch.graph, sketch.pattern
     assert graph is not None
     kinds = {graph.kinds[end] for end in ends if end in graph.kinds}
     if len([end for end in ends if end in graph.kinds]) < 2:

@@ -59,19 +59,18 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     if not gpus or len(boxes) > MOST_DEVICES:
         root.wrong(f"{len(gpus)} GPUs, {len(boxes)} PCIe devices", f"give a machine of 1 to {MOST_DEVICES}")
     skeleton = all(box.gpu is None for box in gpus)
-    pattern = LenderSystem(like or _guess(gpus, skeleton))
-    sketch = Sketch(f"{pattern.name}-imported")
-    _tell(sketch, gpus, boxes, skeleton, pattern, like)
+    sketch = Sketch(LenderSystem(like or _guess(gpus, skeleton)))
+    _tell(sketch, gpus, boxes, skeleton, like)
     names = {id(box): sketch.add("gpu") for box in gpus}
     nics = _wanted_nics([box for box in boxes if box.kind == "nic"], sketch)
     names |= {id(box): sketch.add("nic") for box in nics}
     cpus = [sketch.add("cpu") for _ in processors]
     for cpu, top in zip(cpus, tops, strict=True):
-        _hang(top, cpu, names, sketch, pattern)
-    _sockets(processors, cpus, sketch, pattern)
-    _between_gpus(root, gpus, names, cpus, sketch, pattern, skeleton)
-    _say_hardware(processors[0], gpus, nics, sketch, pattern)
-    sketch.borrow(pattern)
+        _hang(top, cpu, names, sketch)
+    _sockets(processors, cpus, sketch)
+    _between_gpus(gpus, names, cpus, sketch, skeleton)
+    _say_hardware(processors[0], nics, sketch)
+    sketch.borrow()
     return sketch
 
 
@@ -114,7 +113,7 @@ def _number(box: _PcieDevice) -> tuple[int, str]:
     return (box.gpu.whole("dev", "0", most=1023) if box.gpu is not None else 0, box.busid)
 
 
-def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: Sketch, pattern: LenderSystem) -> None:
+def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: Sketch) -> None:
     """Join devices to what is above them; a bridge above one device only is no device of its own."""
     for box in boxes:
         speed = _checked(box, sketch)
@@ -123,10 +122,10 @@ def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: S
             speed = min(speed, _checked(box, sketch))
         if box.kind == "pcie_switch" and _leads(box, names):
             switch = sketch.add("pcie_switch")
-            sketch.join(switch, above, pattern.speed("pcie", speed))
-            _hang(box.below, switch, names, sketch, pattern)
+            sketch.join(switch, above, sketch.pattern.speed("pcie", speed))
+            _hang(box.below, switch, names, sketch)
         elif id(box) in names:
-            sketch.join(names[id(box)], above, pattern.speed("pcie", speed or None))
+            sketch.join(names[id(box)], above, sketch.pattern.speed("pcie", speed or None))
 
 
 def _leads(box: _PcieDevice, names: dict[int, str]) -> bool:
@@ -161,14 +160,7 @@ def _guess(gpus: list[_PcieDevice], skeleton: bool) -> str:
     return system_of(element.whole("sm", "70", most=2000))
 
 
-def _tell(
-    sketch: Sketch,
-    gpus: list[_PcieDevice],
-    boxes: list[_PcieDevice],
-    skeleton: bool,
-    pattern: LenderSystem,
-    like: str | None,
-) -> None:
+def _tell(sketch: Sketch, gpus: list[_PcieDevice], boxes: list[_PcieDevice], skeleton: bool, like: str | None) -> None:
     nets = sum(len(box.nets) or 1 for box in boxes if box.kind == "nic")
     kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
     sketch.notes.read.append(f"{len(gpus)} GPUs, {nets} NIC ports of NCCL's topology file, {kind}")
@@ -176,7 +168,7 @@ def _tell(
     if skeleton and not like:
         reason = "the speed of PCIe was the hint; --like NAME takes another"
     lent = "latencies, memory and what the file does not carry are" if not skeleton else "all but PCIe's speeds is"
-    sketch.notes.assume(f"{lent} as in {pattern.name} ({reason})")
+    sketch.notes.assume(f"{lent} as in {sketch.pattern.name} ({reason})")
 
 
 def _rate(box: _PcieDevice) -> float:
@@ -196,9 +188,7 @@ def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
     return wanted
 
 
-def _say_hardware(
-    cpu: Element, gpus: list[_PcieDevice], nics: list[_PcieDevice], sketch: Sketch, pattern: LenderSystem
-) -> None:
+def _say_hardware(cpu: Element, nics: list[_PcieDevice], sketch: Sketch) -> None:
     """Vendors and rates, for who asks what a library would."""
     vendors = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
     vendor = vendors.get(cpu.attributes.get("vendor", ""), {"arm64": "arm", "ppc64": "ibm"}.get(_arch(cpu), ""))
@@ -206,14 +196,14 @@ def _say_hardware(
         model = f"family {cpu.attributes.get('familyid', '?')} model {cpu.attributes.get('modelid', '?')}"
         sketch.keys["cpu"] = {"vendor": vendor, "model": model}
     rates = Counter(round(_rate(box) * 8, 3) for box in nics if box.nets)
-    if rates and pattern.file.nic:
+    if rates and sketch.pattern.file.nic:
         (rate, _), *others = rates.most_common()
         if others:
             sketch.notes.warn(f"NICs of different speeds: all are taken to have {rate:g} Gb/s")
         said = {"model": "", "rate": f"{rate:g} Gb/s"}
-        sketch.keys["nic"] = {**pattern.file.nic.model_dump(), **said}
-    elif nics and pattern.file.nic:
-        sketch.notes.assume(f"NICs run at {pattern.file.nic.rate}, as in {pattern.name}")
+        sketch.keys["nic"] = {**sketch.pattern.file.nic.model_dump(), **said}
+    elif nics and sketch.pattern.file.nic:
+        sketch.notes.assume(f"NICs run at {sketch.pattern.file.nic.rate}, as in {sketch.pattern.name}")
 
 
 def _arch(cpu: Element) -> str:
@@ -223,9 +213,9 @@ def _arch(cpu: Element) -> str:
 # --- between sockets and GPUs ---
 
 
-def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch, pattern: LenderSystem) -> None:
+def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch) -> None:
     for (cpu, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
-        speed = pattern.speed("socket", _socket_speed(cpu))
+        speed = sketch.pattern.speed("socket", _socket_speed(cpu))
         sketch.join(a, b, speed)
         sketch.notes.assume(f"{speed.bandwidth:g} GB/s between processors, as NCCL counts for this kind")
 
@@ -246,21 +236,15 @@ def _socket_speed(cpu: Element) -> float:
 
 
 def _between_gpus(
-    root: Element,
-    gpus: list[_PcieDevice],
-    names: dict[int, str],
-    cpus: list[str],
-    sketch: Sketch,
-    pattern: LenderSystem,
-    skeleton: bool,
+    gpus: list[_PcieDevice], names: dict[int, str], cpus: list[str], sketch: Sketch, skeleton: bool
 ) -> None:
     """NVLinks and xGMI, to GPUs, to NVSwitches (one device stands for all) and to processors."""
     if skeleton:
-        _borrowed_links([names[id(box)] for box in gpus], sketch, pattern)
+        _borrowed_links([names[id(box)] for box in gpus], sketch)
         return
     by_bus = {box.busid: names[id(box)] for box in gpus}
     switched: list[tuple[str, float]] = []
-    each = pattern.speed("xgmi").bandwidth if pattern.has("xgmi") else pattern.nvlink
+    each = sketch.pattern.speed("xgmi").bandwidth if sketch.pattern.has("xgmi") else sketch.pattern.nvlink
     for box in gpus:
         name, to_switch = names[id(box)], 0.0
         assert box.gpu is not None
@@ -269,9 +253,9 @@ def _between_gpus(
                 count = link.whole("count", "1", least=1, most=64)
                 target = link.attributes.get("target", "").lower()
                 if target in by_bus:
-                    _direct(name, by_bus[target], count * each, sketch, pattern)
+                    _direct(name, by_bus[target], count * each, sketch)
                 elif link.attributes.get("tclass", _NVSWITCH).lower().startswith(_BRIDGE_TO_CPU):
-                    sketch.join(name, cpus[0], pattern.speed("nvlink", count * each))
+                    sketch.join(name, cpus[0], sketch.pattern.speed("nvlink", count * each))
                 else:
                     to_switch += count * each
             elif link.name == "c2c":
@@ -283,38 +267,38 @@ def _between_gpus(
     if switched:
         switch = sketch.add("nvswitch")
         for name, bandwidth in switched:
-            sketch.join(name, switch, pattern.speed("nvlink", bandwidth))
+            sketch.join(name, switch, sketch.pattern.speed("nvlink", bandwidth))
     if switched or any(speed.kind in ("nvlink", "xgmi") for speed in sketch.links.values()):
-        sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, as in {pattern.name}")
+        sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, as in {sketch.pattern.name}")
     elif len(gpus) > 1:
         sketch.notes.warn("no NVLinks in it: GPUs talk over PCIe")
 
 
-def _direct(a: str, b: str, bandwidth: float, sketch: Sketch, pattern: LenderSystem) -> None:
+def _direct(a: str, b: str, bandwidth: float, sketch: Sketch) -> None:
     """Join two GPUs once: the file has the link at both ends."""
     if (a, b) not in sketch.links and (b, a) not in sketch.links:
-        speed = pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth)
-        sketch.join(a, b, speed)
+        pattern = sketch.pattern
+        sketch.join(a, b, pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth))
 
 
 def _above(name: str, sketch: Sketch) -> str | None:
     return next((v for u, v in sketch.links if u == name and v.startswith("cpu")), None)
 
 
-def _borrowed_links(gpus: list[str], sketch: Sketch, pattern: LenderSystem) -> None:
+def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
     """A skeleton has no NVLinks: those of the pattern, if it has as many GPUs or joins them by a switch."""
-    file = pattern.file
+    file = sketch.pattern.file
     counts = file.devices if isinstance(file.devices, dict) else {}
     if "nvswitch" in counts:
         switch = sketch.add("nvswitch")
         for gpu in gpus:
-            sketch.join(gpu, switch, pattern.speed("nvlink"))
-        sketch.notes.assume(f"GPUs hang on an NVSwitch by {pattern.speed('nvlink').bandwidth:g} GB/s each")
-    elif pattern.has("nvlink") and counts.get("gpu") == len(gpus):
-        plan = template(read_machine(yaml_tree.read(shipped_systems()[pattern.name])), None)
+            sketch.join(gpu, switch, sketch.pattern.speed("nvlink"))
+        sketch.notes.assume(f"GPUs hang on an NVSwitch by {sketch.pattern.speed('nvlink').bandwidth:g} GB/s each")
+    elif sketch.pattern.has("nvlink") and counts.get("gpu") == len(gpus):
+        plan = template(read_machine(yaml_tree.read(shipped_systems()[sketch.pattern.name])), None)
         for u, v, link in plan.links:
             if link.kind == "nvlink" and (v, u) not in sketch.links:
-                sketch.join(u, v, pattern.speed("nvlink", link.bandwidth / 1e9))
-        sketch.notes.assume(f"NVLinks join the GPUs as in {pattern.name}")
+                sketch.join(u, v, sketch.pattern.speed("nvlink", link.bandwidth / 1e9))
+        sketch.notes.assume(f"NVLinks join the GPUs as in {sketch.pattern.name}")
     elif len(gpus) > 1:
-        sketch.notes.warn(f"no NVLinks: the file has none, and {pattern.name} has none for {len(gpus)} GPUs")
+        sketch.notes.warn(f"no NVLinks: the file has none, and {sketch.pattern.name} has none for {len(gpus)} GPUs")

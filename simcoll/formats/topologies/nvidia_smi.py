@@ -51,21 +51,22 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     """The machine that a matrix shows, with speeds and latencies of the shipped system `like`, by default the one whose
     GPUs have as many NVLinks. Raises InputError with line and column."""
     matrix = parse(text, source)
-    pattern = LenderSystem(like or _guess(matrix))
-    sketch = Sketch(f"{pattern.name}-imported")
+    sketch = Sketch(LenderSystem(like or _guess(matrix)))
     notes = sketch.notes
     notes.read.append(f"{len(matrix.gpus)} GPUs, {len(matrix.nics)} NICs of nvidia-smi topo -m")
     reason = "as was asked for" if like else "the number of NVLinks was the hint; --like NAME takes another"
-    notes.assume(f"speeds and latencies, which the matrix does not carry, are those of {pattern.name} ({reason})")
+    notes.assume(
+        f"speeds and latencies, which the matrix does not carry, are those of {sketch.pattern.name} ({reason})"
+    )
     names = {gpu: sketch.add("gpu") for gpu in matrix.gpus}
     nics = _near_gpus(matrix, sketch)
     names |= {nic: sketch.add("nic") for nic in nics}
     if matrix.called:
         called = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
         notes.read.append(f"names of NICs: {called}")
-    _nvlinks(matrix, names, pattern, sketch)
-    _pcie(matrix, [*matrix.gpus, *nics], names, pattern, sketch)
-    sketch.borrow(pattern)
+    _nvlinks(matrix, names, sketch)
+    _pcie(matrix, [*matrix.gpus, *nics], names, sketch)
+    sketch.borrow()
     return sketch
 
 
@@ -151,8 +152,8 @@ def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
     return near or far
 
 
-def _nvlinks(matrix: Matrix, names: Mapping[str, str], pattern: LenderSystem, sketch: Sketch) -> None:
-    pairs = list(itertools.combinations(matrix.gpus, 2))
+def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
+    pairs, pattern = list(itertools.combinations(matrix.gpus, 2)), sketch.pattern
     counts = [int(cell[2:]) if (cell := matrix.cells[pair]).startswith("NV") else 0 for pair in pairs]
     if not any(counts):
         return
@@ -170,11 +171,9 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], pattern: LenderSystem, sk
     sketch.notes.assume(f"pairs differ in NVLinks: they join GPUs directly; {each}")
 
 
-def _pcie(
-    matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], pattern: LenderSystem, sketch: Sketch
-) -> None:
+def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
     """PCIe switches where devices share bridges, a processor where they share host bridges or NUMA nodes."""
-    cells, speed = matrix.cells, pattern.speed("pcie")
+    cells, pattern = matrix.cells, sketch.pattern
     bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
     for group in bridged:
         if any(cells[pair] == "PXB" for pair in itertools.combinations(group, 2)):
@@ -191,9 +190,9 @@ def _pcie(
             above = cpu
             if len(group) > 1:
                 above = sketch.add("pcie_switch")
-                sketch.join(above, cpu, speed)
+                sketch.join(above, cpu, pattern.speed("pcie"))
             for device in group:
-                sketch.join(names[device], above, speed)
+                sketch.join(names[device], above, pattern.speed("pcie"))
     for a, b in itertools.combinations(tops, 2):
         sketch.join(a, b, pattern.speed("socket"))
 
