@@ -52,9 +52,7 @@ class Milestone:
         return clocked(self.at)
 
 
-Serve = Callable[
-    [int, int], Served
-]  # how something is served that came at one time where the server is free at another
+Serve = Callable[[int, int], Served]  # of when something came, and when the server is free: how it is served
 
 
 class Server:

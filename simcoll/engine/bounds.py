@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule
@@ -108,9 +109,7 @@ def _bandwidth_ps(
 
 @functools.lru_cache(maxsize=4)
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
-    at: dict[str, list[int]] = {}
-    for place, device in enumerate(places):
-        at.setdefault(device, []).append(place)
+    at = grouped(range(len(places)), places.__getitem__)
     members, bandwidths = list(at.values()), [topology.device_bandwidth(device) for device in at]
     alone = sum(out * len(ranks) for (out, _), ranks in zip(bandwidths, members, strict=True))
     for inside in topology.enclosures(places):

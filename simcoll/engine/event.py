@@ -7,6 +7,7 @@ instant, after everything else at that instant (`simcoll.engine._event_servers`)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import simpy
 from simpy.events import Event
 
+from simcoll.config.groups import grouped
 from simcoll.engine._deadlock import Reached, stuck
 from simcoll.engine._event_servers import Fabric, Milestone, Server, whole_service
 from simcoll.engine.link_changes import BandwidthSpan, Served, serve
@@ -46,7 +48,6 @@ class _EventRun:
         self.sides: dict[int, Server] = {}
         self.fabric = self._fabric()
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
-        self.chained: dict[int, list[int]] = {}  # whose completion waits for this transfer's
         self.steps = _Barrier(self.env, program) if self.params.barrier else None
         tasks = len(program.tasks) if program.tasks else 0
         self.opened, self.done = Milestone(self.env, tasks), Milestone(self.env, tasks)
@@ -54,16 +55,11 @@ class _EventRun:
         if program.changes:
             self.spans = program.changes.spans(program.bandwidths)
             self._announce()
-        for transfers in self._channels():
+        channels = grouped(range(count), program.channel.tolist().__getitem__)
+        for transfers in channels.values():
             self.env.process(self.channel(transfers))
         for task, work in enumerate(self._work()):
             self.env.process(self.task(task, *work))
-
-    def _channels(self) -> list[list[int]]:
-        channels: list[list[int]] = [[] for _ in range(int(self.program.channel.max(initial=-1)) + 1)]
-        for i, channel in enumerate(self.program.channel.tolist()):
-            channels[channel].append(i)
-        return channels
 
     def _work(self) -> list[tuple[list[int], list[int]]]:
         """The transfers that each task sends, and those that it receives."""
@@ -91,9 +87,8 @@ class _EventRun:
 
     def reached(self) -> Reached:
         """The milestones that each transfer has reached."""
-        return Reached(
-            self.started.at, self.sent.at, self.ended.at, self.completed.at, self.way, self.blocking
-        )  # fmt: skip
+        started, sent, ended, completed = (times.at for times in (self.started, self.sent, self.ended, self.completed))
+        return Reached(started, sent, ended, completed, self.way, self.blocking)
 
     def finish(self) -> Timeline:
         """Run until nothing is left to happen."""
@@ -301,9 +296,7 @@ class _Barrier:
 
     def __init__(self, env: simpy.Environment, program: Program):
         self.step = program.step.tolist()
-        self.left: dict[int, int] = {}
-        for step in self.step:
-            self.left[step] = self.left.get(step, 0) + 1
+        self.left = Counter(self.step)
         self.order = sorted(self.left)
         self.before = dict(zip(self.order, [NONE, *range(len(self.order))], strict=False))
         self.passed = Milestone(env, len(self.order))

@@ -133,10 +133,8 @@ class _KernelRun:
 
     def replay(self) -> _KernelResult:
         program, params, ways, fair = self.program, self.params, self.ways, self.params.sharing == "fair"
-        times, hops = (
-            self.times("sent", "complete", "start" if params.g else "", "end" if params.slots else ""),
-            self.hops(),
-        )
+        times = self.times("sent", "complete", "start" if params.g else "", "end" if params.slots else "")
+        hops = self.hops()
         credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
         run = ReplayRun(
             plan=self.plan(),

@@ -31,9 +31,8 @@ from simcoll.schedule.symmetry import Rotation
 
 MOST_TURNS: Final = 8  # taken together so that nobody sends to one who stands for itself
 
-FoldedRoutes = dict[
-    tuple[int, int], tuple[int, tuple[int, ...]]
-]  # of each pair of the few: the whole receiver, and its links
+# Of each pair of the few: the whole receiver, and the links to it.
+FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +78,7 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     links, number, columns = _Links(network, n // few), 0, []
     routes: FoldedRoutes = {}
     for part in stream.parts():
-        step = part.first if isinstance(part, Repeat) else part
+        step = part.first
         hop, path = network.routes(devices, step.src, step.dst)
         kept = _kept(step, few)
         if (
@@ -101,17 +100,13 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
     """The number of ranks to keep: a few turns, so many that nobody sends to one who stands for itself; 0: too many."""
-    apart = np.concatenate([(step.dst - step.src) % stream.n for step in _firsts(stream)])
+    apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
     apart = np.unique(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):
         few = turns * turn.ranks
         if stream.n % few == 0 and few < stream.n and (apart % few != 0).all():
             return few
     return 0
-
-
-def _firsts(stream: StreamedSchedule) -> list[Step]:
-    return [part.first if isinstance(part, Repeat) else part for part in stream.parts()]
 
 
 def _kept(step: Step, few: int) -> Numbers:

@@ -19,14 +19,9 @@ class Binding(NamedTuple):
     busy: float
 
 
-def bytes_carried(program: Program) -> NDArray[np.int64]:
-    """Payload bytes over each link, int64 (links,)."""
-    return program.carried
-
-
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
     """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
-    return busy(bytes_carried(program), program.bandwidths, makespan_ps)
+    return busy(program.carried, program.bandwidths, makespan_ps)
 
 
 def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:

@@ -87,7 +87,7 @@ def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, size
 
 
 def _keeps_slots(stream: StreamedSchedule) -> bool:
-    rows = (part.first if isinstance(part, Repeat) else part for part in stream.parts())
+    rows = (part.first for part in stream.parts())
     return stream.n_slots == stream.n_chunks and all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
 
 
@@ -202,7 +202,7 @@ class _Replay:
 
     def _play(self, bound: RoutedPart, whole: bool) -> int:
         part = bound.part
-        step = part.first if isinstance(part, Repeat) else part
+        step = part.first
         base = part.base if isinstance(part, Repeat) else step.src_slot
         columns = (step.src, step.src_slot, step.dst, step.dst_slot, base, step.reduce, bound.hop, bound.links)
         rows = StreamRows(*map(self.give, (*columns, bound.connection)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,9 @@ class Transfer(NamedTuple):
     def __str__(self) -> str:
         slot = f"{self.src_slot}" if self.src_slot == self.dst_slot else f"{self.src_slot}→{self.dst_slot}"
         return f"step {self.step}: chunk {slot}: {self.src}→{self.dst}{' reduce' if self.reduce else ''}"
+
+
+COLUMNS: Final = Transfer._fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(tuple(g) for g in self.groups) or (tuple(range(self.n)),))
-        columns = (self.step, self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
+        columns = self.columns
         if len({len(c) for c in columns}) != 1:
             raise ScheduleError(f"{self.name}: columns of unequal length")
         if self.n < 1 or self.n_chunks < 1:
@@ -110,13 +113,17 @@ class Schedule:
         if np.abs(table).max(initial=0) >= 2**31:
             raise ScheduleError("a schedule's numbers must fit 32 bits")
         columns = [np.ascontiguousarray(c, dtype=np.int32) for c in table.T]
-        names = ("step", "src", "src_slot", "dst", "dst_slot")
-        table_of: dict[str, Any] = dict(zip(names, columns, strict=False))
-        return cls(reduce=columns[5].astype(np.bool_), **table_of, **fields)
+        named: dict[str, Any] = dict(zip(COLUMNS, columns, strict=True))
+        return cls(**{**named, "reduce": columns[5].astype(np.bool_)}, **fields)
 
     def replace(self, **changes: Any) -> Schedule:
         """A copy with some fields changed; checked like any other."""
         return Schedule(**{**{name: getattr(self, name) for name in self.__dataclass_fields__}, **changes})
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The columns of the transfers, in the order of COLUMNS."""
+        return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
     def name(self) -> str:
@@ -159,13 +166,11 @@ class Schedule:
 
     def parts(self) -> Iterator[Step]:
         """Its steps in turn; empty ones are skipped."""
-        columns = (self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
-        return (Step._make(column[rows] for column in columns) for rows in self.steps())
+        return (Step._make(column[rows] for column in self.columns[1:]) for rows in self.steps())
 
     def row(self, index: int) -> Transfer:
         """Transfer `index` for reading."""
-        columns = (self.step, self.src, self.src_slot, self.dst, self.dst_slot, self.reduce)
-        return Transfer(*(column[index].item() for column in columns))
+        return Transfer(*(column[index].item() for column in self.columns))
 
     def __iter__(self) -> Iterator[Transfer]:
         return (self.row(i) for i in range(len(self)))
@@ -177,8 +182,7 @@ class Schedule:
             getattr(self, name) == getattr(other, name)
             for name in ("collective", "n", "n_chunks", "agents", "pipelined", "root", "groups")
         )
-        names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
-        return plain and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return plain and all(map(np.array_equal, self.columns, other.columns))
 
     __hash__ = None  # type: ignore[assignment]  # equal by contents, as lists are; typeshed has a method here
 
@@ -210,9 +214,9 @@ def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
     if len({(s.n_chunks, s.n) for s in schedules}) != 1:
         raise ScheduleError(f"{first.name}: groups side by side must be of equal size")
     order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
-    names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
-    columns = {name: np.concatenate([getattr(s, name) for s in schedules])[order] for name in names}
-    return first.replace(groups=tuple(g for s in schedules for g in s.groups), **columns)
+    columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
+    groups = tuple(g for s in schedules for g in s.groups)
+    return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
 
 
 def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None = None) -> NDArray[np.int64]:

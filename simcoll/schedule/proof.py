@@ -39,9 +39,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
     Raises ScheduleError naming the step, rank and chunk of the first thing wrong, what was expected and what is there.
     """
     check_shape(source)
-    full = (
-        reading == "full" or collective(source.collective).at_least_once
-    )  # where some may count twice, sums say nothing
+    full = reading == "full" or collective(source.collective).at_least_once  # where some count twice, sums say nothing
     check = _check_symbols if full else _check_fingerprints
     for chosen in _portions(source, (source.n // 4 + 9) if full else 16):
         check(source, chosen)
@@ -63,8 +61,7 @@ def _keeps_chunks(source: AnySchedule) -> bool:
     """Whether every value goes to the slot that it comes from, so that no chunk has to do with another."""
     if source.n_slots > source.n_chunks or source.participants > source.n:
         return False
-    rows = (part.first if isinstance(part, Repeat) else part for part in source.parts())
-    return all(np.array_equal(step.src_slot, step.dst_slot) for step in rows)
+    return all(np.array_equal(part.first.src_slot, part.first.dst_slot) for part in source.parts())
 
 
 def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
@@ -231,10 +228,8 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
-    places, before, after = (
-        Places.touched(source, chosen),
-        *map(functools.partial(contracts, source, slots=chosen), ("before", "after")),
-    )
+    places = Places.touched(source, chosen)
+    before, after = contracts(source, "before", chosen), contracts(source, "after", chosen)
     draw = functools.partial(_draw, source.n_chunks)
     state = np.zeros(len(places), np.uint64)
     rank, slot = np.nonzero(before[..., 0] != NOTHING)

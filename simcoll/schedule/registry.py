@@ -199,8 +199,7 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
     try:
         find_collective(collective)
     except ValueError as error:
-        problem, _, cure = str(error).partition("; ")
-        raise InputError(problem, cure) from None
+        raise InputError(str(error)) from None
     entries = ALGORITHMS.get(collective, {})
     match = _SPEC.fullmatch(spec)
     name = match[1] if match else spec

@@ -27,6 +27,11 @@ class Step(NamedTuple):
     reduce: Bools
 
     @property
+    def first(self) -> Step:
+        """The step itself, as that of a `Repeat` is the first of its steps."""
+        return self
+
+    @property
     def rows(self) -> int:
         """Number of transfers."""
         return len(self.src)

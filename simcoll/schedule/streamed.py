@@ -10,7 +10,7 @@ from typing import Final
 
 from simcoll.errors import ScheduleError
 from simcoll.schedule.ir import Schedule
-from simcoll.schedule.steps import Repeat, Step, StepPattern
+from simcoll.schedule.steps import Step, StepPattern
 from simcoll.schedule.symmetry import Rotation
 
 HELD: Final = 4_000_000  # rows up to which the parts of a stream are kept: some 70 MB
@@ -64,7 +64,7 @@ class StreamedSchedule:
 
     def _checked(self, part: StepPattern) -> StepPattern:
         """In order; raises ScheduleError if it names what is not there."""
-        rows = part.first if isinstance(part, Repeat) else part
+        rows = part.first
         for low, high in ((rows.src, self.participants), (rows.dst, self.participants)):
             if len(low) and not 0 <= low.min() <= low.max() < high:
                 raise ScheduleError(f"{self.name}: no such participant in a step")
@@ -99,17 +99,8 @@ class StreamedSchedule:
 
     def schedule(self) -> Schedule:
         """The schedule with all its transfers in memory."""
-        return Schedule.from_steps(
-            self.parts(),
-            in_order=True,
-            collective=self.collective,
-            algorithm=self.algorithm,
-            n=self.n,
-            n_chunks=self.n_chunks,
-            agents=self.agents,
-            pipelined=self.pipelined,
-            root=self.root,
-        )
+        names = ("collective", "algorithm", "n", "n_chunks", "agents", "pipelined", "root")
+        return Schedule.from_steps(self.parts(), in_order=True, **{name: getattr(self, name) for name in names})
 
 
 def _highest(part: StepPattern) -> int:

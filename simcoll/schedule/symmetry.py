@@ -43,7 +43,7 @@ class Rotation(NamedTuple):
         return kept and all(self._keeps(part, n, n_chunks) for part in parts)
 
     def _keeps(self, part: StepPattern, n: int, n_chunks: int) -> bool:
-        step = part.first if isinstance(part, Repeat) else part
+        step = part.first
         slots = np.concatenate([step.src_slot, step.dst_slot])
         if (len(slots) and slots.max() >= n_chunks) or (
             isinstance(part, Repeat) and not self._keeps_cycles(part, n_chunks)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
+from simcoll.config.groups import alike, grouped
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
 
@@ -120,9 +121,9 @@ class Topology:
         dims = self.graph.graph.get("dims", ())
         if dims and nodes == list(range(math.prod(dims))):
             return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
-        groups = _grouped(nodes)
+        groups: RankGroups = alike(nodes)
         if len(groups) == len(devices):
-            groups = _grouped([self._leaf(device) for device in devices])
+            groups = alike([self._leaf(device) for device in devices])
             groups = () if len(groups) == len(devices) else groups
         return groups if len(groups) > 1 else ()
 
@@ -133,10 +134,7 @@ class Topology:
 
     @cached_property
     def _members(self) -> dict[int | None, list[str]]:
-        members: dict[int | None, list[str]] = {}
-        for device, node in self._node.items():
-            members.setdefault(node, []).append(device)
-        return members
+        return grouped(self._node, self._node.__getitem__)
 
     # --- links ---
 
@@ -161,6 +159,11 @@ class Topology:
     def link_names(self) -> tuple[str, ...]:
         """`host3->switch` for each link."""
         return tuple(f"{u}->{v}" for u, v in self.links)
+
+    @cached_property
+    def link_kinds(self) -> tuple[str, ...]:
+        """Kinds of the links, by link."""
+        return tuple(link.kind for *_, link in self.graph.edges.data("link"))
 
     @cached_property
     def bandwidths(self) -> NDArray[np.int64]:
@@ -323,19 +326,18 @@ class Topology:
                 below.setdefault(outside.pop(), set()).update(inside)
         yield from (inside | {switch} for switch, inside in below.items())
 
-    def bisection_bandwidth(self, devices: Sequence[str] | None = None) -> int:
+    def bisection_bandwidth(self) -> int:
         """B/s, one direction, that the links between two halves of `devices` (default: all ranks) carry at most.
 
         The least maximum flow over several ways of halving: halves made of blocks of 1, 2, 4, … in turn, and first
         half against second half. On several nodes it is the nodes that are halved, and each counts as one point: the
         fabric is what is measured. On one node the ranks are halved, and only links on their routes count.
         """
-        places = tuple(devices or self.ranks)
         groups: Sequence[Collection[str]] = [
-            self._members[node] for node in dict.fromkeys(map(self._node.__getitem__, places)) if node is not None
+            self._members[node] for node in dict.fromkeys(map(self._node.__getitem__, self.ranks)) if node is not None
         ]
         if len(groups) < 2:
-            groups = [{place} for place in places]
+            groups = [{rank} for rank in self.ranks]
         if len(groups) < 2:
             return 0
         return min(self._flow(*half) for half in _halves(groups))
@@ -375,13 +377,6 @@ def _check(graph: nx.DiGraph[str]) -> None:
 
 def _nested(part: list[Any]) -> RankGroups:
     return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in part)
-
-
-def _grouped(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
-    groups: dict[Hashable, list[int]] = {}
-    for rank, key in enumerate(keys):
-        groups.setdefault(key, []).append(rank)
-    return tuple(map(tuple, groups.values()))
 
 
 def _halves(groups: Sequence[Collection[str]]) -> Iterator[tuple[list[Collection[str]], list[Collection[str]]]]:

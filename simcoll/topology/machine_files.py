@@ -150,10 +150,9 @@ def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
                     raise ValueError(f"{u}->{v} has a link already; join the two into one with their summed bandwidth")
                 plan.links.append((u, v, link))
         except ValueError as error:
-            problem, _, cure = str(error).partition("; ")
             links = tree.get("links")
             place = links.value[i].place if links else tree.place
-            raise InputError([Diagnostic(problem, cure, f"links.{i}", place)]) from None
+            raise InputError([Diagnostic.of(error, f"links.{i}", place)]) from None
     return plan
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
 
+from simcoll.config.groups import grouped
+
 RoutingPolicy = Literal["shortest", "ecmp", "rails"]
 Route = tuple[int, ...]
 SearchState = int
@@ -327,13 +329,9 @@ class Router:
 
     @cached_property
     def _insides(self) -> dict[int | None, NodeInside]:
-        devices: dict[int | None, list[int]] = {}
-        links: dict[int | None, list[int]] = {}
-        for device, node in enumerate(self.nodes):
-            devices.setdefault(node, []).append(device)
-        for link, (u, v) in enumerate(self.links):
-            if self.nodes[u] == self.nodes[v]:
-                links.setdefault(self.nodes[u], []).append(link)
+        devices = grouped(range(len(self.nodes)), self.nodes.__getitem__)
+        inside = (link for link, (u, v) in enumerate(self.links) if self.nodes[u] == self.nodes[v])
+        links = grouped(inside, lambda link: self.nodes[self.links[link][0]])
         made: dict[tuple[object, ...], MachineRoutes] = {}
         return {
             node: NodeInside(self._machine(members, links.get(node, []), made), members, links.get(node, []))

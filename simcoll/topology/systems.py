@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -187,9 +188,9 @@ def _check_cluster(spec: TopologySpec, fabric: str) -> None:
         raise ValueError(f"a {fabric} of nodes without 'link'; add link: {{bandwidth: 50 GB/s, latency: 1 us}}")
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
         raise ValueError("a spread goes with a fabric of bare hosts; change single links by links")
-    if spec.dims is not None and _product(spec.dims) != (spec.nodes or 1):
+    if spec.dims is not None and math.prod(spec.dims) != (spec.nodes or 1):
         raise ValueError(
-            f"dims {list(spec.dims)} make {_product(spec.dims)} nodes, not {spec.nodes or 1}; let them agree"
+            f"dims {list(spec.dims)} make {math.prod(spec.dims)} nodes, not {spec.nodes or 1}; let them agree"
         )
 
 
@@ -203,12 +204,8 @@ def _check_hosts(spec: TopologySpec, fabric: str) -> None:
         raise ValueError(f"a {fabric} without 'hosts'; add e.g. hosts: 8")
     if spec.link is None:
         raise ValueError(f"a {fabric} of bare hosts without 'link'; add link: {{bandwidth: 50 GB/s, latency: 0.5 us}}")
-    if spec.dims is not None and spec.hosts not in (None, _product(spec.dims)):
-        raise ValueError(f"dims {list(spec.dims)} make {_product(spec.dims)} hosts, not {spec.hosts}; let them agree")
-
-
-def _product(numbers: Iterable[int]) -> int:
-    return functools.reduce(lambda a, b: a * b, numbers, 1)
+    if spec.dims is not None and spec.hosts not in (None, math.prod(spec.dims)):
+        raise ValueError(f"dims {list(spec.dims)} make {math.prod(spec.dims)} hosts, not {spec.hosts}; let them agree")
 
 
 # --- building ---
@@ -267,8 +264,7 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
         try:
             _check(spec, machine=True)
         except ValueError as error:
-            problem, _, cure = str(error).partition("; ")
-            raise InputError(f"topology: {problem}", cure) from None
+            raise InputError(f"topology: {error}") from None
         return spec, read_machine(tree)
     if tree.get("file") is not None:
         raise InputError(f"{path}: names another topology file", "name that one in the scenario")
@@ -284,7 +280,7 @@ Built = tuple[FabricPlan, RoutingPolicy, dict[str, Sequence[str]]]  # … how it
 def _hosts(spec: TopologySpec) -> Built:
     """A fabric of bare hosts, each of them a node."""
     assert spec.link is not None and spec.fabric is not None
-    hosts = spec.hosts or _product(spec.dims or ())
+    hosts = spec.hosts or math.prod(spec.dims or ())
     plan = FabricPlan([(f"host{i}", {"kind": "host", "node": i}) for i in range(hosts)])
     cable = spec.link.link
     FABRICS[spec.fabric](plan, [[name] for name, _ in plan.devices], _shape(spec, cable, cable.latency))

@@ -20,7 +20,7 @@ from simcoll.engine import event, fast
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import Place
-from simcoll.explanation._path_columns import CriticalPath
+from simcoll.explanation._path_columns import CriticalPath, by_cause
 from simcoll.explanation.critical_path import critical_path
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
@@ -44,7 +44,7 @@ def check(played: Program, seed: int) -> None:
     assert segments[-1].end_ps == times.makespan_ps, seed
     assert all(a.end_ps == b.begin_ps for a, b in pairwise(segments)), seed
     assert all(s.begin_ps < s.end_ps for s in segments), seed
-    assert sum(path.by_cause().values()) == times.makespan_ps, seed
+    assert sum(by_cause(path.shares()).values()) == times.makespan_ps, seed
 
 
 @pytest.mark.parametrize("batch", range(10))
@@ -117,7 +117,7 @@ def test_without_bandwidth_limits_all_is_latency_and_overhead(sharing: str) -> N
     _, path = path_of("all_reduce/ring", topology, 1 << 10, **params)
     steps = 6
     its = {"latency": steps * 1_000_000, "o_send": steps * 200_000, "o_recv": steps * 300_000, "serialisation": steps}
-    assert path.by_cause() == its
+    assert by_cause(path.shares()) == its
 
 
 @SHARINGS
@@ -125,7 +125,7 @@ def test_an_incast_is_contention_on_its_link(sharing: str) -> None:
     """Of n − 1 messages that meet on the way to the root each takes a share of its link: but for latency, one of n − 1
     parts of the time is service, and the others are contention on that link."""
     played, path = path_of("reduce/naive", star(5, FAST_LINK), 1 << 24, sharing=sharing)
-    causes = path.by_cause()
+    causes = by_cause(path.shares())
     assert blamed(played, path, "contention") == {"switch->h0": causes["contention"]}
     assert causes["contention"] == pytest.approx(3 * causes["serialisation"], rel=1e-3)
 
@@ -138,7 +138,7 @@ def test_who_comes_late_is_waited_for(sharing: str) -> None:
     _, path = path_of("all_reduce/ring", topology, 1 << 20, sharing=sharing, arrivals={2: late})
     first = next(iter(path))
     assert (first.cause, first.rank, first.begin_ps, first.end_ps) == ("straggler", 2, 0, late)
-    assert path.by_cause()["straggler"] == late
+    assert by_cause(path.shares())["straggler"] == late
 
 
 def test_reductions_and_caps_are_told_apart() -> None:
@@ -147,7 +147,7 @@ def test_reductions_and_caps_are_told_apart() -> None:
     params = {"gamma": 5 * GB_PER_S, "channel_bandwidth": 10 * GB_PER_S}
     _, path = path_of("reduce/naive", full_mesh(2, FAST_LINK), 1 << 20, **params)
     its = {"reduction": service_ps(1 << 20, 5 * GB_PER_S), "channel": service_ps(1 << 20, 10 * GB_PER_S)}
-    assert path.by_cause() == {**its, "latency": 1_000_000}
+    assert by_cause(path.shares()) == {**its, "latency": 1_000_000}
 
 
 @pytest.mark.parametrize("blocking", ["sends-first", "even-odd"])

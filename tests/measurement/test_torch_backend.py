@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import networks
 import numpy as np
+import numpy_run
 import pytest
 from command import ROOT
 from extras import Late, needs
@@ -31,7 +32,6 @@ from simcoll.measurement._rank_instructions import part_of
 from simcoll.measurement._rank_messages import RankTask
 from simcoll.measurement._result_check import complaint, sample
 from simcoll.measurement.torch_backend.support import refusal
-from simcoll.schedule import numpy_run
 from simcoll.schedule.group_contracts import OPERATORS, cut_slots, promised
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from numpy_run import run
 
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.ir import Schedule, side_by_side
-from simcoll.schedule.numpy_run import run
 from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import ALGORITHMS, Groups
 

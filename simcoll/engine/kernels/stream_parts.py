@@ -59,7 +59,7 @@ class RoutedParts:
         return [self._bind(part) for part in self.stream.parts()]
 
     def _bind(self, part: StepPattern) -> RoutedPart:
-        step = part.first if isinstance(part, Repeat) else part
+        step = part.first
         hop, links = self.network.routes(self.devices, step.src, step.dst)
         connection = np.zeros(0, np.int64)
         if self.params.slots:

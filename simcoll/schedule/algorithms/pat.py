@@ -14,9 +14,7 @@ from simcoll.schedule.building_blocks import Ranks
 from simcoll.schedule.registry import Request, around, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send
 
-AGGREGATION = {
-    "aggregation": tuple(str(1 << exponent) for exponent in range(13))
-}  # blocks that a message carries at most
+AGGREGATION = {"aggregation": tuple(str(1 << power) for power in range(13))}  # blocks that a message carries at most
 
 
 def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,15 +34,10 @@ def _slots(request: Request) -> building_blocks.Ranks:
     return np.arange(_chunks(request)).reshape(request.n, -1)
 
 
-@register(
-    "all_reduce",
-    "ring",
-    chunks=_chunks,
-    cost="2 * (n - 1) * (alpha + beta * m / n)",
-    library=True,
-    rotation=_around,
-    options=SLICES,
-)
+_SLICED: Final[dict[str, Any]] = {"chunks": _chunks, "rotation": _around, "options": SLICES, "library": True}
+
+
+@register("all_reduce", "ring", cost="2 * (n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_all_reduce(request: Request) -> Iterator[StepPattern]:
     """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
     yield from building_blocks.ring_all_reduce(np.arange(request.n), _slots(request))
@@ -51,11 +47,8 @@ def ring_all_reduce(request: Request) -> Iterator[StepPattern]:
 def bidirectional_ring(request: Request) -> Iterator[StepPattern]:
     """Half the data goes around each way: 2(n−1) steps of two half-size chunks a rank, one to each neighbour."""
     ranks = np.arange(request.n)
-    forth, back = (
-        building_blocks.ring_all_reduce(ranks, ranks),
-        building_blocks.ring_all_reduce(ranks[::-1], request.n + ranks),
-    )
-    yield from together(forth, back)
+    back = building_blocks.ring_all_reduce(ranks[::-1], request.n + ranks)
+    yield from together(building_blocks.ring_all_reduce(ranks, ranks), back)
 
 
 @register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")
@@ -72,29 +65,13 @@ def ring_unchunked(request: Request) -> Iterator[StepPattern]:
         yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed
 
 
-@register(
-    "all_gather",
-    "ring",
-    chunks=_chunks,
-    cost="(n - 1) * (alpha + beta * m / n)",
-    library=True,
-    rotation=_around,
-    options=SLICES,
-)
+@register("all_gather", "ring", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_all_gather(request: Request) -> Iterator[StepPattern]:
     """Every block is passed on around the ring: n−1 steps of one block a rank."""
     yield from building_blocks.ring_all_gather(np.arange(request.n), _slots(request))
 
 
-@register(
-    "reduce_scatter",
-    "ring",
-    chunks=_chunks,
-    cost="(n - 1) * (alpha + beta * m / n)",
-    library=True,
-    rotation=_around,
-    options=SLICES,
-)
+@register("reduce_scatter", "ring", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
     yield from building_blocks.ring_reduce_scatter(np.arange(request.n), _slots(request))
