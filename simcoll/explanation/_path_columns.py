@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine.timing_model import NONE
+
+Where = TypeVar("Where")  # a link, rank or task, or the name of one
 
 CAUSES: Final = {
     "serialisation": "bytes over the slowest link of the way, as if alone there",
@@ -73,13 +76,12 @@ class CriticalPath:
         return int((self.end - self.begin).sum())
 
     def __getitem__(self, selected: slice) -> CriticalPath:
-        columns = (self.begin, self.end, self.cause, self.where, self.transfer, self.via)
-        return CriticalPath(*(column[selected] for column in columns))
+        return CriticalPath(*(column[selected] for column in vars(self).values()))
 
     def __iter__(self) -> Iterator[Segment]:
         names = list(CAUSES)
-        columns = (self.begin, self.end, self.cause, self.where, self.transfer, self.via)
-        for begin, end, code, where, transfer, via in zip(*(column.tolist() for column in columns), strict=True):
+        columns = (column.tolist() for column in vars(self).values())
+        for begin, end, code, where, transfer, via in zip(*columns, strict=True):
             cause = names[code]
             kinds = (LINKED, ("straggler",), ("computation",))
             link, rank, task = (where if cause in causes else NONE for causes in kinds)
@@ -87,27 +89,23 @@ class CriticalPath:
 
     def shares(self) -> dict[tuple[str, int], int]:
         """Return the time in ps for each cause and place (link, rank, task or NONE); the longest first."""
-        sums: dict[tuple[str, int], int] = {}
-        if len(self):
-            keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
-            took = np.zeros(keys.shape[1], np.int64)
-            np.add.at(took, place.ravel(), self.end - self.begin)
-            names = list(CAUSES)
-            for (code, where), ps in zip(keys.T.tolist(), took.tolist(), strict=True):
-                sums[names[code], where] = ps
-        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+        keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
+        took = np.zeros(keys.shape[1], np.int64)
+        np.add.at(took, place.ravel(), self.end - self.begin)
+        names = list(CAUSES)
+        pairs = [(names[code], where) for code, where in keys.T.tolist()]
+        return dict(Counter(dict(zip(pairs, took.tolist(), strict=True))).most_common())
 
     def leads(self) -> dict[str, int]:
         """Count each relation by which the path goes on to another transfer or task; the most frequent first."""
         counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
-        relations = {
-            via: count for via, count in zip(VIAS, counts, strict=True) if count and via not in ("itself", "end")
-        }
-        return dict(sorted(relations.items(), key=lambda item: -item[1]))
+        ways = Counter(dict(zip(VIAS, counts, strict=True))).most_common()
+        return {via: count for via, count in ways if count and via not in ("itself", "end")}
 
-    def by_cause(self) -> dict[str, int]:
-        """Return the time in ps for each cause; the longest first."""
-        sums: dict[str, int] = {}
-        for (cause, _), ps in self.shares().items():
-            sums[cause] = sums.get(cause, 0) + ps
-        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+def by_cause(shares: Mapping[tuple[str, Where], int]) -> dict[str, int]:
+    """Return the time in ps for each cause, of the times for each cause and place; the longest first."""
+    sums: Counter[str] = Counter()
+    for (cause, _), ps in shares.items():
+        sums[cause] += ps
+    return dict(sums.most_common())

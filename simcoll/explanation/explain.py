@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
 import simcoll
 from simcoll.config import text_table
+from simcoll.config.groups import grouped
 from simcoll.engine.link_usage import busy
-from simcoll.explanation._path_columns import LINKED
+from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
 from simcoll.units import format_duration, format_size
@@ -28,21 +30,15 @@ _IDENTITY: Final = (
 
 def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
     """Return everything about a point as a document; shares are of its time."""
-    shares, time_ps, topology = run.shares(), run.time_ps, run.topology
-    links = (link.kind for *_, link in topology.graph.edges.data("link"))
-    kinds = dict(zip(topology.link_names, links, strict=True))
-    by_cause: dict[str, int] = {}
-    for (cause, _), ps in shares.items():
-        by_cause[cause] = by_cause.get(cause, 0) + ps
+    shares, time_ps, topology = run.shares(), run.time_ps, run.ran.topology
+    kinds = dict(zip(topology.link_names, topology.link_kinds, strict=True))
     few = len(run.path) <= 2 * ENDS
     parts = list(run.parts() if few else [*run.parts(slice(None, ENDS)), *run.parts(slice(-ENDS, None))])
     return {
         **{name: run.row[name] for name in _IDENTITY if run.row.get(name) is not None},
         "time_us": time_ps / 1e6,
         "time_ps": time_ps,
-        "causes": [
-            {"cause": cause, **_took(ps, time_ps)} for cause, ps in sorted(by_cause.items(), key=lambda item: -item[1])
-        ],
+        "causes": [{"cause": cause, **_took(ps, time_ps)} for cause, ps in by_cause(shares).items()],
         "places": [
             {"cause": cause, "where": where, "kind": kinds.get(where or ""), **_took(ps, time_ps)}
             for (cause, where), ps in shares.items()
@@ -50,7 +46,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
         "leads": run.path.leads(),
         "links": _links(run, shares, kinds),
         "path": [part._asdict() for part in parts],
-        "switches_from": run.program.schedule.n,
+        "switches_from": run.ran.program.schedule.n,
         "path_omitted": 0 if few else len(run.path) - 2 * ENDS,
         "what_if": [
             {"change": answer.change, "time_us": answer.time_ps / 1e6, "factor": answer.factor}
@@ -67,19 +63,19 @@ def _links(
     run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """List the links for which the path waits most, then the busiest."""
-    names, time_ps = run.topology.link_names, run.time_ps
-    used = busy(run.totals.carried, run.capacities, time_ps)
-    waited: dict[str, int] = {}
+    names, time_ps = run.ran.topology.link_names, run.time_ps
+    used = busy(run.ran.totals.carried, run.ran.capacities, time_ps)
+    waited: Counter[str] = Counter()
     for (cause, where), ps in shares.items():
         if where and cause in LINKED:
-            waited[where] = waited.get(where, 0) + ps
-    order = sorted(range(len(names)), key=lambda link: (-waited.get(names[link], 0), -used[link]))
+            waited[where] += ps
+    order = sorted(range(len(names)), key=lambda link: (-waited[names[link]], -used[link]))
     return [
         {
             "link": names[link],
             "kind": kinds[names[link]],
             "busy": float(used[link]),
-            "path_share": waited.get(names[link], 0) / time_ps if time_ps else 0.0,
+            "path_share": waited[names[link]] / time_ps if time_ps else 0.0,
         }
         for link in order[:SHOWN]
         if used[link]
@@ -92,9 +88,7 @@ def _links(
 def text(documents: Sequence[Explained]) -> str:
     """Write the explanations of several points as text."""
     head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}"
-    return "\n\n".join(
-        ["\n".join([head, *_point(documents[0])]), *("\n".join(_point(document)) for document in documents[1:])]
-    )
+    return head + "\n" + "\n\n".join("\n".join(_point(document)) for document in documents)
 
 
 def _point(document: Explained) -> Iterator[str]:
@@ -139,12 +133,10 @@ def _percent(share: float) -> str:
 
 def _places(document: Explained) -> Iterator[dict[str, object]]:
     """Sum up by cause and kind of link, with the place where most of the time is spent."""
-    grouped: dict[tuple[str, str | None], list[Explained]] = {}
-    for row in document["places"]:
-        grouped.setdefault((row["cause"], row["kind"]), []).append(row)
-    sums = {key: sum(row["time_ps"] for row in rows) for key, rows in grouped.items()}
-    for (cause, kind), ps in sorted(sums.items(), key=lambda item: -item[1]):
-        rows = grouped[cause, kind]
+    groups = grouped(document["places"], lambda row: (row["cause"], row["kind"]))
+    sums = Counter({key: sum(row["time_ps"] for row in rows) for key, rows in groups.items()})
+    for (cause, kind), ps in sums.most_common():
+        rows = groups[cause, kind]
         most = f"{rows[0]['where']} {rows[0]['time_us']:.4g}" if rows[0]["where"] else ""
         place = {"cause": cause, "on": kind, "most at": f"{most}, {len(rows) - 1} more" if len(rows) > 1 else most}
         yield {"time_us": ps / 1e6, "share": _percent(ps / document["time_ps"]), **place}
@@ -156,9 +148,7 @@ def _stretches(document: Explained) -> Iterator[dict[str, object]]:
     met = ENDS if document["path_omitted"] else len(parts)
     lead = len(parts) - 2 * ENDS if document["path_omitted"] else 0
     switches = document["switches_from"]
-    first = _lines(parts[: met + lead], switches)
-    last = _lines(parts[met + lead :], switches)
-    whole = [*first, *last]
+    whole = [*_lines(parts[: met + lead], switches), *_lines(parts[met + lead :], switches)]
     if len(whole) <= 2 * STRETCHES + 1 and not document["path_omitted"]:
         yield from whole
         return

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from numpy.typing import NDArray
-
 from simcoll.engine.link_changes import BandwidthSpan
-from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, run
-from simcoll.engine.timeline import Timeline, Totals
+from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
 from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segment
@@ -29,7 +27,6 @@ from simcoll.scenario.faults import struck
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn
-from simcoll.topology.graph import Topology
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more need more memory than a usual machine has
 OF_CALLS: Final = {
@@ -77,58 +74,32 @@ class ExplainedRun:
         return self.ran.time_ps
 
     @cached_property
-    def lead(self) -> dict[str, int]:
-        """Time before the transfers, in ps, by cause."""
-        return self.ran.lead
-
-    @cached_property
     def _hops(self) -> frozenset[str]:
         return executor(self.scenario.profile).hops
-
-    @property
-    def program(self) -> Program:
-        """The program that the engines ran."""
-        return self.ran.program
-
-    @property
-    def topology(self) -> Topology:
-        """The topology, with links as they serve."""
-        return self.ran.topology
-
-    @property
-    def capacities(self) -> NDArray[Any]:
-        """B/s that serve what is counted on each link; see `Prediction`."""
-        return self.ran.capacities
-
-    @property
-    def totals(self) -> Totals:
-        """Sums over the run."""
-        return self.ran.totals
 
     @cached_property
     def path(self) -> CriticalPath:
         """The critical path of the program, without the lead."""
         spans = self.spans
-        timeline = _timeline(self.ran, hops=bool(spans) or self.program.params.sharing == "fifo")
-        return critical_path(self.program.as_it_went(timeline.way), timeline, spans)
+        timeline = _timeline(self.ran, hops=bool(spans) or self.ran.program.params.sharing == "fifo")
+        return critical_path(self.ran.program.as_it_went(timeline.way), timeline, spans)
 
     @property
     def spans(self) -> dict[int, list[BandwidthSpan]]:
         """The changes of links to which something happens during the run."""
-        healthy = dataclasses.replace(self.program, changes=None)
-        changes = struck(healthy, self.topology, self.scenario.faults, self.ran.launch_ps).changes
-        return changes.spans(self.program.bandwidths) if changes else {}
+        healthy = dataclasses.replace(self.ran.program, changes=None)
+        changes = struck(healthy, self.ran.topology, self.scenario.faults, self.ran.launch_ps).changes
+        return changes.spans(self.ran.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
         """Return the time in ps for each cause and place, the longest first; the sum is `time_ps`."""
-        sums: dict[tuple[str, str | None], int] = {}
-        whole: list[tuple[tuple[str, str | None], int]] = [((cause, None), ps) for cause, ps in self.lead.items()]
-        whole += [(self._named(cause, where), ps) for (cause, where), ps in self.path.shares().items()]
-        whole += [(self._late(), self._waited)]
-        for key, ps in whole:
-            if ps:
-                sums[key] = sums.get(key, 0) + ps
-        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+        sums: Counter[tuple[str, str | None]] = Counter(
+            {(cause, None): ps for cause, ps in self.ran.lead.items() if ps}
+        )
+        for (cause, where), ps in self.path.shares().items():
+            sums[self._named(cause, where)] += ps
+        sums[self._late()] += self._waited
+        return {key: ps for key, ps in sums.most_common() if ps}
 
     def parts(self, selected: slice = slice(None)) -> Iterator[TimeShare]:
         """Yield the stretches in order of time, from 0 to `time_ps`.
@@ -137,7 +108,7 @@ class ExplainedRun:
         end.
         """
         at = 0
-        for cause, ps in self.lead.items():
+        for cause, ps in self.ran.lead.items():
             if ps and not selected.start:
                 yield TimeShare(at, at + ps, cause, None)
             at += ps
@@ -148,7 +119,7 @@ class ExplainedRun:
     @property
     def _waited(self) -> int:
         """The time in ps by which the last rank comes later than all transfers end."""
-        return self.time_ps - sum(self.lead.values()) - self.path.total_ps
+        return self.time_ps - sum(self.ran.lead.values()) - self.path.total_ps
 
     def _late(self) -> tuple[str, str]:
         arrivals = self.scenario.arrivals or {0: 0}
@@ -158,7 +129,7 @@ class ExplainedRun:
         if cause in self._hops:
             return "hop", None
         if cause in LINKED:
-            return cause, self.program.link_names[where] if where != NONE else None
+            return cause, self.ran.program.link_names[where] if where != NONE else None
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
@@ -176,7 +147,7 @@ class ExplainedRun:
             assert self.ran.tasks
             rank = int(self.ran.tasks.rank[task])
             return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1], rank)
-        program = self.program
+        program = self.ran.program
         tasks, name = program.tasks, None
         if tasks:  # a switch has no task
             ends_of = int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
+from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.explanation._search_space import Candidate, candidates, nccl_choice
 from simcoll.prediction import sweep, workers
@@ -233,13 +234,9 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
     Points without a choice are left out. Raises InputError for points and names that do not fit, and RefusedError if no
     point is left.
     """
-    groups: dict[str, list[Scenario]] = {}
-    for point in points:
-        plain = {"variability": None, "replications": None, "protocol": "none"}
-        scenario = point.scenario.model_copy(update=plain)
-        groups.setdefault(_key(scenario), []).append(scenario)
+    plain = {"variability": None, "replications": None, "protocol": "none"}
     made, refused = [], []
-    for group in groups.values():
+    for group in grouped((point.scenario.model_copy(update=plain) for point in points), _key).values():
         first = group[0]
         named = list(dict.fromkeys(scenario.algorithm for scenario in group))
         sizes = [0] if first.workload else [scenario.nbytes for scenario in group]

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.groups import grouped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
@@ -98,9 +99,7 @@ class Tracks:
         program, spots = self.played.program, dict[int, Spot]()
         tasks = program.tasks
         lane = tasks.lane.tolist() if tasks else range(len(self.played.streams))
-        of: dict[int, list[_TracedTransfer]] = {}
-        for transfer in self.transfers:
-            of.setdefault(lane[transfer.channel], []).append(transfer)
+        of = grouped(self.transfers, lambda transfer: int(lane[transfer.channel]))
         seen: Count[tuple[int, str]] = Count()
         for _, sent in sorted(of.items(), key=lambda item: (item[1][0].src, item[0])):
             owner, stream = sent[0].src, self.played.streams[sent[0].channel]
@@ -124,10 +123,8 @@ class Tracks:
 
         Local copies have a receive side only where it takes time.
         """
-        of: dict[int, list[_TracedTransfer]] = {}
-        for transfer in self.transfers:
-            if not transfer.local or transfer.end > transfer.arrive:
-                of.setdefault(transfer.dst, []).append(transfer)
+        seen = [transfer for transfer in self.transfers if not transfer.local or transfer.end > transfer.arrive]
+        of = grouped(seen, lambda transfer: transfer.dst)
         spots: dict[int, Spot] = {}
         for rank, received in sorted(of.items()):
             slices = {each.number: self._reception(each) for each in received}

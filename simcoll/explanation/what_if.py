@@ -63,8 +63,7 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
     """Return groups of link kinds to speed up, by the name of the change: each kind in use, those between nodes, and
     all.
     """
-    kinds = [link.kind for *_, link in explained.topology.graph.edges.data("link")]
-    carried = explained.totals.carried.tolist()
+    kinds, carried = explained.ran.topology.link_kinds, explained.ran.totals.carried.tolist()
     used = list(dict.fromkeys(kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes))
     groups = {f"links of kind {kind} twice as fast": frozenset([kind]) for kind in used}
     outer = frozenset(used) - {kinds[link] for link in _within_nodes(explained)}
@@ -77,7 +76,7 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
 
 def _within_nodes(explained: ExplainedRun) -> set[int]:
     """Return the links of routes that stay inside a node."""
-    topology, (src, dst, hop, links) = explained.topology, explained.program.routes
+    topology, (src, dst, hop, links) = explained.ran.topology, explained.ran.program.routes
     nodes = [topology.node_of(device) for device in explained.ran.devices]
     ends = enumerate(zip(src.tolist(), dst.tolist(), strict=True))
     known = len(nodes)  # joint programs number the agents of each operation anew, behind the ranks
@@ -178,7 +177,7 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     ran, scenario, spec = explained.ran, explained.scenario, explained.scenario.workload
     program = ran.run.program  # as it was bound, before faults sent transfers other ways
     runs = executor(scenario.profile)
-    kinds = np.array([link.kind for *_, link in ran.topology.graph.edges.data("link")])
+    kinds = np.array(ran.topology.link_kinds)
     tasks = program.tasks
     assert tasks
     assert spec
