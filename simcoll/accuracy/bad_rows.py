@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
 
 TOO_LONG: Final = 1.1  # a row that takes 10 % longer than twice its size is beyond what sound runs differ by
@@ -20,15 +21,12 @@ def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
 
     Such times are those of a disturbed machine. Returns one flag per row, in the order of the rows.
     """
-    series = [_series(row) for row in rows]
     least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of sizes from twice that on
-    timings: dict[Any, list[tuple[int, float]]] = {}  # series -> (size, time)
-    for key, row in zip(series, rows, strict=True):
-        timings.setdefault(key, []).append((row.size_bytes, row.time_us))
-    for key, pairs in timings.items():
-        for size in {size for size, _ in pairs}:
-            least[key, size] = min((time for larger, time in pairs if larger >= 2 * size), default=math.inf)
-    return [row.time_us > TOO_LONG * least[key, row.size_bytes] for key, row in zip(series, rows, strict=True)]
+    for key, members in grouped(rows, _series).items():
+        for size in {row.size_bytes for row in members}:
+            times = (row.time_us for row in members if row.size_bytes >= 2 * size)
+            least[key, size] = min(times, default=math.inf)
+    return [row.time_us > TOO_LONG * least[_series(row), row.size_bytes] for row in rows]
 
 
 def _series(row: MeasuredRow) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from simcoll.accuracy.table_join import JoinedPoint
+from simcoll.config.groups import grouped
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -44,14 +45,6 @@ def summary(points: Sequence[JoinedPoint]) -> list[Document]:
         for (collective, ranks), members in groups.items()
     ]
     return [*rows, {"collective": "all", "ranks": None, **errors(p.error for p in points)}] if points else []
-
-
-def grouped(points: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """Group items by key; keys stand in the order of first appearance."""
-    groups: dict[Any, list[T]] = defaultdict(list)
-    for point in points:
-        groups[key(point)].append(point)
-    return dict(groups)
 
 
 # --- regions ---

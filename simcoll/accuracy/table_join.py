@@ -156,8 +156,8 @@ def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
             try:
                 record[column] = _read(column, row.get(column), row.get("collective"))
             except ValueError as error:
-                problem, _, cure = str(error).partition("; ")
-                mistakes.setdefault((column, problem), Diagnostic(f"predicted row: {problem}", cure, column))
+                mistake = Diagnostic.of(f"predicted row: {error}", column)
+                mistakes.setdefault((column, mistake.what), mistake)
         if record.get("status", "ok") == "ok" and record["time_us"] is not None:
             timed.append(record)
     if mistakes:
@@ -190,8 +190,7 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
     try:
         meant = normal(column, value)
     except ValueError as error:
-        problem, _, cure = str(error).partition("; ")
-        raise InputError(f"{option} {column}: {problem}", cure) from None
+        raise InputError(f"{option} {column}: {error}") from None
     try:
         return None if meant is None else float(meant)
     except ValueError:

@@ -30,10 +30,9 @@ PENALTY: Final = 0.015
 FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
 CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
 PROBES: Final = 8  # points on which a hypothesis is tried first if every point must be bound anew, which is slow
-CLEAR: Final = (
-    2.0  # standard errors by which the next best must be worse, point by point: about 95 % of a normal spread
-)
-LIKELY: Final = 1.0  # the same for a weaker verdict: about 68 %
+# Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
+CLEAR: Final = 2.0
+LIKELY: Final = 1.0  # for a weaker verdict
 
 
 @dataclass(frozen=True)

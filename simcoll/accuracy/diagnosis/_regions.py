@@ -95,11 +95,8 @@ class Region:
 def region(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
     """Judge the region of these points; `ratios` (n,) of all points are measured/expected."""
     members = np.array(points)
-    far, ratio, (low, high) = (
-        bands.distances(ratios)[members],
-        float(np.median(ratios[members])),
-        bands.of_region(points),
-    )
+    far, ratio = bands.distances(ratios)[members], float(np.median(ratios[members]))
+    low, high = bands.of_region(points)
     apart = np.sort(np.abs(far))
     worst = 1 if len(members) >= FEW else 0
     side = np.sign(far[np.abs(far) > 1].sum())

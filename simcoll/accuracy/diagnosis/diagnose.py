@@ -21,6 +21,7 @@ from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
+from simcoll.config.groups import alike
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import sweep
@@ -34,6 +35,7 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.diagnose/2"
+_POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
 
 @dataclass(frozen=True)
@@ -119,20 +121,12 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     """
     measured = np.array([row.time_us for row in asked.rows])
     sizes = [row.size_bytes for row in asked.rows]
-    series = _numbered(asked.series)
+    series = alike(asked.series)
     small = _ranking.launch_points(sizes, suspicious(asked.rows), series)
     expected = asked.predicted + _ranking.shifts(measured, small, series, asked.predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
-    groups = _numbered(list(zip(asked.series, names, strict=True)))
+    groups = alike(list(zip(asked.series, names, strict=True)))
     return MeasuredTable(measured, small, series, groups, asked.bands(names), asked.scenarios), names
-
-
-def _numbered(keys: Sequence[object]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions of equal keys, as one tuple for each distinct key, in the order of first appearance."""
-    positions: dict[object, list[int]] = {}
-    for number, key in enumerate(keys):
-        positions.setdefault(key, []).append(number)
-    return tuple(map(tuple, positions.values()))
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
@@ -180,13 +174,7 @@ def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], b
     calm = {number for region in base.regions if not region.off for number in region.points}
     return [
         {
-            "collective": row.collective,
-            "ranks": row.ranks,
-            "nodes": result["nodes"],
-            "size_bytes": row.size_bytes,
-            "dtype": result["dtype"],
-            "algorithm": result["algorithm"],
-            "protocol": result["protocol"],
+            **{name: result[name] for name in _POINT},
             "measured_us": row.time_us,
             "expected_us": float(expected[i]),
             "low_us": float(low[i]),
@@ -213,13 +201,7 @@ def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], r
         "dtype": first.dtype,
         "region": names[region.points[0]],
         "points": len(region.points),
-        "inside": region.inside,
-        "ratio": region.ratio,
-        "distance": region.distance,
-        "low": region.low,
-        "high": region.high,
-        "off": region.off,
-        "factor": region.factor,
+        **{name: getattr(region, name) for name in ("inside", "ratio", "distance", "low", "high", "off", "factor")},
         "from_bytes": min(outside, default=None),
         "to_bytes": max(outside, default=None),
     }

@@ -84,7 +84,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
     several: list[Sequence[Hypothesis]] = [
         variants
-        for kind in sorted(kinds, key=_between_nodes, reverse=True)
+        for kind in sorted(kinds, key=("cable", "trunk").__contains__, reverse=True)  # between nodes first
         for variants in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
     ]
     if not any(executor(scenario.profile).tunable for scenario in scenarios):
@@ -146,22 +146,20 @@ def _slow_links(kind: str, served: LinkScale | None) -> Iterator[Hypothesis]:
 
 
 def _slow_link(kind: str) -> Iterator[Hypothesis]:
-    """Yield one slow link of a kind, in both directions."""
-
-    def at(share: float) -> Callable[[Scenario], Scenario]:
-        def changed(scenario: Scenario) -> Scenario:
-            edge = _first(scenario.topology.model_dump_json(), kind)
-            if edge is None:  # as between nodes, of one
-                return scenario
-            u, v, link = edge
-            slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
-            links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
-            return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
-
-        return changed
-
     for share in SHARES:
-        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, share, scenario=at(share))
+        changed = functools.partial(_with_slow_link, kind=kind, share=share)
+        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, share, scenario=changed)
+
+
+def _with_slow_link(scenario: Scenario, kind: str, share: float) -> Scenario:
+    """Return the scenario with one slow link of a kind, in both directions."""
+    edge = _first(scenario.topology.model_dump_json(), kind)
+    if edge is None:  # as between nodes, of one
+        return scenario
+    u, v, link = edge
+    slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
+    links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
+    return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
 
 
 @functools.lru_cache(maxsize=64)
@@ -171,23 +169,12 @@ def _first(spec: str, kind: str) -> tuple[str, str, Link] | None:
     return next(((u, v, link) for u, v, link in edges if link.kind == kind), None)
 
 
-def _between_nodes(kind: str) -> bool:
-    """Whether links of a kind connect NICs to switches, or switches to each other."""
-    return kind in ("cable", "trunk")
-
-
 def _slow_gpus() -> Iterator[Hypothesis]:
     """Yield slower kernels on links that are as fast as they should be."""
-
-    def at(share: float) -> Callable[[ParameterSetting], ParameterSetting]:
-        def changed(setting: ParameterSetting) -> ParameterSetting:
-            return setting.with_slower_blocks(share)
-
-        return changed
-
     text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
     for share in SHARES:
-        yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=at(share))
+        slower = functools.partial(ParameterSetting.with_slower_blocks, share=share)
+        yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=slower)
 
 
 def _network(system: SystemFile, served: LinkScale | None) -> Iterator[Hypothesis]:

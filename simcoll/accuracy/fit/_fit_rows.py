@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats
+from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured
+from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
@@ -89,11 +90,9 @@ class Samples:
         Where rows give the median of each of several launches, launches are drawn as well, the same ones for all rows
         that were measured together: what disturbs a launch disturbs all its rows.
         """
-        starts: dict[tuple[int, int], list[int]] = {}
         launches = [_launches(row) for row in self.rows]
-        for i, row in enumerate(self.rows):
-            if len(launches[i]) >= MANY_LAUNCHES:
-                starts.setdefault((row.ranks, len(launches[i])), []).append(i)
+        several = (i for i, medians in enumerate(launches) if len(medians) >= MANY_LAUNCHES)
+        starts = grouped(several, lambda i: (self.rows[i].ranks, len(launches[i])))
         tables = [(np.array(numbers), np.array([launches[i] for i in numbers])) for numbers in starts.values()]
 
         def drawn(generator: np.random.Generator) -> tuple[NDArray[np.int64], Floats]:
@@ -126,11 +125,7 @@ def read(
     """
     tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
     for name in files:
-        path = find_measured(name)
-        data = _bytes(path)
-        text = data.decode("utf-8-sig", errors="replace")
-        defaults = table_join.defaults(where)
-        measured = parse_measured(text, str(path), defaults)
+        data, measured = read_file(find_measured(name), table_join.defaults(where))
         selected = table_join.select(measured, where)
         all_rows += measured
         tables.append((str(name), data, [row for row in selected if most is None or row.size_bytes <= most]))
@@ -152,13 +147,6 @@ def read(
 def source(name: str, data: bytes, rows: int) -> TableSource:
     """Return a profile's record of a table file: its name, its hash, and how many rows were used."""
     return TableSource(file=name, sha256=hashlib.sha256(data).hexdigest(), rows=rows)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a measured table") from None
 
 
 def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
@@ -238,10 +226,8 @@ def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[n
 
 def every_second(rows: Sequence[MeasuredRow]) -> list[bool]:
     """Flag rows whose size is the first, third, … of the sizes of their series."""
-    sizes: dict[Any, set[int]] = {}
-    for row in rows:
-        sizes.setdefault(_series(row), set()).add(row.size_bytes)
-    odd = {key: set(sorted(of_series)[::2]) for key, of_series in sizes.items()}
+    series = grouped(rows, _series)
+    odd = {key: set(sorted({row.size_bytes for row in of_series})[::2]) for key, of_series in series.items()}
     return [row.size_bytes in odd[_series(row)] for row in rows]
 
 

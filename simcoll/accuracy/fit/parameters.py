@@ -27,10 +27,7 @@ OF_GRAPH: Final = "graph.launch"
 LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
-OF_MODEL: Final = (
-    *DURATIONS[1:],
-    *PER_BYTE,
-)  # engines use these; the other parameters change links or are added to their times
+OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # for engines; the others change links, or are added to their times
 OF_CALLS: Final = ("grid", "spread", "net")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier one is fitted
     "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
@@ -40,25 +37,11 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {  # a parameter of kernels -> the parameter whose unit and limits it shares; each of OF_BLOCKS is here
-    "own": "own",
-    "load": "load",
-    "grid": "launch",
-    "spread": "own",
-    "hop": "launch",
-    "net": "launch",
-    "net_tree": "launch",
-    "slice": "launch",
-    "start": "launch",
-    "turn": "own",
-    "saved": "own",
-    "each": "launch",
-    "first": "channel_bandwidth",
-    "rate": "channel_bandwidth",
-    "net_rate": "channel_bandwidth",
-    "both": "channel_bandwidth",
-    "reach": "efficiency",
-    "host": "launch",
-    "host_reach": "efficiency",
+    **dict.fromkeys(("own", "spread", "turn", "saved"), "own"),
+    **dict.fromkeys(("load",), "load"),
+    **dict.fromkeys(("grid", "hop", "net", "net_tree", "slice", "start", "each", "host"), "launch"),
+    **dict.fromkeys(("first", "rate", "net_rate", "both"), "channel_bandwidth"),
+    **dict.fromkeys(("reach", "host_reach"), "efficiency"),
 }
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; no topology file is that wrong
 SLOW: Final = 10**9  # B/s at which small messages may reach NICs: the order of `net_rate`

@@ -66,8 +66,7 @@ class _LinkUse:
         call = prediction.lowered
         assert call
         self.prediction, self.topology, self.processes = prediction, call.rated, call.processes
-        kinds = [link.kind for *_, link in call.rated.graph.edges.data("link")]
         carried = np.flatnonzero(prediction.totals.carried).tolist()
-        self.kinds = list(dict.fromkeys(kinds[link] for link in carried))
+        self.kinds = list(dict.fromkeys(call.rated.link_kinds[link] for link in carried))
         speeds = call.rated.bandwidths[list(call.path) or carried]
         self.fastest, self.slowest = int(speeds.max(initial=1)), int(speeds.min(initial=2**62))

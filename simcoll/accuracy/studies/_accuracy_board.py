@@ -7,56 +7,41 @@ prediction for some of the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from simcoll.accuracy import scores
 from simcoll.accuracy.bad_rows import TOO_LONG
 from simcoll.accuracy.studies._baselines import RIVALS
 from simcoll.accuracy.studies.validate import Scored
+from simcoll.config.groups import grouped
 
 MOST_BAD: Final = 20  # bad rows that the report lists for each fit, about half a page
 WAYS: Final = ("**simcoll**", *RIVALS)
+SERIES: Final = ("fit", "collective", "ranks", "nodes")
 
 
-class BoardTable(NamedTuple):
-    """A table of the report: its title, its columns and its rows."""
-
-    title: str
-    cells: tuple[Sequence[str], Sequence[Sequence[object]]]
+BoardTable = tuple[str, Sequence[str], Sequence[Sequence[object]]]  # a title, columns and rows
 
 
 def tables(scored: Sequence[Scored]) -> Iterator[BoardTable]:
     """Yield the errors of each fit: over all rows, by collective and ranks, and by region; then the bad rows."""
     held = [row for row in scored if not row.fitted and not row.suspicious]
-    groups = scores.grouped(held, _series).items()
-    yield BoardTable(
-        "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n",
-        (
-            ("fit", "rows", *WAYS),
-            [(fit, len(rows), *_errors(rows)) for fit, rows in scores.grouped(held, lambda row: row.fit).items()],
-        ),
-    )
-    yield BoardTable(
-        "The same by collective and ranks:\n",
-        (
-            ("fit", "collective", "ranks", "nodes", "rows", *WAYS),
-            [(*series, len(rows), *_errors(rows)) for series, rows in groups],
-        ),
-    )
-    yield BoardTable(
-        "The same by region (see `simcoll compare`) of these:\n",
-        (
-            ("fit", "collective", "ranks", "nodes", "region", "rows", *WAYS),
-            [(*series, name, len(rows), *_errors(rows)) for series, group in groups for name, rows in _regions(group)],
-        ),
-    )
+    fits, groups = grouped(held, lambda row: (row.fit,)).items(), grouped(held, _series).items()
+    regions = [((*series, name), rows) for series, group in groups for name, rows in _regions(group)]
+    first = "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
+    for title, columns, of_rows in (
+        (first, ("fit",), fits),
+        ("The same by collective and ranks:\n", SERIES, groups),
+        ("The same by region (see `simcoll compare`) of these:\n", (*SERIES, "region"), regions),
+    ):
+        yield title, (*columns, "rows", *WAYS), [(*key, len(rows), *_errors(rows)) for key, rows in of_rows]
     if bad := [row for row in scored if row.suspicious]:
         yield _bad_rows(bad)
 
 
 def _bad_rows(bad: Sequence[Scored]) -> BoardTable:
     shown: list[tuple[object, ...]] = []
-    for fit, of_fit in scores.grouped(bad, lambda row: row.fit).items():
+    for fit, of_fit in grouped(bad, lambda row: row.fit).items():
         rows = sorted(of_fit, key=lambda row: (*_series(row), row.point.size_bytes))
         shown += [
             (*_series(row), row.point.size_bytes, f"{row.point.measured_us:.1f}", f"{row.point.predicted_us:.1f}")
@@ -67,7 +52,7 @@ def _bad_rows(bad: Sequence[Scored]) -> BoardTable:
     why = (
         f"Bad rows took more than {TOO_LONG:g} times what twice their size or more took, and count for nothing above:\n"
     )
-    return BoardTable(why, (("fit", "collective", "ranks", "nodes", "bytes", "measured (us)", "predicted (us)"), shown))
+    return why, (*SERIES, "bytes", "measured (us)", "predicted (us)"), shown
 
 
 def _series(row: Scored) -> tuple[str, str, int, int]:
@@ -76,7 +61,7 @@ def _series(row: Scored) -> tuple[str, str, int, int]:
 
 def _regions(rows: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
     region_of = scores.region_of([row.point for row in rows])
-    groups = scores.grouped(rows, lambda row: region_of(row.point))
+    groups = grouped(rows, lambda row: region_of(row.point))
     return [(name, groups[name]) for name in scores.REGIONS if name in groups]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,8 +86,3 @@ def _named(case: str, ranks: str, *others: str) -> str:
     is left out.
     """
     return ", ".join([case, ranks, *(text for text in others if not text.isdecimal())])
-
-
-def worst_regret(every: Sequence[MeasuredSteps]) -> float | None:
-    """Return the worst regret of all series, in percent; None without any."""
-    return max((series.regret for series in every), default=None)

@@ -15,6 +15,7 @@ from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies import _accuracy_board, _bucket_sizes
 from simcoll.accuracy.studies.study_file import PLACES, Study
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
+from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.measurement.device_probes import gamma_ps_per_byte
 from simcoll.measurement.real_run import beside_library
@@ -55,37 +56,31 @@ def goals(finding: Finding) -> list[Goal]:
         median = max(median, asked.spreads * spread)
     if finding.device:
         return []
+    bucket_regret = max((series.regret for series in steps), default=None)
     rows = [
-        ("median error", median, errors.get("median"), _most),
-        ("95th percentile of errors", asked.p95, errors.get("p95"), _most),
-        ("mean absolute error", asked.mape, errors.get("mape"), _most),
-        ("pairs of algorithms in order", asked.in_order, ranking.get("in_order"), _least),
-        ("mean regret", asked.regret_mean, ranking.get("regret_mean"), _most),
-        ("worst regret", asked.regret_worst, ranking.get("regret_worst"), _most),
-        ("worst regret of bucket sizes", asked.bucket_regret, _bucket_sizes.worst_regret(steps), _most),
-        ("times within 90 % intervals", asked.at_least, intervals.get("coverage"), _least),
-        ("times within 90 % intervals", asked.at_most, intervals.get("coverage"), _most),
-        ("mean width of intervals", asked.width, intervals.get("width"), _most),
+        ("median error", "≤", median, errors.get("median")),
+        ("95th percentile of errors", "≤", asked.p95, errors.get("p95")),
+        ("mean absolute error", "≤", asked.mape, errors.get("mape")),
+        ("pairs of algorithms in order", "≥", asked.in_order, ranking.get("in_order")),
+        ("mean regret", "≤", asked.regret_mean, ranking.get("regret_mean")),
+        ("worst regret", "≤", asked.regret_worst, ranking.get("regret_worst")),
+        ("worst regret of bucket sizes", "≤", asked.bucket_regret, bucket_regret),
+        ("times within 90 % intervals", "≥", asked.at_least, intervals.get("coverage")),
+        ("times within 90 % intervals", "≤", asked.at_most, intervals.get("coverage")),
+        ("mean width of intervals", "≤", asked.width, intervals.get("width")),
     ]
-    return [
-        Goal(finding.study.name, name, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
-        for name, limit, got, compare in rows
-        if limit is not None
-        for sign, met in [compare(limit, got)]
-    ]
+    name = finding.study.name
+    return [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
+
+
+def _goal(study: str, what: str, sign: str, limit: float, got: float | None) -> Goal:
+    met = got is not None and (got <= limit if sign == "≤" else got >= limit)
+    return Goal(study, what, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
 
 
 def _held(finding: Finding) -> list[Scored]:
     """Return the rows that no fit has seen, without bad ones."""
     return [row for row in finding.scored if not row.fitted and not row.suspicious]
-
-
-def _most(limit: float, got: float | None) -> tuple[str, bool]:
-    return "≤", got is not None and got <= limit
-
-
-def _least(limit: float, got: float | None) -> tuple[str, bool]:
-    return "≥", got is not None and got >= limit
 
 
 def _unseen(finding: Finding, held: Sequence[Scored]) -> Sequence[Scored]:
@@ -109,7 +104,7 @@ def _tables(rows: Sequence[Scored]) -> list[list[Any]]:
 
 def _by(rows: Sequence[Scored], key: Callable[[Scored], Any]) -> list[tuple[Any, list[Any]]]:
     """Group the points of rows by key."""
-    return [(value, [row.point for row in group]) for value, group in scores.grouped(rows, key).items()]
+    return [(value, [row.point for row in group]) for value, group in grouped(rows, key).items()]
 
 
 # --- text ---
@@ -230,9 +225,8 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield "Errors in percent:\n"
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
-        yield from (
-            part for table in _accuracy_board.tables(finding.scored) for part in (table.title, *_table(*table.cells))
-        )
+        for title, columns, cells in _accuracy_board.tables(finding.scored):
+            yield from (title, *_table(columns, cells))
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)

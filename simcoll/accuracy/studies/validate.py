@@ -24,7 +24,7 @@ from simcoll.accuracy.studies import _baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured
+from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.measurement import device_probes, network_lab, network_namespaces, real_run
 from simcoll.measurement.launcher import Launcher
 from simcoll.measurement.run_cases import Tell
@@ -167,14 +167,12 @@ def _material(study: Study, used: StudyCase, options: StudyOptions) -> Material:
     if path is None:
         path = options.output / MEASURED / f"{used.case}.csv"
         _measure(study, points, path, options)
-    data = path.read_bytes()
-    table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
+    data, table = read_file(path)
     own = [row for row in table if row.harness == OWN_HARNESS] or table
     predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, own)]
     pairs = table_join.pairs(_selected(own, used), predicted, {})
-    rows = tuple(record["row"] for record, _ in pairs)
-    asked = tuple(as_measured(p["point"], record["row"]) for record, p in pairs)
-    return Material(used, tuple(table), rows, asked, _source(path, data, rows))
+    asked = [(record["row"], as_measured(partner["point"], record["row"])) for record, partner in pairs]
+    return _material_of(used, path.name, data, table, asked)
 
 
 def _selected(rows: Sequence[MeasuredRow], used: StudyCase) -> list[MeasuredRow]:
@@ -224,18 +222,20 @@ def _device(options: StudyOptions) -> tuple[dict[str, Any], ...]:
 
 def _of_table(used: StudyCase) -> Material:
     path, asking = find_measured(str(used.table)), RowQuestions(str(used.system))
-    data = path.read_bytes()
-    table = parse_measured(data.decode("utf-8-sig", "replace"), str(path))
+    data, table = read_file(path)
     asked = [(row, asking.points(row)) for row in _selected(table, used)]
     kept = [(row, points[0]) for row, points in asked if len(points) == 1]
     if not kept:
         raise InputError(f"{path.name}: no row can be predicted", f"see the `where` of {used.name}")
-    rows = tuple(row for row, _ in kept)
-    return Material(used, tuple(table), rows, tuple(point for _, point in kept), _source(path, data, rows))
+    return _material_of(used, path.name, data, table, kept)
 
 
-def _source(path: Path, data: bytes, rows: Sequence[MeasuredRow]) -> TableSource:
-    return _fit_rows.source(path.name, data, len(rows))
+def _material_of(
+    used: StudyCase, name: str, data: bytes, table: Sequence[MeasuredRow], pairs: Sequence[tuple[MeasuredRow, Point]]
+) -> Material:
+    """Return the material of the rows of a table that points predict."""
+    rows, points = tuple(row for row, _ in pairs), tuple(point for _, point in pairs)
+    return Material(used, tuple(table), rows, points, _fit_rows.source(name, data, len(rows)))
 
 
 # --- fits ---
