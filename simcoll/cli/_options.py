@@ -20,6 +20,20 @@ def check_timeout(timeout: float) -> None:
         raise InputError(f"--timeout {timeout:g} is no time to wait", f"give seconds above 0, at most {LONGEST_S:.0f}")
 
 
+def rank_counts(text: str, cure: str) -> list[int]:
+    """The numbers of ranks that `--ranks N[,N…]` lists; raises InputError with the cure."""
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if not all(numbers):
+        raise InputError(f"--ranks: {text!r} is no number of ranks", cure)
+    return numbers
+
+
+def check_jobs(jobs: int) -> None:
+    """Raise InputError where `--jobs` is no number of processes."""
+    if jobs < 1 and jobs != -1:
+        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
+
+
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
     try:

@@ -48,7 +48,9 @@ def import_(
     from simcoll.prediction import result_rows
 
     asked = importers.ImportOptions(like, collective, importers.assignments(columns))
-    text = importers.decoded(_stdin()) if str(file) == "-" else importers.read_bounded(file)
+    stdin: IO[bytes] = sys.stdin.buffer
+    whole = importers.decoded(stdin.read(importers.MOST_BYTES + 1)) if str(file) == "-" else None
+    text = importers.read_bounded(file) if whole is None else whole
     imported = importers.convert(text, str(file), asked, kind)
     if output and output.suffix not in imported.suffixes:
         raise InputError(f"{output}: no name for a {imported.kind}", f"end it in {imported.suffixes[0]}")
@@ -93,8 +95,7 @@ def export(what: str, to: str, output: Path | None, ranks: int | None, root: int
     try:
         nbytes = units.parse(size, "size")
     except ValueError as error:
-        complaint, _, cure = str(error).partition("; ")
-        raise InputError(f"--size: {complaint}", cure) from None
+        raise InputError(f"--size: {error}") from None
     if ranks is not None and root >= ranks:
         raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
     notes = ImportLog()

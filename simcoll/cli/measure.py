@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SETS, TIMEOUT, check_timeout
+from simcoll.cli._options import QUIET, SETS, TIMEOUT, check_timeout, rank_counts
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -137,12 +137,7 @@ def _ranks(text: str | None) -> list[str]:
     """`--ranks` as an assignment to the scenario."""
     if text is None:
         return []
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if not all(number > 0 for number in numbers):
-        raise InputError(f"--ranks: {text!r} is no number of ranks", "write e.g. 2 or 2,4")
+    numbers = rank_counts(text, "write e.g. 2 or 2,4")
     return [f"ranks={numbers if len(numbers) > 1 else numbers[0]}"]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SETS
+from simcoll.cli._options import JSON, QUIET, SETS, check_jobs
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -48,8 +48,7 @@ def recommend(
     from simcoll.report.exports import nccl_tables
     from simcoll.scenario.loading import load
 
-    if jobs < 1 and jobs != -1:
-        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
+    check_jobs(jobs)
     if to and not output:
         raise InputError("--to says what to write, and not where", "name a file with -o")
     names = [name.strip() for name in among.split(",")] if among is not None else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, SETS
+from simcoll.cli._options import JSON, SETS, check_jobs
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -51,8 +51,7 @@ def run(
     from simcoll.scenario.loading import load
 
     points = load(scenario, sets)
-    if jobs < 1 and jobs != -1:
-        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
+    check_jobs(jobs)
     if cluster is not None and jobs != 1:
         raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
     if trace:

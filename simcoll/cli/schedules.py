@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON, read_text
+from simcoll.cli._options import JSON, rank_counts, read_text
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
         return
     if ranks is None:
         raise InputError(f"{name}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
-    numbers = _rank_counts(ranks)
+    numbers = rank_counts(ranks, "write e.g. 8 or 2,4,8")
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
     if len(numbers) > 1 and (data or diagram):
@@ -59,16 +59,6 @@ def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> N
     else:
         print(schedule)
         print(console.counts_line(schedule))
-
-
-def _rank_counts(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if not all(n > 0 for n in numbers):
-        raise InputError(f"--ranks: {text!r} is no number of ranks", "write e.g. 8 or 2,4,8")
-    return numbers
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,8 +90,7 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
     try:
         runs = executor(profile) if profile else None
     except ValueError as error:
-        mistake, _, cure = str(error).partition("; ")
-        raise InputError(f"--profile: {mistake}", cure) from None
+        raise InputError(f"--profile: {error}") from None
     if runs and runs.tunable:
         raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
 
@@ -116,16 +116,15 @@ def _regrets(system: str, table: TunerTable, profile: str, output: Path | None) 
     return rows
 
 
+def _pair(row: dict[str, Any], which: str = "") -> str:
+    return f"{row[f'{which}algorithm']}/{row[f'{which}protocol']}"
+
+
 def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
     from simcoll.config import text_table
 
     shown = [
-        {
-            **row,
-            "chosen": f"{row['algorithm']}/{row['protocol']}",
-            "best": f"{row['best_algorithm']}/{row['best_protocol']}",
-            "regret": f"{100 * row['regret']:.1f} %",
-        }
+        {**row, "chosen": _pair(row), "best": _pair(row, "best_"), "regret": f"{100 * row['regret']:.1f} %"}
         for row in rows
     ]
     table = text_table.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
@@ -156,13 +155,7 @@ def _document(name: str, source: str, table: TunerTable) -> dict[str, Any]:
 
 def _table(table: TunerTable) -> list[dict[str, Any]]:
     return [
-        {
-            "collective": collective,
-            "algorithm": algorithm,
-            "protocol": protocol,
-            "latency_us": entry.latency_us,
-            "bandwidth_GBps": entry.bandwidth_GBps,
-        }
+        {"collective": collective, "algorithm": algorithm, "protocol": protocol, **vars(entry)}
         for (collective, algorithm, protocol), entry in table.entries.items()
     ]
 
@@ -173,13 +166,7 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
 
     chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
-        {
-            "collective": collective,
-            "size_bytes": size,
-            "algorithm": choice.algorithm,
-            "protocol": choice.protocol,
-            "time_us": choice.time_us,
-        }
+        {"collective": collective, "size_bytes": size, **vars(choice)}
         for collective, size, choice in chosen
         if choice is not None
     ]
@@ -204,9 +191,10 @@ def _text(name: str, source: str, tuned: TunerTable) -> str:
         f"# channels of kernels: {comm.channels}   of NVLS: {comm.nvls_channels(tuned.constants) or '-'}",
         "# what NCCL reckons with, without the launch of kernels; bandwidth: of the largest buffer of a rank",
     ]
+    size = itemgetter("size_bytes")
     rows = [
-        {"size_bytes": size, **{c["collective"]: _cell(c) for c in choices}}
-        for size, choices in itertools.groupby(sorted(_choices(tuned), key=_size), _size)
+        {"size_bytes": of_size, **{c["collective"]: _cell(c) for c in choices}}
+        for of_size, choices in itertools.groupby(sorted(_choices(tuned), key=size), size)
     ]
     table = _table(tuned)
     served = [collective for collective in reversed(COLLECTIVES) if any(collective in row for row in rows)]
@@ -215,10 +203,6 @@ def _text(name: str, source: str, tuned: TunerTable) -> str:
     )
 
 
-def _size(choice: dict[str, Any]) -> int:
-    return int(choice["size_bytes"])
-
-
 def _cell(choice: dict[str, Any]) -> str:
     time = choice["time_us"]
-    return f"{choice['algorithm']}/{choice['protocol']} " + (f"{time:.0f}" if time >= 1000 else f"{time:.4g}")
+    return f"{_pair(choice)} " + (f"{time:.0f}" if time >= 1000 else f"{time:.4g}")

@@ -138,5 +138,5 @@ def few(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
 
 def _short(value: Any) -> Any:
     """A size as one writes it: a range has counted its bytes."""
-    is_size = isinstance(value, str) and units.kind_of(value) == "size"
-    return format_size(units.parse(value, "size")) if is_size else value
+    size = units.size_in(value)
+    return value if size is None else format_size(size)

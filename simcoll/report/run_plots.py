@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, Final
 
+from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.scenario.scenario import Scenario
@@ -16,6 +17,7 @@ from simcoll.scenario.scenario import Scenario
 Named = tuple[str, Any]  # a plot's name, and its figure
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
 STEP: Final = "step"  # the one of workloads
+_DRAWN: Final = ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")  # of measured rows
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
 
 
@@ -100,11 +102,8 @@ def _kinds(rows: Sequence[ResultRow]) -> list[tuple[str, int | None, str | None]
 
 
 def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
-    tables: dict[str, list[Scenario]] = {}
-    for scenario in scenarios:
-        if scenario.measured and set(scenario.plots) & set(CURVES):
-            tables.setdefault(scenario.measured, []).append(scenario)
-    return tables
+    drawn = (scenario for scenario in scenarios if scenario.measured and set(scenario.plots) & set(CURVES))
+    return grouped(drawn, lambda scenario: str(scenario.measured))
 
 
 def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
@@ -119,15 +118,8 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
             if (row.collective, row.ranks, row.dtype) in covered:
                 factor = float(collective(row.collective).busbw(row.ranks))
                 busbw = row.size_bytes / row.time_us / 1e3 * factor
-                points.append({**_fields(row), "busbw_GBps": busbw})
+                points.append({**{name: getattr(row, name) for name in _DRAWN}, "busbw_GBps": busbw})
     return points
-
-
-def _fields(row: Any) -> dict[str, Any]:
-    return {
-        name: getattr(row, name)
-        for name in ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")
-    }
 
 
 def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:

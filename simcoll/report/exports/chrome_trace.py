@@ -58,11 +58,11 @@ def packed(text: str) -> bytes:
 
 
 def _names(trace: Trace, pids: dict[str, int], tids: list[tuple[int, int]]) -> Iterator[str]:
-    for name, pid in [*pids.items(), *([(IN_USE, len(pids) + 1)] if trace.counters else [])]:
-        for field, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": pid})):
-            yield json.dumps({"ph": "M", "pid": pid, "tid": 0, "name": field, "args": args})
-    for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
-        for field, args in (("thread_name", {"name": track.name}), ("thread_sort_index", {"sort_index": tid})):
+    processes = [*pids.items(), *([(IN_USE, len(pids) + 1)] if trace.counters else [])]
+    named = [("process", pid, 0, name, pid) for name, pid in processes]
+    named += [("thread", *ids, track.name, ids[1]) for track, ids in zip(trace.tracks, tids, strict=True)]
+    for kind, pid, tid, name, place in named:
+        for field, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
             yield json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": field, "args": args})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
+from simcoll.config.groups import grouped
 from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth, format_duration
 
@@ -13,10 +14,7 @@ _SHAPES = {"gpu": "box", "host": "box", "nic": "ellipse", "cpu": "octagon", "swi
 def graphviz(topology: Topology) -> str:
     """DOT text. Links that are alike both ways are one edge; a node's devices stand together."""
     lines = [f"digraph {_quoted(topology.name)} {{", "  edge [dir=both];"]
-    inside: dict[int | None, list[str]] = {}
-    for device in topology.kinds:
-        inside.setdefault(topology.node_of(device), []).append(device)
-    for node, devices in inside.items():
+    for node, devices in grouped(topology.kinds, topology.node_of).items():
         declared = [f"{_quoted(d)} [shape={_SHAPES.get(topology.kinds[d], 'hexagon')}];" for d in devices]
         if node is None:
             lines += (f"  {line}" for line in declared)

@@ -75,10 +75,8 @@ def _line(row: ResultRow) -> str:
     redop = row.op if collective(row.collective).reduces else "none"
     algbw, busbw = _bandwidths(row)
     time = f"{time_us:.2f}" if time_us < 1e5 else f"{time_us:.0f}"
-    cells, none = (
-        f"  {time:>7}  {algbw:6.2f}  {busbw:6.2f}  {0:6d}",
-        f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}",
-    )
+    cells = f"  {time:>7}  {algbw:6.2f}  {busbw:6.2f}  {0:6d}"
+    none = f"  {'N/A':>7}" + f"  {'N/A':>6}" * 3
     root = -1 if row.root is None else row.root
     lead = f"{size:13d}  {count:12d}  {dtype.nccl_tests:>8}  {redop or 'sum':>6}  {root:6d}"
     return lead + cells + (cells if row.in_place else none)

@@ -102,15 +102,8 @@ def _color(span: Slice) -> str:
 
 
 def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
-    """The stretches of a critical path as slices; those that touch and are spent on the same are one."""
-    last: Slice | None = None
-    for part in parts:
-        name = f"{part.cause}: {part.where}" if part.where else part.cause
-        if last and last.name == name and last.end == part.begin_ps:
-            last = last._replace(end=part.end_ps)
-            continue
-        if last:
-            yield last
-        last = Slice(part.begin_ps, part.end_ps, name, PATH, {"cause": part.cause})
-    if last:
-        yield last
+    """The stretches of a critical path as slices; those in a row that are spent on the same are one."""
+    for (cause, where), group in itertools.groupby(parts, lambda part: (part.cause, part.where)):
+        first, *others = group
+        end = others[-1].end_ps if others else first.end_ps
+        yield Slice(first.begin_ps, end, f"{cause}: {where}" if where else cause, PATH, {"cause": cause})

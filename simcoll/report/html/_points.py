@@ -97,7 +97,7 @@ def _meaning(causes: Sequence[dict[str, Any]]) -> str:
 
 def _timeline(run: ExplainedRun, most: int) -> str:
     """Numbers that the page's script draws."""
-    ran, transfers = run.ran, point_trace.crossings(run.program) <= point_trace.MOST
+    ran, transfers = run.ran, point_trace.crossings(run.ran.program) <= point_trace.MOST
     trace = point_trace.of_prediction(ran, transfers)
     data, note = timeline(trace, path_slices(run.parts()), most)
     note = note if transfers else note or LEFT_OUT
@@ -126,8 +126,8 @@ def script_text(data: str) -> str:
 def _links(run: ExplainedRun, links: Sequence[dict[str, Any]]) -> str:
     from simcoll.report.plot.topology import topology_figure
 
-    topology = run.topology
-    used = busy(run.totals.carried, run.capacities, run.time_ps)
+    topology = run.ran.topology
+    used = busy(run.ran.totals.carried, run.ran.capacities, run.time_ps)
     figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=True)))
     drawn = image(figure, f"{topology.name}, its links coloured by how busy they are")
     return f'<div class="plots">{drawn}<div>{table(["link", "kind", "busy", "path_share"], links)}</div></div>'

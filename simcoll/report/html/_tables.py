@@ -87,12 +87,7 @@ def _head(column: str, text: bool) -> str:
 
 
 def _number(value: object) -> bool:
-    return (isinstance(value, int | float) and not isinstance(value, bool)) or _size(value) is not None
-
-
-def _size(value: object) -> int | None:
-    """The bytes of a size with its unit: what is swept stands in rows as texts."""
-    return units.parse(value, "size") if isinstance(value, str) and units.kind_of(value) == "size" else None
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or units.size_in(value) is not None
 
 
 def _cell(column: str, value: Any) -> str:
@@ -100,7 +95,7 @@ def _cell(column: str, value: Any) -> str:
         return f'<td class="text" data-value="{escape(str(value))}">{badge(value)}</td>'
     if column in ("binding_busy", "share", "busy", "path_share") and value is not None:
         return f'<td data-value="{value}">{value:.1%}</td>'
-    size = value if column == "size_bytes" else _size(value)
+    size = value if column == "size_bytes" else units.size_in(value)
     if size is not None:
         return f'<td data-value="{size}">{escape(format_size(size))}</td>'
     shown = "" if value is None else text_table.cell(column, value)

@@ -58,22 +58,19 @@ def _asset(name: str) -> str:
 
 def _summary(rows: Sequence[ResultRow]) -> str:
     shared = (f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing"))
-    labels = " ".join(badge(word) for word in dict.fromkeys(_worth(row) for row in rows if row.status == "ok"))
+    labels = " ".join(badge(word) for word in _worths(rows))
     return f"simcoll {escape(simcoll.__version__)} · {escape(' · '.join(shared))} · predictions are {labels}"
 
 
-def _worth(row: ResultRow) -> str:
-    return row.confidence or "uncalibrated"
+def _worths(rows: Sequence[ResultRow]) -> list[str]:
+    return list(dict.fromkeys(row.confidence or "uncalibrated" for row in rows if row.status == "ok"))
 
 
 def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     good = sum(row.status == "ok" for row in rows)
     many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
     count = many if good == len(rows) else f"{many}, {good} of them with a time"
-    worth = "".join(
-        f"<li>{badge(word)} {escape(WORTH[word])}</li>"
-        for word in dict.fromkeys(_worth(row) for row in rows if row.status == "ok")
-    )
+    worth = "".join(f"<li>{badge(word)} {escape(WORTH[word])}</li>" for word in _worths(rows))
     sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
     hint = '<span class="screen">A click on a name sorts.</span>'
     return f'<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'

@@ -6,7 +6,7 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from simcoll.config.groups import grouped
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.report.plot.style import (
     COMPETING,
@@ -36,7 +37,7 @@ from simcoll.report.plot.style import (
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 Quantity = Literal["busbw", "latency"]
-Value = Callable[[PlotRow], float | None]
+Value = Literal["time_us", "busbw_GBps"]  # the column that is drawn
 LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like it
 
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
@@ -75,7 +76,7 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
         raise ValueError("no row has a size (a barrier has none); plot 'scaling' instead")
     panels = by_columns(sized, points, ("collective", "ranks"), _ranked)
     figure, grid = grid_of(panels)
-    entries = _draw(grid, panels, "size_bytes", _busbw if quantity == "busbw" else _time)
+    entries = _draw(grid, panels, "size_bytes", "busbw_GBps" if quantity == "busbw" else "time_us")
     _size_axes(grid, panels)
     _busbw_axes(grid) if quantity == "busbw" else _time_axes(grid)
     finish_panels(figure, grid, panels, "Bus bandwidth over size" if quantity == "busbw" else "Time over size", entries)
@@ -93,7 +94,7 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
     kept = [row for row in timed if row["size_bytes"] in _three_sizes(timed, row["collective"])]
     panels = by_columns(kept, list(measured), ("collective", "size_bytes"), _sized)
     figure, grid = grid_of(panels, one_scale=False)
-    entries = _draw(grid, panels, "ranks", _time)
+    entries = _draw(grid, panels, "ranks", "time_us")
     for axes in grid:
         rank_axis(axes, {row["ranks"] for panel in panels for row in (*panel.rows, *panel.measured)})
         _time_axes([axes])
@@ -143,31 +144,15 @@ def _three_sizes(rows: Sequence[PlotRow], collective: str) -> set[int]:
     return {sizes[0], sizes[len(sizes) // 2], sizes[-1]}
 
 
-def _series(rows: Iterable[PlotRow], columns: Sequence[str]) -> dict[str, list[PlotRow]]:
-    """Rows by the label of their line."""
-    series: dict[str, list[PlotRow]] = {}
-    for row in rows:
-        series.setdefault(label(row, columns), []).append(row)
-    return series
-
-
-def _curve(rows: Iterable[PlotRow], x: str, value: Value) -> tuple[list[int], list[float]]:
+def _curve(rows: Iterable[PlotRow], x: str, column: str, factor: int = 1) -> tuple[list[int], list[float]]:
     """Points in order of x, one each: equal engines give equal rows."""
-    points = {row[x]: y for row in rows if (y := value(row)) is not None}
+    points = {row[x]: factor * row[column] for row in rows if row[column] is not None}
     return sorted(points), [points[key] for key in sorted(points)]
-
-
-def _time(row: PlotRow) -> float | None:
-    return row["time_us"]  # type: ignore[no-any-return]  # rows hold values of any kind
-
-
-def _busbw(row: PlotRow) -> float | None:
-    return row["busbw_GBps"]  # type: ignore[no-any-return]  # likewise
 
 
 def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
     """A duration as what the panel shows: itself, or the bus bandwidth that it would mean."""
-    return time_us if value is _time else (value(row) or 0.0) * row["time_us"] / time_us
+    return time_us if value == "time_us" else (row[value] or 0.0) * float(row["time_us"]) / time_us
 
 
 # --- what is drawn ---
@@ -197,7 +182,7 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
     drawn, plain = _strokes(rows, columns), _plain_bound(rows)
     entries: LegendLines = {}
     for axes, panel in zip(grid, panels, strict=False):
-        _lines(axes, _series(panel.rows, columns), x, value, drawn, entries)
+        _lines(axes, grouped(panel.rows, lambda row: label(row, columns)), x, value, drawn, entries)
         _measured(axes, panel, x, value, entries)
         _bounds(axes, panel, x, value, plain, entries)
     return _condensed(entries, drawn)
@@ -232,8 +217,8 @@ def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLi
 
 
 def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLines) -> None:
-    for name, points in _series(panel.measured, ()).items():
-        drawn = [(m[x], y) for m in points if (y := value(m)) is not None]
+    for name, points in grouped(panel.measured, lambda row: label(row, ())).items():
+        drawn = [(point[x], point[value]) for point in points if point[value] is not None]
         marker = "o" if name in ("", "none", "auto") else look(name).marker
         axes.plot(*zip(*drawn, strict=True), marker=marker, label="measured", **_MEASURED) if drawn else None
     if panel.measured:
@@ -254,9 +239,9 @@ def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries:
         least: dict[int, float] = {}
         for row in panel.rows:
             bound = row.get("lower_bound_us")
-            if bound and value(row) and _reduces_in_network(row) == reducing:
+            if bound and row[value] and _reduces_in_network(row) == reducing:
                 limit = _if_it_took(row, bound, value)
-                least[row[x]] = (min if value is _time else max)(least.get(row[x], limit), limit)
+                least[row[x]] = (min if value == "time_us" else max)(least.get(row[x], limit), limit)
         if least:
             (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **style)
 
@@ -275,13 +260,13 @@ def _plain_bound(rows: Iterable[PlotRow]) -> str:
 
 
 def _compared(axes: Axes, strip: Axes, panel: Panel, columns: Sequence[str], entries: LegendLines) -> None:
-    for text, rows in _series(panel.rows, columns).items():
+    for text, rows in grouped(panel.rows, lambda row: label(row, columns)).items():
         color, marker = look(text)
         drawn: dict[str, Any] = {"color": color, "linestyle": "none", "marker": marker, "markersize": 5.5}
-        axes.plot(*_curve(rows, "size_bytes", lambda row: row["predicted_us"]), color=color, linewidth=1.6, label=text)
+        axes.plot(*_curve(rows, "size_bytes", "predicted_us"), color=color, linewidth=1.6, label=text)
         sizes = [row["size_bytes"] for row in rows]
         axes.plot(sizes, [row["measured_us"] for row in rows], label="measured", markerfacecolor="none", **drawn)
-        strip.plot(*_curve(rows, "size_bytes", lambda row: 100 * row["error"]), color=color, linewidth=0.9, alpha=0.5)
+        strip.plot(*_curve(rows, "size_bytes", "error", 100), color=color, linewidth=0.9, alpha=0.5)
         strip.plot(sizes, [100 * row["error"] for row in rows], label=text, **{**drawn, "markersize": 3.5})
         entries.setdefault(text or "prediction", Line2D([], [], color=color, marker=marker, markerfacecolor="none"))
     strip.axhline(0, color=INK, linewidth=0.8, zorder=1.5)

@@ -10,6 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simcoll.config.groups import grouped
 from simcoll.report.plot.style import INK, MAX_PANELS, PlotRow, dress, finish, frame, grid_shape, settings
 
 
@@ -26,12 +27,13 @@ def by_columns(
     rows: Sequence[PlotRow], measured: Sequence[PlotRow], key: Sequence[str], title: Callable[[PlotRow], str]
 ) -> list[Panel]:
     """Rows by the columns of `key`, in order of appearance; measured points go where they fit."""
-    groups: dict[tuple[Any, ...], list[PlotRow]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in key), []).append(row)
+
+    def values(row: PlotRow) -> tuple[Any, ...]:
+        return tuple(row.get(name) for name in key)
+
     return [
-        Panel(title(group[0]), group, [m for m in measured if tuple(m.get(name) for name in key) == values])
-        for values, group in groups.items()
+        Panel(title(group[0]), group, [point for point in measured if values(point) == of_group])
+        for of_group, group in grouped(rows, values).items()
     ]
 
 

@@ -48,7 +48,7 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     (axes.set_ylabel if across else axes.set_xlabel)("step (ms)", size=9, color=INK)
     best = min(steps, key=_step)
     where = f"{best['algorithm']}" + (
-        f" at {_named(across)} {size_text(_size(best.get(across)) or 0)}" if across else ""
+        f" at {_named(across)} {size_text(units.size_in(best.get(across)) or 0)}" if across else ""
     )
     finish(
         figure,
@@ -67,13 +67,9 @@ def _named(column: str) -> str:
     return column.rsplit(".", 1)[-1].replace("_", " ")
 
 
-def _size(text: object) -> int | None:
-    return units.parse(text, "size") if isinstance(text, str) and units.kind_of(text) == "size" else None
-
-
 def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
     """Whether the column holds sizes, and several."""
-    values = {_size(row.get(column)) for row in rows}
+    values = {units.size_in(row.get(column)) for row in rows}
     return len(values - {None}) > 1
 
 
@@ -82,7 +78,7 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D
     columns = separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across))
     series: dict[str, dict[int, PlotRow]] = {}
     for row in rows:
-        if (size := _size(row.get(across))) is not None:
+        if (size := units.size_in(row.get(across))) is not None:
             series.setdefault(label(row, columns), {})[size] = row
     entries: dict[str, Line2D] = {}
     for name, points in series.items():

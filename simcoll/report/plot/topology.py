@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
+from simcoll.config.groups import grouped
 from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth
@@ -116,12 +117,8 @@ def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, flo
 
 def _layout(topology: Topology) -> Drawing:
     layout = Drawing()
-    switches = [device for device in topology.kinds if topology.node_of(device) is None]
-    members: dict[int, list[str]] = defaultdict(list)
-    for device in topology.kinds:
-        node = topology.node_of(device)
-        if node is not None:
-            members[node].append(device)
+    groups = grouped(topology.kinds, topology.node_of)
+    switches, members = groups.get(None, []), {node: of for node, of in groups.items() if node is not None}
     if not members or (not switches and len(members) == len(topology.ranks) > 1):
         dims = topology.graph.graph.get("dims", ())
         (_grid if len(dims) == 2 else _circle)(layout, list(topology.kinds), dims)
@@ -181,9 +178,7 @@ def _machines(layout: Drawing, topology: Topology, members: Sequence[tuple[int, 
 
 def _machine(layout: Drawing, topology: Topology, devices: Sequence[str], left: float) -> tuple[float, float]:
     """The rows of one machine, each spread over its width; returns the width and the height of the top row."""
-    rows: dict[str, list[str]] = defaultdict(list)
-    for device in devices:
-        rows[topology.kinds[device]].append(device)
+    rows = grouped(devices, topology.kinds.__getitem__)
     step = STEP if len(devices) <= 64 else 0.21
     width = max(step * max(map(len, rows.values())), 1.4)
     order = sorted(rows, key=lambda kind: ROWS.index(kind) if kind in ROWS else ROWS.index("pcie_switch"))
@@ -207,9 +202,7 @@ def _spread(layout: Drawing, devices: Sequence[str], left: float, width: float, 
 
 def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top: float) -> None:
     """Switches outside machines, a row a level, each row spread over the whole width."""
-    levels: dict[int, list[str]] = defaultdict(list)
-    for switch in switches:
-        levels[int(topology.graph.nodes[switch].get("level", 1))].append(switch)
+    levels = grouped(switches, lambda switch: int(topology.graph.nodes[switch].get("level", 1)))
     edges = [edge for box in layout.boxes.values() for edge in (box.x - box.width / 2, box.x + box.width / 2)]
     left, width = min(edges), max(edges) - min(edges)
     height = max(LEVEL, min(1.8, 0.1 * width))
