@@ -28,6 +28,7 @@ from simcoll.measurement._rank_messages import CHECKING, IDLE, WARMING, Job, Ran
 from simcoll.measurement._result_check import complaint, sample
 from simcoll.measurement.torch_backend._ddp_step import DdpStep, Passes
 from simcoll.measurement.torch_backend._library_calls import CallSetting, LibraryCall
+from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._send_recv import Exchange, Post, TransferError
 from simcoll.measurement.torch_backend._small_programs import RankSetting as SmallSetting
 from simcoll.measurement.torch_backend._small_programs import SmallProgram as SmallProgram
@@ -44,30 +45,11 @@ PS_PER_NS: Final = 1000
 LOOKING: Final = -2  # in place of a transfer: the rank checks the result; smaller by one for each rank's buffer
 
 
-class Runner(Protocol):
-    """A collective, ready on one rank."""
-
-    def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer in."""
-
-    def run(self) -> None:
-        """Run it once."""
-
-    def result(self) -> NDArray[Any]:
-        """Return what the contract promises this rank."""
-
-    def undone(self) -> int:
-        """Return the transfer that a GPU is at; IDLE for none."""
-
-
 class Worker(Protocol):
     """A workload, ready on one rank."""
 
     def run(self) -> None:
         """Run it once."""
-
-    def undone(self) -> int:
-        """Return the transfer that a GPU is at; IDLE for none."""
 
     def alone(self) -> list[int]:
         """Compute once without sending anything; return ns of each computation."""
@@ -122,9 +104,7 @@ class RankProcess:
         for run in share:
             self._marks[1:] = run, IDLE
             mine.append(self._timed(runner))
-            if isinstance(
-                runner, DdpStep | SmallProgram
-            ):  # alternating, so that both meet the same state of the machine
+            if isinstance(runner, DdpStep | SmallProgram):  # in turn, so that both meet the same state of the machine
                 outcome.alone.append(self._alone(runner))
                 outcome.buckets = runner.buckets()
         outcome.durations += self._slowest([timing.duration for timing in mine])
@@ -138,7 +118,8 @@ class RankProcess:
 
     def _timed(self, runner: Runner | Worker) -> Timing:
         def stuck() -> None:
-            raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
+            undone = runner.undone() if isinstance(runner, Runner) else IDLE
+            raise TransferError(undone, f"not over after {self._session.timeout_s:g} s")
 
         return self._session.timed(runner.run, stuck)
 
@@ -203,7 +184,7 @@ class RankProcess:
         mine = next((group for group in groups if self._session.rank in group), ())
         if task.program is not None:
             return self._exchange(task, task.program, len(mine))
-        return self._call(task, groups[mine], mine) if mine else _Nothing()
+        return self._call(task, groups[mine], mine) if mine else Runner()
 
     def _worker(self, task: WorkTask) -> Worker:
         spec, rank = task.spec, self._session.rank
@@ -259,24 +240,6 @@ class RankProcess:
             group, members, self._session.rank, root, task.op, row, column, task.buckets, task.in_place
         )
         return LibraryCall(task.schedule.collective, setting, task.dtype, self._session.device, task.async_op)
-
-
-class _Nothing:
-    """A rank outside all groups."""
-
-    def fill(self, values: NDArray[Any]) -> None:
-        """Do nothing."""
-
-    def run(self) -> None:
-        """Do nothing."""
-
-    def result(self) -> NDArray[Any]:
-        """Return an empty array: nothing is promised."""
-        return np.zeros(0)
-
-    def undone(self) -> int:
-        """Return IDLE: no transfer is awaited."""
-        return IDLE
 
 
 @contextlib.contextmanager

@@ -36,14 +36,6 @@ CODE: Final = "from simcoll.measurement.launcher import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 
-def _nothing_before(rank: int) -> Sequence[str]:
-    return ()
-
-
-def _nothing_added(rank: int) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Launcher:
     """The command of rank r: `prefix(r)` stands before it, `environment(r)` is added to its environment.
@@ -51,8 +43,8 @@ class Launcher:
     If the environment gives each rank an NCCL_HOSTID, NCCL takes them for different hosts, and ranks may share a GPU.
     """
 
-    prefix: Callable[[int], Sequence[str]] = _nothing_before
-    environment: Callable[[int], Mapping[str, str]] = _nothing_added
+    prefix: Callable[[int], Sequence[str]] = lambda rank: ()
+    environment: Callable[[int], Mapping[str, str]] = lambda rank: {}
 
     def variables(self, rank: int) -> dict[str, str]:
         """Return all variables set for a rank: one thread, gloo over loopback (NCCL's ranks meet over it, too), and

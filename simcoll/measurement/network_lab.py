@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+from simcoll.config.groups import grouped
 from simcoll.measurement import real_run
 from simcoll.measurement._network_wiring import INTERFACE
 from simcoll.measurement.launcher import Launcher, orderly_end
@@ -32,12 +33,12 @@ def run(points: Sequence[Point], *, timeout_s: float = 60.0, tell: Tell = lambda
 
     Raises InputError without root and for topologies that cannot be built; else like `real_run.run`.
     """
-    alike: dict[str, list[Point]] = {}
-    for point in points:
-        scenario = point.scenario
-        alike.setdefault(repr((scenario.topology, scenario.seed, scenario.placement)), []).append(point)
+
+    def hosts(point: Point) -> str:
+        return repr((point.scenario.topology, point.scenario.seed, point.scenario.placement))
+
     with orderly_end():
-        return [row for group in alike.values() for row in _measured(group, timeout_s, tell)]
+        return [row for group in grouped(points, hosts).values() for row in _measured(group, timeout_s, tell)]
 
 
 def _measured(points: Sequence[Point], timeout_s: float, tell: Tell) -> list[CaseRow]:

@@ -88,9 +88,8 @@ def _case(point: Point, backend: Backend) -> Case:
     if why_not:
         raise RefusedError(f"{scenario.collective} on {backend}: {why_not}")
     if not library:
-        part_of(
-            program, 0, scenario.nbytes, scenario.itemsize, scenario.weights
-        )  # raises RefusedError for what cannot be sent
+        # Raises RefusedError for what cannot be sent.
+        part_of(program, 0, scenario.nbytes, scenario.itemsize, scenario.weights)
     columns = {**_columns(prediction, measure.harness), "launches": measure.launches, "backend": backend, **point.swept}
     columns["in_place"] = done_in_place(measure.harness, scenario.collective, scenario.in_place)
     if library:

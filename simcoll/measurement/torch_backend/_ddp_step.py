@@ -96,10 +96,6 @@ class DdpStep:
             _pause(self._pause_ns)
             optimizer.step()
 
-    def undone(self) -> int:
-        """Return -1: its transfers are the library's."""
-        return -1
-
     def buckets(self) -> int:
         """Return the number of buckets in which torch sends the gradients."""
         return len(str(self._replica._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(","))

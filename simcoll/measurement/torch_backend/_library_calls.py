@@ -11,22 +11,15 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
+from simcoll.schedule.group_contracts import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
 Start = Callable[..., Any]  # takes async_op, and then returns a work to wait for
 Buffers = tuple[list[Start], Tensor]  # the calls of a collective, and the tensor that holds the result
 
-OPERATORS: Final = {
-    "sum": dist.ReduceOp.SUM,
-    "product": dist.ReduceOp.PRODUCT,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "band": dist.ReduceOp.BAND,
-    "bor": dist.ReduceOp.BOR,
-    "bxor": dist.ReduceOp.BXOR,
-    "avg": dist.ReduceOp.AVG,
-}
+_OPERATORS: Final = {op: getattr(dist.ReduceOp, op.upper()) for op in OPERATORS}  # the library has our names
 # The names depend on the version of torch.
 ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -61,7 +54,7 @@ class CallSetting:
         return list(torch.split(whole, list(self.row))) if self.rank == self.root else None
 
 
-class LibraryCall:
+class LibraryCall(Runner):
     """A library's collective on this rank's buffers, ready to run any number of times.
 
     With `async_op` all calls (buckets) are under way at once, else each ends before the next begins.
@@ -92,21 +85,17 @@ class LibraryCall:
         """Return what the contract promises this rank, end to end; undefined where it promises nothing."""
         return to_numpy(self._answer)
 
-    def undone(self) -> int:
-        """Return -1: the transfers inside a call are unknown."""
-        return -1
-
 
 def _on_one_tensor(call: Start, s: CallSetting, buffer: Tensor) -> Buffers:
     return [partial(call, part, group=s.group) for part in torch.tensor_split(buffer, s.buckets)], buffer
 
 
 def _all_reduce(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    return _on_one_tensor(partial(dist.all_reduce, op=OPERATORS[s.op]), s, buffer)
+    return _on_one_tensor(partial(dist.all_reduce, op=_OPERATORS[s.op]), s, buffer)
 
 
 def _reduce(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    return _on_one_tensor(partial(dist.reduce, dst=s.root, op=OPERATORS[s.op]), s, buffer)
+    return _on_one_tensor(partial(dist.reduce, dst=s.root, op=_OPERATORS[s.op]), s, buffer)
 
 
 def _broadcast(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
@@ -120,7 +109,7 @@ def _all_gather(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
 
 def _reduce_scatter(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
     out = torch.split(buffer, list(s.row))[s.place] if s.in_place else second[: s.row[s.place]]
-    return [partial(_REDUCE_SCATTER, out, buffer, op=OPERATORS[s.op], group=s.group)], out
+    return [partial(_REDUCE_SCATTER, out, buffer, op=_OPERATORS[s.op], group=s.group)], out
 
 
 def _gather(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:

@@ -10,7 +10,7 @@ of a step are one group, in which the messages of a pair match in index order, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -20,21 +20,15 @@ from numpy.typing import NDArray
 
 from simcoll.measurement._rank_instructions import MemoryRange, Move, RankProgram, SlotPlace, Stage
 from simcoll.measurement._rank_messages import IDLE
+from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
+from simcoll.schedule.group_contracts import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]
 
-REDUCE: Final[dict[str, Callable[..., Any]]] = {
-    "sum": torch.add,
-    "avg": torch.add,  # and one final scaling
-    "product": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "band": torch.bitwise_and,
-    "bor": torch.bitwise_or,
-    "bxor": torch.bitwise_xor,
-}
+# PyTorch names these functions as NumPy does; `avg` is a sum with one final scaling.
+REDUCE: Final[dict[str, Callable[..., Any]]] = {op: getattr(torch, of.__name__) for op, of in OPERATORS.items()}
 
 
 class TransferError(Exception):
@@ -56,7 +50,7 @@ class _Write:
     home: Tensor
 
 
-class Exchange:
+class Exchange(Runner):
     """A rank's part, ready to run any number of times.
 
     `cuts` give the range of each slot of the buffer in the rank's values. `promised` are the slots that count in the
@@ -83,11 +77,9 @@ class Exchange:
         self._promised = [part.left[slot] for slot in promised]
         self._divisor, self._cuts = divisor, cuts
         self._groups: list[tuple[int, Any]] = []
-        self._nothing = torch.zeros(
-            2, dtype=TYPES[dtype], device=device
-        )  # contents of an empty message: sent, received
+        self._nothing = self.memory.new_zeros(2)  # contents of an empty message: sent, received
         self._staged = {
-            move.index: self._staging(move)
+            move.index: self.memory.new_zeros(move.span.count)
             for stage in part.stages
             for move in (*stage.receives, *stage.locals)
             if not move.direct
@@ -144,7 +136,8 @@ class Exchange:
                 self._settle(move.place)
                 go += self._start([op], (move,))
         else:
-            self._settle_all(move.place for move in stage.sends)
+            for move in stage.sends:
+                self._settle(move.place)
             works = self._start(receives + sends, stage.receives + stage.sends)
             come, go = works[: len(receives)], works[len(receives) :]
         for move, work in zip(stage.sends, go, strict=True):
@@ -199,10 +192,6 @@ class Exchange:
 
     # --- versions ---
 
-    def _settle_all(self, places: Iterable[SlotPlace]) -> None:
-        for place in places:
-            self._settle(place)
-
     def _settle(self, place: SlotPlace) -> None:
         """Bring a place to its newest version."""
         for write in self._writes.pop(place, ()):
@@ -251,9 +240,6 @@ class Exchange:
 
     def _view(self, span: MemoryRange) -> Tensor:
         return self.memory[span.start : span.start + span.count]
-
-    def _staging(self, move: Move) -> Tensor:
-        return torch.zeros(move.span.count, dtype=self.memory.dtype, device=self.memory.device)
 
     def _operations(self, stage: Stage) -> tuple[list[dist.P2POp], list[dist.P2POp]]:
         receives = [self._operation(dist.irecv, move, 1) for move in stage.receives]

@@ -63,10 +63,6 @@ class SmallProgram:
                 took.append(time.monotonic_ns() - began)
         return took
 
-    def undone(self) -> int:
-        """Return -1: its transfers are the library's."""
-        return -1
-
     def buckets(self) -> None:
         """Return None: it has no buckets."""
 

@@ -13,9 +13,7 @@ Backend = Literal["gloo", "nccl"]
 
 FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
 ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # can be cut into buckets
-OUT_OF_PLACE: Final = frozenset(
-    {"gather", "scatter", "all_to_all"}
-)  # in the library; simcoll's schedules are all in place
+OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # in the library; our schedules are all in place
 EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library has both
 EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
 
