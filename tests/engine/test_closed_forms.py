@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from networks import (
     ENTRIES,
@@ -375,7 +375,7 @@ def test_a_ring_of_unequal_links(links: list[Link], sharing: str, nbytes: int, n
 
 
 @both_sharings
-@pytest.mark.parametrize(("n", "loops"), list(product([2, 3, 5, 8], [1, 2, 3, 7])))
+@pytest.mark.parametrize(("n", "loops"), [(2, 1), (2, 7), (3, 2), (5, 3), (5, 7), (8, 2)])
 def test_ring_loops_follow_each_other(n: int, loops: int, sharing: str) -> None:
     """A loop of a ring begins when the last message of the loop before is sent: only its latency is hidden."""
     for network, alpha in ((full_mesh(n, LINK), ALPHA), (star(n, LINK), 2 * ALPHA)):
@@ -535,7 +535,7 @@ def test_all_reduce_is_both_halves(n: int, sharing: str) -> None:
 @pytest.mark.parametrize(("collective", "name"), RANKS_ONLY)
 def test_sharing_is_immaterial_without_contention(collective: str, name: str) -> None:
     """Where no two messages meet on a link, fair and fifo give the same times for everything."""
-    for n in (2, 5, 8):
+    for n in (2, 5):
         fair, fifo = (timeline(f"{collective}/{name}", full_mesh(n, LINK), 777, sharing=s, o_recv=5) for s in SHARINGS)
         assert fair == fifo
 
@@ -547,7 +547,6 @@ def comings(draw: st.DrawFn) -> dict[int, int]:
 
 
 @given(comings(), st.sampled_from(sorted(ALGORITHMS["barrier"])), st.sampled_from(SHARINGS))
-@settings(max_examples=300)
 def test_nobody_leaves_a_barrier_early(arrivals: dict[int, int], name: str, sharing: str) -> None:
     """Nobody leaves before the last one has come, and nobody but the last hears of that in less than one latency."""
     last, n = max(arrivals.values()), len(arrivals)

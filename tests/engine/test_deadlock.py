@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -153,7 +152,7 @@ def test_blocking_naive_by_hand() -> None:
 @pytest.mark.parametrize(("collective", "name"), ENTRIES)
 def test_every_algorithm_finishes(collective: str, name: str, sharing: str) -> None:
     """With one slot a connection, tiny chunks, several channels and barriers every message comes to its end."""
-    for channels, barrier in product((1, 3), (False, True)):
+    for channels, barrier in ((1, True), (3, False)):
         played = program(
             f"{collective}/{name}",
             star(5, LINK),

@@ -47,6 +47,7 @@ PROVED_BY_TURNS = [
     ("all_gather", "ring_by_dimension"),
     ("reduce_scatter", "ring_by_dimension"),
 ]
+BATCHES = pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.long) for batch in (1, 2))])
 COMPILED = (False, True) if have_numba() else (False,)
 
 
@@ -116,9 +117,9 @@ def _random_parts(rng: random.Random, n: int, chunks: int) -> list[Step | Repeat
     return parts
 
 
-@pytest.mark.parametrize("batch", range(2))
+@BATCHES
 def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
-    """The same for 200 streams of random steps and repeats: versions that are read late, slots that come round again,
+    """The same for 100 streams of random steps and repeats: versions that are read late, slots that come round again,
     links that rows share, copies."""
     rng, affine = random.Random(1000 + batch), 0
     for _ in range(100):
@@ -140,9 +141,9 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
     assert affine >= 5 * len(COMPILED)
 
 
-@pytest.mark.parametrize("batch", range(2))
+@BATCHES
 def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:
-    """Makespan, bytes of every link and rank, and messages of 200 random runs equal the fast engine's, whether steps
+    """Makespan, bytes of every link and rank, and messages of 100 random runs equal the fast engine's, whether steps
     that repeat are run as columns or not; where that replays, so does the stream, but for a few that it cannot take."""
     rng = random.Random(batch)
     ways: dict[tuple[str, str], int] = {}
@@ -271,7 +272,7 @@ def test_a_large_ring_has_its_closed_form(n: int, sharing: str) -> None:
     assert row["bytes_per_rank"] == 2 * (n - 1) * (64 << 20) // n
 
 
-@pytest.mark.parametrize("batch", range(3))
+@BATCHES
 def test_few_ranks_stand_for_all(batch: int) -> None:
     """Where a schedule and its network are folded, the few take as long as all; a star with one unequal link is not."""
     rng, folded = random.Random(batch), 0
@@ -433,7 +434,7 @@ def test_a_rotation_proves_what_the_whole_proof_proves(entry: tuple[str, str], h
         assert source.rotation.holds(source.parts(), source.collective, n, source.n_chunks)
         assert len(source.rotation.representatives(source.n_chunks)) < source.n_chunks
         prove(source, how)
-        for _ in range(20):
+        for _ in range(10):
             spoilt = _spoilt(source, rng)
             refusals = []
             for what in (spoilt, spoilt.schedule()):

@@ -67,11 +67,11 @@ def everything() -> list[Point]:
     asked = [
         points(collective="all", algorithm="all", measure=BOTH),
         points(collective=["reduce", "scatter", "gather"], algorithm="all", root=2, measure=BOTH),
-        points(collective="all_reduce", algorithm="ring", op=["product", "min", "max"], dtype=TYPES, measure=BOTH),
+        points(collective="all_reduce", algorithm="ring", op=["product", "min", "max"], dtype=TYPES[2:5], measure=BOTH),
         points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[:4], measure=BOTH),
         points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[4:]),
         points(collective="reduce_scatter", algorithm="ring", dtype=TYPES[4:], measure=BOTH),
-        points(collective="reduce", algorithm="chain", op=["band", "bor", "bxor"], dtype=TYPES[4:], measure=BOTH),
+        points(collective="reduce", algorithm="chain", op=["band", "bor", "bxor"], dtype=TYPES[4:6], measure=BOTH),
         points(collective="all_reduce", algorithm=["tree", "ring"], model={"chunk": "100 B"}),
         points(collective=["all_gather", "gather"], algorithm="direct", weights=[1, 0, 4]),
         points(collective="all_to_all", algorithm="direct", weights=[[1, 2, 3], [0, 5, 1], [2, 2, 2]], measure=BOTH),
