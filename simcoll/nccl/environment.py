@@ -18,8 +18,10 @@ from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl import env_filter
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import Selection
+from simcoll.nccl.graph_search import SearchSettings
 from simcoll.nccl.tuner_constants import COLLECTIVES
 from simcoll.schedule.names import ALGORITHMS
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level
 
 _NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last
@@ -77,9 +79,10 @@ class NcclEnv(Model):
     NCCL_NVLS_ENABLE: _Three | None = None
     """`0`: neither `nvls` nor `nvls_tree` is used."""
     NCCL_IB_HCA: str | None = None
-    """NICs in use. Refused for now: it changes the graph search."""
+    """NICs in use, by the beginnings of their names: `mlx5_0,mlx5_1` (`nic0` of a system is `mlx5_0`). `=` before the
+    list asks for whole names, `^` for all but these; ports are passed over."""
     NCCL_CROSS_NIC: _Three | None = None
-    """Whether a channel may leave and enter nodes by different NICs. Refused for now, too."""
+    """Whether a channel may leave and enter nodes by different NICs: `0` no, `1` yes, `2` where that is faster."""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,12 +110,27 @@ class NcclEnv(Model):
         """The same with NCCL_P2P_DISABLE=1."""
         return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
 
+    def search(self, system: SystemFile) -> SearchSettings:
+        """The settings under which NCCL looks for its graphs on a system. Raises RefusedError where no NIC is left."""
+        cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
+        count = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
+        used = tuple(number for number in range(count) if self._uses(number))
+        if count and not used:
+            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
+        return SearchSettings(**cross, nics=used if len(used) < count else None)
+
+    def _uses(self, number: int) -> bool:
+        """Whether NCCL_IB_HCA leaves a NIC in use."""
+        listed = (self.NCCL_IB_HCA or "").strip()
+        but, listed = listed.startswith("^"), listed.removeprefix("^")
+        exact, listed = listed.startswith("="), listed.removeprefix("=")
+        names = [name.partition(":")[0].strip() for name in listed.split(",") if name.strip()]
+        own = (f"mlx5_{number}", f"nic{number}")
+        met = any(each == name if exact else each.startswith(name) for name in names for each in own)
+        return not names or met != but
+
     def applied(self, comm: Communicator) -> Communicator:
-        """The communicator under these variables; raises RefusedError for those that would change the graph search."""
-        searched = [name for name in ("NCCL_IB_HCA", "NCCL_CROSS_NIC") if name in self.given]
-        if searched:
-            why = "changes NCCL's graph search, of which results are stored with the system"
-            raise RefusedError(f"{' and '.join(searched)} {why}; leave it out, or write what was found under `nccl`")
+        """The communicator, found with `search`, under the other variables."""
         level = "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
         changed = {"p2p_level": level, "min_channels": self.NCCL_MIN_NCHANNELS, "max_channels": self.NCCL_MAX_NCHANNELS}
         given = {name: value for name, value in changed.items() if value is not None}

@@ -23,6 +23,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.full_mesh_links import gathered
+from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
@@ -355,7 +356,9 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
     name = _system(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
+    env, asked = scenario.env, (len(nodes), len(places))
+    settings = env.search(load_system(name)) if {"NCCL_IB_HCA", "NCCL_CROSS_NIC"} & env.given.keys() else DEFAULTS
     comm = _COMMUNICATORS.get(
-        (name, len(nodes), len(places)), lambda: communicator(load_system(name), len(nodes), len(places))
+        (name, *asked, settings), lambda: communicator(load_system(name), *asked, settings=settings)
     )
-    return scenario.env.applied(comm)
+    return env.applied(comm)

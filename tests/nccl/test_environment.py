@@ -111,13 +111,41 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
     ("env", "why"),
     [
         ({"NCCL_ALGO": "PAT"}, "NCCL has no auto/auto for all_reduce here under NCCL_ALGO and NCCL_PROTO"),
-        ({"NCCL_CROSS_NIC": 1}, "NCCL_CROSS_NIC changes NCCL's graph search"),
-        ({"NCCL_IB_HCA": "mlx5_0"}, "NCCL_IB_HCA changes NCCL's graph search"),
+        ({"NCCL_IB_HCA": "=mlx5"}, "NCCL_IB_HCA==mlx5 leaves no NIC of mlx5_0 … mlx5_7"),
     ],
 )
 def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:
     """A variable is heeded, or the point is refused."""
     assert all(why in row["status"] for row in rows(env))
+
+
+@pytest.mark.parametrize(
+    ("listed", "used"),
+    [
+        ("mlx5", None),
+        ("mlx5_0,nic3:1", (0, 3)),
+        ("^mlx5_1,mlx5_2", (0, 3, 4, 5, 6, 7)),
+        ("=mlx5_7:1", (7,)),
+        ("^=mlx5_", None),
+        ("", None),
+    ],
+)
+def test_nics_by_name(listed: str, used: tuple[int, ...] | None) -> None:
+    """Names are beginnings, or whole after `=`; `^` means all but these. All NICs are no setting at all."""
+    assert NcclEnv(NCCL_IB_HCA=listed).search(load_system("hgx-h100")).nics == used
+
+
+def test_fewer_nics_carry_less() -> None:
+    """Graphs are searched anew with the NICs that are left: half of them carry half, and on one node none matters.
+    Crossing is by itself where it is faster, so to allow it always changes nothing here."""
+    keys = {"topology": {"system": "dgx-a100", "nodes": 2}, "algorithm": "ring", "protocol": "Simple", "size": "1 GiB"}
+    env = [{}, {"NCCL_IB_HCA": "mlx5_0,mlx5_1,mlx5_2,mlx5_3"}, {"NCCL_IB_HCA": "mlx5_0"}, {"NCCL_CROSS_NIC": 1}]
+    whole, half, one, crossed = (rows(each, **keys)[0]["time_us"] for each in env)
+    assert half / whole == pytest.approx(2, rel=0.1)
+    assert one / whole == pytest.approx(8, rel=0.1)
+    assert crossed == whole
+    alone = {**keys, "topology": {"system": "dgx-a100"}}
+    assert rows(env[2], **alone) == rows({}, **alone)
 
 
 def test_variables_are_swept() -> None:
