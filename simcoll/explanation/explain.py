@@ -10,7 +10,6 @@ from typing import Any, Final
 import simcoll
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
-from simcoll.engine.link_usage import busy
 from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
@@ -32,6 +31,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
     """Return everything about a point as a document; shares are of its time."""
     shares, time_ps, topology = run.shares(), run.time_ps, run.ran.topology
     kinds = dict(zip(topology.link_names, topology.link_kinds, strict=True))
+    rails = _rails(run)
     few = len(run.path) <= 2 * ENDS
     parts = list(run.parts() if few else [*run.parts(slice(None, ENDS)), *run.parts(slice(-ENDS, None))])
     return {
@@ -40,7 +40,13 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
         "time_ps": time_ps,
         "causes": [{"cause": cause, **_took(ps, time_ps)} for cause, ps in by_cause(shares).items()],
         "places": [
-            {"cause": cause, "where": where, "kind": kinds.get(where or ""), **_took(ps, time_ps)}
+            {
+                "cause": cause,
+                "where": where,
+                "kind": kinds.get(where or ""),
+                "alike": len(rails.get(where or "", ("itself",))),
+                **_took(ps, time_ps),
+            }
             for (cause, where), ps in shares.items()
         ],
         "leads": run.path.leads(),
@@ -64,11 +70,15 @@ def _links(
 ) -> list[dict[str, Any]]:
     """List the links for which the path waits most, then the busiest."""
     names, time_ps = run.ran.topology.link_names, run.time_ps
-    used = busy(run.ran.totals.carried, run.ran.capacities, time_ps)
-    waited: Counter[str] = Counter()
+    used = run.ran.busy
+    on_path: Counter[str] = Counter()
     for (cause, where), ps in shares.items():
         if where and cause in LINKED:
-            waited[where] += ps
+            on_path[where] += ps
+    waited: Counter[str] = Counter()  # other channels wait for their rails as the one that was run for its own
+    for alike in _rails(run).values():
+        for name in alike:
+            waited[name] = max(waited[name], on_path[alike[0]])
     order = sorted(range(len(names)), key=lambda link: (-waited[names[link]], -used[link]))
     return [
         {
@@ -80,6 +90,12 @@ def _links(
         for link in order[:SHOWN]
         if used[link]
     ]
+
+
+def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
+    """The links that carry the same as each that was used, by name, that one first."""
+    names = run.ran.topology.link_names
+    return {names[link]: tuple(names[each] for each in alike) for link, alike in run.ran.rails.items()}
 
 
 # --- text ---
@@ -137,7 +153,8 @@ def _places(document: Explained) -> Iterator[dict[str, object]]:
     sums = Counter({key: sum(row["time_ps"] for row in rows) for key, rows in groups.items()})
     for (cause, kind), ps in sums.most_common():
         rows = groups[cause, kind]
-        most = f"{rows[0]['where']} {rows[0]['time_us']:.4g}" if rows[0]["where"] else ""
+        beside = f" and {rows[0]['alike'] - 1} alike" if rows[0]["alike"] > 1 else ""
+        most = f"{rows[0]['where']}{beside} {rows[0]['time_us']:.4g}" if rows[0]["where"] else ""
         place = {"cause": cause, "on": kind, "most at": f"{most}, {len(rows) - 1} more" if len(rows) > 1 else most}
         yield {"time_us": ps / 1e6, "share": _percent(ps / document["time_ps"]), **place}
 

@@ -179,6 +179,16 @@ class NcclChannel(PlainCall):
         capacities: NDArray[Any] = super().capacities(costs) * links
         return capacities
 
+    def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Channels go out of a node by as many NICs as they use, of which the one that is run uses one."""
+        alike, count = _alike(self.rated), math.ceil(self.call.rails)
+        links: dict[object, list[int]] = defaultdict(list)
+        for number, sort in enumerate(alike):
+            links[sort].append(number)
+        kinds = [link.kind for *_, link in self.rated.graph.edges.data("link")]
+        others = {link: [each for each in links[alike[link]] if each != link][: count - 1] for link in used}
+        return {link: (link,) if kinds[link] in self.inner else (link, *others[link]) for link in used}
+
     def stuck(self, error: StuckError) -> StuckError:
         """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""
         if not self.down or any(name in str(error) for name in self.down):
@@ -300,12 +310,8 @@ class NcclExecutor(PlainExecutor):
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
     is run, and a call ends with the last."""
-    kinds = rated.kinds
     links = [link for *_, link in rated.graph.edges.data("link")]
-    alike = [
-        (link.kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v))
-        for (u, v), link in zip(rated.links, links, strict=True)
-    ]
+    alike = _alike(rated)
     least: dict[object, int] = {}
     for sort, link in zip(alike, links, strict=True):
         least[sort] = min(link.bandwidth, least.get(sort, link.bandwidth))
@@ -313,6 +319,12 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     if given == [link.bandwidth for link in links]:
         return rated
     return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
+
+
+def _alike(rated: Topology) -> list[tuple[object, ...]]:
+    """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes."""
+    kinds, edges = rated.kinds, rated.graph.edges.data("link")
+    return [(link.kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for u, v, link in edges]
 
 
 def network_of(system: str | None) -> Profile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -106,6 +106,10 @@ class PlainCall:
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """B/s that serve the bytes counted on each link, (links,)."""
         return self.topology(costs).bandwidths
+
+    def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each of the links that the run `used`, by number: those that carry the same at the same time."""
+        return {link: (link,) for link in used}
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the run of the engines, in ps."""

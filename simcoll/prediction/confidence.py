@@ -11,7 +11,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.scenario.profile import ModelSpec, Profile, Series
 from simcoll.topology.graph import Topology
 
-Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated"]
+Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated", "modelled"]
 
 BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no row has tried: a convention
 
@@ -52,6 +52,11 @@ def fingerprint(topology: Topology, params: Params) -> str:
     return hashlib.sha256(f"({sorted(links)!r}, Params({parameters}))".encode()).hexdigest()[:12]
 
 
+def follows(profile: Profile, given: ModelSpec) -> bool:
+    """Whether a profile was fitted, and the `model` `given` by a scenario overrides nothing of that."""
+    return profile.calibration is not None and not any(_overrides(given, profile.model, n) for n in profile.fitted)
+
+
 def judge(profile: Profile, asked: PredictedCase, given: ModelSpec) -> Judgement:
     """Judge a prediction of `asked`, whose scenario has the `model` `given`.
 
@@ -60,7 +65,7 @@ def judge(profile: Profile, asked: PredictedCase, given: ModelSpec) -> Judgement
     there is nothing to judge by, or the scenario overrides what was fitted.
     """
     known = profile.calibration
-    if known is None or any(_overrides(given, profile.model, name) for name in profile.fitted):
+    if known is None or not follows(profile, given):
         return Judgement("uncalibrated")
     alike = [series for series in known.covers if _alike(series, asked)]
     size = asked.size_bytes

@@ -8,7 +8,7 @@ from typing import Any
 from simcoll.engine import link_usage
 from simcoll.prediction._call_run import predict_call
 from simcoll.prediction._plan_run import predict_plan
-from simcoll.prediction.confidence import PredictedCase, fingerprint, judge
+from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point
@@ -88,10 +88,10 @@ def row(prediction: Prediction) -> ResultRow:
 
 
 def _trusted(prediction: Prediction) -> dict[str, object]:
-    """The columns that say how far the time may be trusted; none of a workload, which no calibration covers."""
+    """The columns that say how far the time may be trusted. Workloads were not measured, though their calls may be."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if scenario.workload:
-        return {}
+        return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.engine import link_usage
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD
 from simcoll.engine.staging_buffers import Staged, staged
@@ -163,6 +165,21 @@ class Prediction:
     def capacities(self) -> NDArray[Any]:
         """B/s that serve what is counted on each link: of a call of NCCL, to the network, those of all NICs it uses."""
         return self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
+
+    @cached_property
+    def rails(self) -> dict[int, tuple[int, ...]]:
+        """For each link that the program used, by number: those that carry the same at the same time in the call."""
+        used: list[int] = np.flatnonzero(self.totals.carried).tolist()
+        return self.lowered.rails(used) if self.lowered else {link: (link,) for link in used}
+
+    @cached_property
+    def busy(self) -> NDArray[np.float64]:
+        """Share of the time in which each link of the whole call carried bytes at full rate, float64 (links,)."""
+        ran = link_usage.busy(self.totals.carried, self.capacities, self.time_ps)
+        whole = np.zeros(len(ran))
+        for link, alike in self.rails.items():
+            whole[list(alike)] += ran[link]
+        return whole
 
     @property
     def lead(self) -> dict[str, int]:

@@ -71,7 +71,7 @@ class ResultRow(Mapping[str, Any]):
     shortcut: str | None = _column("shortcut that the engine took")
     proved: str | None = _column("how the schedule was proved: `full`, `fingerprint` or `off`")
     bytes_per_rank: int | None = _column("the most that a rank sends", "B")
-    confidence: str | None = _column("`calibrated`, `interpolated`, `extrapolated` or `uncalibrated`")
+    confidence: str | None = _column("`calibrated`, `interpolated`, `extrapolated`, `modelled` or `uncalibrated`")
     low_us: float | None = _column("lower end of the 90 % interval of the time", "us")
     high_us: float | None = _column("upper end of the 90 % interval of the time", "us")
     binding_link: str | None = _column("busiest link; `host` where launches take longer")

@@ -147,7 +147,6 @@ def examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
 
 
 def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
-    from simcoll.engine.link_usage import utilisation
     from simcoll.prediction.predict import predict
     from simcoll.report.plot.gantt import gantt_figure
     from simcoll.report.plot.topology import topology_figure
@@ -160,6 +159,6 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
     if "timeline" in wanted and len(program) <= SMALL:
         figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title)
     if "utilisation" in wanted:
-        busy = utilisation(program, prediction.time_ps)
-        figures["utilisation"] = topology_figure(topology, dict(zip(topology.links, busy.tolist(), strict=True)))
+        busy = dict(zip(topology.links, prediction.busy.tolist(), strict=True))
+        figures["utilisation"] = topology_figure(topology, busy)
     return figures

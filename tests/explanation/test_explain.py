@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from simcoll.engine.timing_model import service_ps
 from simcoll.errors import Place
 from simcoll.explanation._path_columns import CriticalPath, by_cause
 from simcoll.explanation.critical_path import critical_path
+from simcoll.explanation.explain import explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
@@ -225,6 +227,32 @@ def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
     assert shares["launch"] == load_profile("nccl-hopper").launch + costs.grid - costs.grid // channels
     assert shares["hop"] == 14 * (costs.LL128.hop + 1)  # the second link of a way takes 1 ps
     assert sum(shares.values()) == found.ran.launch_ps + shares["hop"]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "nvls_tree"])
+def test_a_call_of_nccl_goes_by_all_its_rails(algorithm: str) -> None:
+    """Each way out of a node is as busy as the others, and together they carry what the call sends between nodes;
+    the explanation lists them all, and a picture of links colours them alike."""
+    keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "profile": "nccl-hopper", "collective": "all_reduce"}
+    found = explained_run(points({**keys, "algorithm": algorithm, "size": "16 MiB"})[0])
+    ran, names = found.ran, found.ran.topology.link_names
+    out = [number for number, name in enumerate(names) if re.fullmatch(r"node0\.nic\d->rail\d", name)]
+    busy = ran.busy[out]
+    assert len(out) == 8
+    assert busy.min() > 0
+    assert busy.min() == pytest.approx(busy.max())
+    sent = float((busy * ran.topology.bandwidths[out]).sum()) * ran.time_ps / 1e12
+    assert sent == pytest.approx(float(ran.totals.carried[out].sum()))
+    listed = {row["where"]: row["alike"] for row in explanation(found, what_if=False)["places"] if row["where"]}
+    ways = [alike for name, alike in listed.items() if "rail" in name or "nic" in name]
+    assert all(alike == (8 if algorithm == "ring" else 1) for alike in ways)
+
+
+def test_a_workload_with_a_fitted_profile_is_modelled() -> None:
+    """Its calls were fitted and the whole was not measured; without a fit, or with other parameters, nobody knows."""
+    fitted = explained_run(points(POINTS["ddp"])[0])
+    assert (fitted.row["confidence"], explanation(fitted, what_if=False)["confidence"]) == ("modelled", "modelled")
+    assert sweep.run_point(points({**POINTS["ddp"], "profile": "ideal"})[0])["confidence"] is None
 
 
 BY_HAND = [

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
-from simcoll.engine.link_usage import busy
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
@@ -127,7 +126,7 @@ def _links(run: ExplainedRun, links: Sequence[dict[str, Any]]) -> str:
     from simcoll.report.plot.topology import topology_figure
 
     topology = run.ran.topology
-    used = busy(run.ran.totals.carried, run.ran.capacities, run.time_ps)
+    used = run.ran.busy
     figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=True)))
     drawn = image(figure, f"{topology.name}, its links coloured by how busy they are")
     return f'<div class="plots">{drawn}<div>{table(["link", "kind", "busy", "path_share"], links)}</div></div>'

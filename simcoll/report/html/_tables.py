@@ -28,6 +28,7 @@ WORTH: Final = {
     "calibrated": "fitted to a measurement of this very point",
     "interpolated": "fitted to measurements on both sides of it, of the same algorithm and kinds of links",
     "extrapolated": "fitted to measurements, but not on both sides of it: the interval is widened by convention",
+    "modelled": "composed of calls that were fitted to measurements; the whole was not measured",
     "uncalibrated": "from rated figures that no measurement has been fitted to: nobody knows how far off it is",
 }
 
