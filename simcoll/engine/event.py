@@ -269,7 +269,7 @@ class _EventRun:
         return found
 
     def link(self, link: int) -> Server:
-        return self.links.setdefault(link, Server(self.env))
+        return self.links.setdefault(link % self.program.servers, Server(self.env))
 
     # --- receiving ---
 

@@ -163,7 +163,8 @@ class _KernelRun:
             routes=Routes(*self.gives(*self.program.routes[2:])),
             follows=self.give(self.ways.follows()),
             net=self.net(),
-            free=Servers(self.zeros(self.links), self.zeros(self.sides)),
+            servers=self.program.servers,
+            free=Servers(self.zeros(self.program.servers), self.zeros(self.sides)),
             hops=hops,
         )
         ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)

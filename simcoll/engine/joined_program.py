@@ -37,10 +37,13 @@ class Operation(NamedTuple):
 def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Program:
     """The program of all `operations` on `n` ranks, in the order in which they are numbered.
 
-    Raises InputError where their parameters do not go together, or there are too many transfers.
+    Programs may be bound to other networks than `network`, on which links have other bandwidths and latencies: links of
+    one name are one link that serves all. Raises InputError where their parameters do not go together, or there are too
+    many transfers.
     """
     bound = list({id(op.program): op.program for op in operations if op.program is not None}.values())
-    _check(operations, bound)
+    links = _Links(bound, network)
+    _check(operations, bound, links.views)
     tasks = np.cumsum([0, *(len(op.ranks) for op in operations)], dtype=np.int64)
     laid = _Laid(operations, bound, tasks, n)
     parts = tuple(dict.fromkeys(program.params for program in bound)) or (Params(),)
@@ -48,10 +51,10 @@ def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Pro
     return Program(
         schedule=laid.schedule(n),
         params=dataclasses.replace(parts[0], slots=max(params.slots for params in parts)),
-        bandwidths=network.bandwidths,
-        latencies=network.latencies,
-        link_names=network.link_names,
-        routes=laid.routes(),
+        bandwidths=links.bandwidths,
+        latencies=links.latencies,
+        link_names=links.names * links.views,
+        routes=laid.routes(links),
         sizes=np.concatenate([np.zeros(0, np.int64), *(program.sizes for program in bound)]),
         **laid.columns,
         arrivals=np.zeros(laid.participants, np.int64),
@@ -60,19 +63,57 @@ def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Pro
         parts=parts,
         part=_joined(part),
         changes=None,
+        views=links.views,
     )
 
 
-def _check(operations: Sequence[Operation], bound: Sequence[Program]) -> None:
+def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int) -> None:
     if any(program.params.barrier or program.params.blocking != "no" for program in bound):
         what = "barriers and blocking sends are of one collective"
         raise InputError([Diagnostic(what, "leave out barrier and blocking", "model")])
-    if len({program.params.sharing for program in bound}) > 1:
-        raise InputError([Diagnostic("links cannot be shared in two ways at once", "choose fair or fifo", "model")])
+    ways = {program.params.sharing for program in bound}
+    if len(ways) > 1 or (views > 1 and ways != {"fifo"}):
+        what = "links cannot be shared in two ways at once, nor fairly by operations that see them differently"
+        raise InputError([Diagnostic(what, "choose fifo", "model.sharing")])
     total = sum(len(op.program) for op in operations if op.program)
     if total > MOST_TRANSFERS:
         what = f"{total} transfers are more than {MOST_TRANSFERS}"
         raise InputError([Diagnostic(what, "ask for fewer ranks or larger chunks", "ranks")])
+
+
+class _Links:
+    """The links of all programs: those of `network`, and behind them others that programs have. Programs that see
+    links alike have one view of them; `at` gives by program the number of each of its links."""
+
+    def __init__(self, bound: Sequence[Program], network: RoutedNetwork):
+        number = {name: i for i, name in enumerate(network.link_names)}
+        for program in bound:
+            for name in program.link_names if program.link_names is not network.link_names else ():
+                number.setdefault(name, len(number))
+        self.names = tuple(number)
+        seen: dict[tuple[bytes, bytes], int] = {}
+        columns: list[tuple[Array, Array]] = []
+        self.at: dict[int, Array] = {}
+        for program in bound:
+            own = np.fromiter(map(number.__getitem__, program.link_names), np.int64, len(program.link_names))
+            wide = _spread(own, network.bandwidths, program.bandwidths, len(number))
+            late = _spread(own, network.latencies, program.latencies, len(number))
+            view = seen.setdefault((wide.tobytes(), late.tobytes()), len(seen))
+            if view == len(columns):
+                columns.append((wide, late))
+            self.at[id(program)] = (own + view * len(number)).astype(np.int32)
+        if not columns:  # operations only compute
+            columns = [(network.bandwidths, network.latencies)]
+        self.views = len(columns)
+        self.bandwidths, self.latencies = (np.concatenate(column) for column in zip(*columns, strict=True))
+
+
+def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
+    """A column of `count` links: as the `whole` network has them, 1 where it does not, and `own` at the places `at`."""
+    column = np.ones(count, np.int64)
+    column[: len(whole)] = whole
+    column[at] = own
+    return column
 
 
 class _Owners(NamedTuple):
@@ -126,12 +167,13 @@ class _Laid:
         _, lane = np.unique(np.concatenate([EMPTY.reshape(0, 2), *lanes]), axis=0, return_inverse=True)
         self.lane = lane.ravel().astype(np.int32)
 
-    def routes(self) -> ProgramRoutes:
+    def routes(self, links: _Links) -> ProgramRoutes:
         """The ways of all programs."""
         pairs = list(zip(self.bound, self.places, strict=True))
         src, dst = (_joined([place[getattr(p.routes, end)] for p, place in pairs]) for end in ("src", "dst"))
         hop = np.cumsum([0, *np.concatenate([EMPTY, *(np.diff(p.routes.hop) for p in self.bound)]).tolist()])
-        return ProgramRoutes(src, dst, hop.astype(np.int32), _joined([p.routes.links for p in self.bound]))
+        taken = _joined([links.at[id(p)][p.routes.links] for p in self.bound])
+        return ProgramRoutes(src, dst, hop.astype(np.int32), taken)
 
     def schedule(self, n: int) -> Schedule:
         """The schedules one after the other, each with steps and slots of its own."""

@@ -53,6 +53,10 @@ class Program:
     each comes. A program of several operations has `tasks`, and what differs between them in `parts`: way r is of an
     operation with the parameters `parts[part[r]]`, (ways,); what holds for the whole run stands in `params`. With
     `changes` some of the routes are ways that transfers only take when a link is found dead.
+
+    Operations may see links differently: then the columns of links have an entry for each view of each link, one view
+    of all behind the other, and the number of a link is one of these. Link i is served by server i % `servers`, which
+    serves all views of a link, one transfer after the other.
     """
 
     schedule: Schedule
@@ -76,9 +80,15 @@ class Program:
     parts: tuple[Params, ...] = ()
     part: Index | None = None
     changes: LinkChanges | None = None
+    views: int = 1
 
     def __len__(self) -> int:
         return len(self.way)
+
+    @property
+    def servers(self) -> int:
+        """The number of links that serve, however many views there are of each."""
+        return len(self.bandwidths) // self.views
 
     @cached_property
     def _order(self) -> tuple[Index, Index]:
@@ -160,12 +170,17 @@ class Program:
         return found
 
     @property
-    def bytes_per_rank(self) -> int:
-        """The most bytes that any rank sends."""
+    def sent_bytes(self) -> NDArray[np.int64]:
+        """The bytes that each rank sends to others, int64 (ranks,)."""
         src, dst, *_ = self.routes
         out = np.zeros(self.schedule.participants, np.int64)
         np.add.at(out, src[src != dst], self.traffic[src != dst])
-        return int(out[: self.schedule.n].max())
+        return out[: self.schedule.n]
+
+    @property
+    def bytes_per_rank(self) -> int:
+        """The most bytes that any rank sends."""
+        return int(self.sent_bytes.max())
 
     def totals(self, makespan_ps: int, shortcut: str) -> Totals:
         """The sums of a run, from the time that it took."""

@@ -143,7 +143,7 @@ class Tracks:
         """
         program = self.played.program
         of: dict[int, dict[int, Slice]] = {}
-        links = program.hops.links.tolist()
+        links = (program.hops.links % program.servers).tolist()
         for transfer in self.transfers:
             name, args = f"{transfer.chunk}: {transfer.src} to {transfer.dst}", transfer.args()
             for hop in range(transfer.first, transfer.first + transfer.hops):

@@ -177,7 +177,8 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     ran, scenario, spec = explained.ran, explained.scenario, explained.scenario.workload
     program = ran.run.program  # as it was bound, before faults sent transfers other ways
     runs = executor(scenario.profile)
-    kinds = np.array(ran.topology.link_kinds)
+    kind_of = dict(zip(ran.topology.link_names, ran.topology.link_kinds, strict=True))
+    kinds = np.array([kind_of.get(name, "") for name in program.link_names])
     tasks = program.tasks
     assert tasks
     assert spec

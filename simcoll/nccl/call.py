@@ -47,7 +47,9 @@ LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
-MOST_PIECES: Final = 64  # in which a channel's share of a chain is run, where it could be more
+MOST_PIECES: Final = 64  # in which a channel's share of a chain, or a message, is run, where it could be more
+MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
+P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
 MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
 HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
@@ -184,6 +186,9 @@ class NcclCall:
 
         With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
         """
+        if self.algorithm == "p2p":  # messages to all peers are on their way at once, and take turns chunk by chunk
+            pieces = max(1, min(MOST_PIECES, MOST_MESSAGES // self.communicator.ranks))
+            return max(P2P_PIECE, -(-self.piece // (pieces * self.itemsize)) * self.itemsize)
         if self.schedule == "ring":
             return self.chunk // self.slices
         if self.schedule == "chain" and self.protocol == "Simple" and self.communicator.capability >= 80:
@@ -207,11 +212,15 @@ class NcclCall:
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
     def params(self, costs: Kernels) -> dict[str, Any]:
-        """Parameters of the engines, where links have the latency of a hop."""
+        """Parameters of the engines, where links have the latency of a hop. Links serve chunks in turn, as copy engines
+        and NICs do."""
+        return {"sharing": "fifo", **self._own_params(costs)}
+
+    def _own_params(self, costs: Kernels) -> dict[str, Any]:
         block = self.block(costs)
         if self.schedule == "nvls_tree":
             # who brings data for more loops than buffers hold would keep the links from those who hand sums out
-            return {"channels": figures().steps, "channels_by": "loop", "sharing": "fifo"}
+            return {"channels": figures().steps, "channels_by": "loop"}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self._heads if self.collective == "all_reduce" else 1
@@ -221,22 +230,10 @@ class NcclCall:
             return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             steps = {"channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
-            return {"o_send": block.slice, "sharing": "fifo", **steps}
+            return {"o_send": block.slice, **steps}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
         return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
-
-    def beside_others(self, costs: Kernels) -> dict[str, Any]:
-        """The same where links are shared with other calls: then a hop is time of the receiver, and chunks go whole."""
-        params = self.params(costs)
-        if self.schedule == "nvls_tree":
-            return {"channels": 2 * self.communicator.gpus}
-        if self.kind in ("NVLS", "P2P"):
-            return params
-        params.pop("sharing", None)
-        block = self.block(costs)
-        hop = block.hop + (block.host if self.staged else 0)
-        return {**params, "o_recv": hop + self._handled(block, self.step)}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """Time of the call beside its steps, in ps, on links of which a channel has `bandwidth` B/s."""

@@ -7,7 +7,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Final, get_args
 
@@ -101,16 +100,6 @@ class NcclChannel(PlainCall):
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
         plain = {"groups": self.nodes, "model": spec, "profile": IDEAL, "env": NcclEnv(), "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
-
-    def point_in_plan(self, costs: CostSetting) -> tuple[Scenario, Params, int]:
-        """Links are whole here, since other calls share them, and the channel sends more instead, by the share that it
-        has of them; the latency of a hop is among the receiver's costs."""
-        kernels, point = costs.kernels or Kernels(), self.point(costs)
-        larger = 1 / Fraction(self.call.share_of_links(kernels, outer=False, host=self.call.staged))
-        chunk = -int(-self.call.chunk * larger // point.itemsize) * point.itemsize
-        params = replace(point.params(), **{"chunk": chunk, **self.call.beside_others(kernels)})
-        grain = self.call.communicator.ranks * point.itemsize
-        return point, params, max(1, int(point.nbytes * larger) // grain) * grain
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the steps of a channel, in ps."""
@@ -220,7 +209,13 @@ class NcclExecutor(PlainExecutor):
         return self.profile.kernels or Kernels()
 
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> NcclChannel:
-        """The call that NCCL makes of a scenario; raises RefusedError for what its kernels do not do."""
+        """The call that NCCL makes of a scenario; raises RefusedError for what its kernels do not do.
+
+        A send_recv may be one message of each rank (`direct`), which costs what one of a ring of them costs.
+        """
+        if scenario.collective == "send_recv" and scenario.algorithm == "direct":
+            both_ways = scenario.model_copy(update={"algorithm": "auto"})
+            return replace(self.lower(both_ways, topology), one_way=True)
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         if len(places) < 2:
@@ -260,18 +255,6 @@ class NcclExecutor(PlainExecutor):
         call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=through)
         of_nics = network_of(_system(scenario))
         return NcclChannel(scenario, rated, places, call, frozenset(inner), tuple(path), host, nodes, of_nics, down)
-
-    def lower_in_plan(self, scenario: Scenario, rated: Topology) -> NcclChannel:
-        """The call of a scenario, one of several of a plan, where send_recv may also be one message."""
-        if scenario.collective != "send_recv" or scenario.algorithm != "direct":
-            return self.lower(scenario, rated)
-        both_ways = scenario.model_copy(update={"algorithm": "auto"})  # of which costs are known
-        return replace(self.lower(both_ways, rated), one_way=True)
-
-    def plan_network(self, topology: Topology) -> Topology:
-        """Without latencies, which are among the costs of a kernel."""
-        links = (topology.graph.edges[ends]["link"] for ends in topology.links)
-        return topology.with_links(Link(link.bandwidth, 1, link.kind) for link in links)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """`auto` is what NCCL chooses by itself; `best` is the quickest of what it could choose."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.engine.timing_model import Index, Params
+from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
 from simcoll.prediction.placing import placed, rated_topology, served_by
 from simcoll.scenario.launch import Process, processes
@@ -71,11 +71,6 @@ class PlainCall:
         if not costs.params:
             return self.scenario
         return self.scenario.model_copy(update={"model": self.scenario.model.model_copy(update=self.params(costs))})
-
-    def point_in_plan(self, costs: CostSetting) -> tuple[Scenario, Params, int]:
-        """The point that engines run where other calls share the links, its parameters and its bytes."""
-        point = self.point(costs)
-        return point, point.params(), point.nbytes
 
     def topology(self, costs: CostSetting) -> Topology:
         """Links as they serve."""
@@ -153,14 +148,6 @@ class PlainExecutor:
             raise RefusedError(f"env ({scenario.env}) needs a profile with kernels; take one, or leave it out")
         rated = topology or rated_topology(scenario)
         return PlainCall(scenario, rated, placed(scenario, rated))
-
-    def lower_in_plan(self, scenario: Scenario, rated: Topology) -> PlainCall:
-        """The call of a scenario, one of several of a plan. Raises like `lower`."""
-        return self.lower(scenario, rated)
-
-    def plan_network(self, topology: Topology) -> Topology:
-        """Links as the calls of a plan share them, of links as they serve."""
-        return topology
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Scenarios of which the quickest is the one asked for: with each algorithm of the library for `auto`."""

@@ -12,6 +12,7 @@ import numpy as np
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.program import bind
 from simcoll.engine.run import run
+from simcoll.engine.timeline import Totals
 from simcoll.errors import InputError, TopologyError, wrong
 from simcoll.prediction._call_run import predict_call
 from simcoll.prediction._schedule_source import agents_of, source_of
@@ -35,7 +36,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, kinds = _operations(plan, binder, apart)
 
-    program = struck(join(operations, plan.n, binder.network), binder.topology, scenario.striking)
+    program = struck(join(operations, plan.n, binder.topology), binder.topology, scenario.striking)
     ran = ProgramRun(scenario, lambda: program, run(program, policy(scenario, "totals")), program)
     lengths = [len(operation.ranks) for operation in operations]
     tasks = PlanTasks(np.concatenate([operation.ranks for operation in operations]), np.repeat(kinds, lengths))
@@ -47,7 +48,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         plan=plan,
         calls=binder.calls,
         run=ran,
-        totals=ran.totals,
+        totals=_of_all(ran, operations, binder),
         lower_bound_ps=max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
         tasks=tasks,
@@ -81,15 +82,33 @@ def _operations(plan: WorkloadPlan, binder: _Binder, apart: bool) -> tuple[list[
     return operations, kinds
 
 
+def _of_all(ran: ProgramRun, operations: Sequence[Operation], binder: _Binder) -> Totals:
+    """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
+    counts as what all channels bring meanwhile."""
+    program, totals, capacity = ran.program, ran.totals, binder.topology.bandwidths
+    carried, rates = (np.reshape(column, (program.views, -1)) for column in (totals.carried, program.bandwidths))
+    links = np.s_[:, : len(capacity)]
+    whole = np.rint(carried[links] * (capacity / np.maximum(1, rates[links]))).astype(np.int64).sum(axis=0)
+    counts = {id(call.program): call.lowered.count for call in binder.calls.values()}
+    sent, messages, wire_bytes = np.zeros(len(binder.places), np.int64), 0, 0
+    for operation in operations:
+        if (part := operation.program) is not None:
+            count = counts[id(part)]
+            sent[operation.ranks] += count * part.sent_bytes
+            messages += count * part.schedule.messages * part.loops
+            wire_bytes += count * part.wire_bytes
+    most = int(sent.max(initial=0))
+    return replace(totals, carried=whole, messages=messages, wire_bytes=wire_bytes, bytes_per_rank=most)
+
+
 class _Binder:
-    """Binds the calls of a plan, once those that are alike. `topology` has links as they serve, `network` as programs
-    are bound to them."""
+    """Binds the calls of a plan, once those that are alike, each on links as it has them. `topology` has links as they
+    serve."""
 
     def __init__(self, scenario: Scenario, rated: Topology, costs: CostSetting):
         self.scenario, self.rated, self.costs = scenario, rated, costs
         self.executor = executor(scenario.profile)
         self.topology = served_by(rated, costs.links)
-        self.network = self.executor.plan_network(self.topology)
         self.places = placed(scenario, rated)
         self.calls: dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall] = {}
 
@@ -127,18 +146,17 @@ class _Binder:
         return self.scenario.model_copy(update=own)
 
     def _bound(self, asked: Scenario) -> PlannedCall:
-        """A call bound beside others. It shares links with them as one flow a rank, whatever channels it has: so it may
-        take another time than by itself."""
+        """A call bound as it runs by itself; `join` lets it share links with others."""
         if asked.nbytes % asked.itemsize:
             why = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
         if self.executor.alternatives(asked, self.rated)[0] is not asked:
             asked = asked.model_copy(update={"algorithm": predict_call(asked, self.rated, self.costs).algorithm})
-        call = self.executor.lower_in_plan(asked, self.rated)
-        point, params, nbytes = call.point_in_plan(self.costs)
-        devices: Sequence[str] = call.places
-        source, proved = source_of(point, self.network, devices)
+        call = self.executor.lower(asked, self.rated)
+        point, network, devices = call.point(self.costs), call.network(self.costs), call.places
+        source, proved = source_of(point, network, devices)
         schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
-        devices = (*devices, *agents_of(point, self.network, devices)[: schedule.agents])
+        devices = (*devices, *agents_of(point, network, devices)[: schedule.agents])
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
-        return PlannedCall(call, bind(schedule, self.network, devices, params, nbytes, **options), proved)
+        program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
+        return PlannedCall(call, program, proved)

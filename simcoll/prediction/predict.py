@@ -38,8 +38,8 @@ def predict(
     profile = load_profile(scenario.profile)
     if profile.generations and costs is None and not related:
         profile.check_gpus(described(scenario.topology))
-    # A collective runs as one program. A workload is joined even if it has only one operation: its calls are modelled
-    # as sharing links with others, so a call of NCCL by itself differs a little from the same call in a workload.
+    # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
+    # the same time.
     run = predict_plan if scenario.workload else predict_call
     prediction = run(scenario, topology, costs or CostSetting.of(profile))
     if costs is None:

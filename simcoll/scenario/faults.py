@@ -156,14 +156,16 @@ def struck(program: Program, topology: Topology, faults: Sequence[Fault], began:
     noticed = [outage for outage in outages if max(0, outage.noticed) < outage.until]
     notices = sorted({max(0, outage.noticed) for outage in noticed})
     rows += [
-        (when, turn, outage.link, 0)
+        (when, turn, link, 0)
         for turn, when in enumerate(notices, 1)
         for outage in noticed
         if max(0, outage.noticed) == when
+        for link in _views(program, outage.link)
     ]
     at, turn, links, bandwidth = np.array(sorted(set(rows)), np.int64).reshape(-1, 4).T
     routes, part, force = _around(program, topology, noticed, notices)
-    changes = LinkChanges(at, links, bandwidth, turn, force, timeouts)
+    patience = {view: timeout for link, timeout in timeouts.items() for view in _views(program, link)}
+    changes = LinkChanges(at, links, bandwidth, turn, force, patience)
     return replace(program, routes=routes, part=part, changes=changes)
 
 
@@ -172,6 +174,11 @@ def _links(fault: Fault, names: Sequence[str]) -> list[int]:
     if not links:
         raise wrong("faults", f"no link is called {fault.link!r}", did_you_mean(fault.link, names))
     return links
+
+
+def _views(program: Program, link: int) -> range:
+    """The numbers of all views of a link."""
+    return range(link, len(program.bandwidths), program.servers)
 
 
 def _bandwidths(
@@ -184,8 +191,9 @@ def _bandwidths(
     down: dict[int, list[tuple[int, int]]] = {}
     for outage in outages:
         down.setdefault(outage.link, []).append((outage.start, outage.until))
-    for link in {*down, *weak}:
-        rated = before = int(program.bandwidths[link])
+    for view in (view for link in {*down, *weak} for view in _views(program, link)):
+        rated, link = int(program.bandwidths[view]), view % program.servers
+        before = rated
         spans = [*down.get(link, []), *(span[:2] for span in weak.get(link, []))]
         for time in sorted({max(0, time) for span in spans for time in span if time < NEVER // 2}):
             share = float(not any(start <= time < until for start, until in down.get(link, [])))
@@ -193,7 +201,7 @@ def _bandwidths(
                 share *= left if start <= time < until else 1.0
             after = max(1, round(rated * share)) if rated and share else 0
             if after != before:
-                rows.append((time, NONE, link, after))
+                rows.append((time, NONE, view, after))
             before = after
     return rows
 
@@ -219,10 +227,12 @@ def _around(
         if dead not in known:
             known[dead] = _Detours(topology, dead)
         for way, now in enumerate(force[turn].tolist()):
-            if src[way] == dst[way] or not fresh.intersection(ways[now]):
+            if src[way] == dst[way] or not fresh.intersection(link % program.servers for link in ways[now]):
                 continue
-            route = known[dead].route(ways[way])
+            view, ends = ways[way][0] // program.servers, [link % program.servers for link in ways[way]]
+            route = known[dead].route(ends)
             if route is not None:
+                route = tuple(link + view * program.servers for link in route)
                 if (way, route) not in made:
                     made[way, route] = len(ways)
                     ways.append(list(route))
@@ -251,6 +261,8 @@ class _Detours:
 
     def route(self, before: Sequence[int]) -> Route | None:
         """Return a detour between the ends of a route, or None."""
+        if max(before) >= len(self.topology.links):  # one that stands for several
+            return None
         src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
         if (src, dst) not in self.known:
             detour = self.router.route(src, dst)

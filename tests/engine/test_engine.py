@@ -32,7 +32,7 @@ FAST = {"fast": (False, False), "replay": (True, False), "compiled": (False, Tru
 
 def check_tasks(seed: int) -> None:
     """One random case of several operations in all engines."""
-    case = random_tasks(random.Random(seed), contention=seed % 4 != 0)
+    case = random_tasks(random.Random(seed), contention=seed % 4 != 0, views=True)
     played, (expected, tasks) = joint_program_of(*case), simulate_tasks(*case)
     whole = event.run(played)
     for name in ("start", "sent", "arrive", "end", "complete"):

@@ -117,6 +117,10 @@ BROKEN_TASKS = {  # in programs of several operations
     "a task does not wait for its receives": Mutation(
         WAITS, "settle", "count_down(receiver[i], t, tasks)", "count_down(receiver[i], 0, tasks)"
     ),
+    "two views of a link serve at once": Mutation(FIFO, "travel", "link % servers", "min(link, servers - 1)"),
+    "heads that come by two views come in order": Mutation(
+        TABLES, "follows", "np.resize(views, self.links) == 1", "True"
+    ),
     "an operation's gap is another's": Mutation(FIFO, "travel", "value(gap, way[i])", "value(gap, 0)"),
     "an operation's gap is another's on fair links": Mutation(FAIR, "gone", "value(gap, w)", "value(gap, 0)"),
 }
@@ -264,7 +268,7 @@ def test_a_broken_rule_is_noticed(rule: str) -> None:
 @cache
 def expected_tasks(seed: int) -> tuple[Any, Any]:
     """A random program of several operations, and what the oracle says of its transfers and tasks."""
-    case = random_tasks(random.Random(seed), contention=seed % 4 != 0)
+    case = random_tasks(random.Random(seed), contention=seed % 4 != 0, views=True)
     return joint_program_of(*case), simulate_tasks(*case)
 
 

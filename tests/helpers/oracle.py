@@ -54,6 +54,12 @@ class Message:
         return self.src == self.dst
 
 
+class Links(list[Link]):
+    """Links of several views: link i is served by server i % (links / views), as operations see it differently."""
+
+    views = 1
+
+
 @dataclass(frozen=True)
 class Change:
     """From `at` (ps) the link has this bandwidth."""
@@ -234,6 +240,7 @@ class _Run:
         assert all(a.step <= b.step for a, b in itertools.pairwise(messages))
         assert all(m.route or m.local for m in messages)
         self.messages, self.links, self.rules, self.tasks = messages, links, rules, tasks
+        self.shared = len(links) // getattr(links, "views", 1)  # servers, each of all views of a link
         self.now, self.phase = 0, HAPPEN
         self.heap: list[tuple[int, int, int, Callable[[], None]]] = []
         self.serial = itertools.count()
@@ -396,7 +403,7 @@ class _Run:
         if not self.bandwidth[link] and dead and self.turned(i, self.now + 1):
             self.at(self.now + 1, lambda: self.set_out(i))
         else:
-            self.ask(link, i, lambda: self.work_of(i, link), lambda work: self.served(i, place, work))
+            self.ask(link % self.shared, i, lambda: self.work_of(i, link), lambda work: self.served(i, place, work))
 
     def served(self, i: int, place: int, work: Work) -> None:
         m, route = self.messages[i], self.route[i]
@@ -588,9 +595,12 @@ def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message],
     return messages, links, _rules(rng, tiny), _arrivals(rng, n, tiny)
 
 
-def random_tasks(rng: random.Random, *, contention: bool) -> tuple[list[Message], list[Link], Rules, list[Task]]:
+def random_tasks(
+    rng: random.Random, *, contention: bool, views: bool = False
+) -> tuple[list[Message], list[Link], Rules, list[Task]]:
     """A random case cut into operations, each with slots, channels and perhaps rules of its own, and what each rank
-    does in them: after random earlier things of its own or of others, with computation in between."""
+    does in them: after random earlier things of its own or of others, with computation in between. With `views`
+    operations may see links that serve whole chunks differently."""
     messages, links, rules, _ = random_case(rng, contention=contention)
     rules, tiny = replace(rules, barrier=False), rng.random() < 0.5
     n, steps = 1 + max(max(m.src, m.dst) for m in messages), messages[-1].step + 1
@@ -619,7 +629,13 @@ def random_tasks(rng: random.Random, *, contention: bool) -> tuple[list[Message]
             )
             for m in messages if a <= m.step < b
         ]  # fmt: skip
-    return done, links, rules, tasks
+    if not views or rules.sharing != "fifo" or rng.random() < 0.3:
+        return done, links, rules, tasks
+    seen = Links((b * rng.randint(1, 3), lat + rng.choice([0, 0, 1, 7])) for _ in range(3) for b, lat in links)
+    seen.views, of_op = 3, [rng.randrange(3) for _ in [*cuts, steps]]
+    first = [len(links) * of_op[sum(cut <= m.step for cut in cuts)] for m in done]
+    done = [replace(m, route=tuple(at + link for link in m.route)) for m, at in zip(done, first, strict=True)]
+    return done, seen, rules, tasks
 
 
 def _chains(rng: random.Random, shared: int) -> list[list[int]]:

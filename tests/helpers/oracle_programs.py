@@ -74,6 +74,7 @@ def joint_program_of(messages: list[Message], links: list[Link], rules: Rules, t
         tasks=Tasks(channel, side, np.array([t.duration for t in tasks]), first, before, np.arange(len(channel))),
         parts=tuple(Params(**{field: getattr(one, field) for field in Rules.__dataclass_fields__}) for one in kinds),
         part=np.array([kinds.index(m.rules or rules) for m in messages]),
+        views=getattr(links, "views", 1),
     )
 
 

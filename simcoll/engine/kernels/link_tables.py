@@ -21,6 +21,7 @@ class LinkTables:
     def __init__(self, program: Program):
         self.routes, self.latencies, self.cap = program.routes, program.latencies, program.by_way("channel_bandwidth")
         self.way, self.lane, self.links = program.way, program.channel, len(program.bandwidths)
+        self.servers = program.servers
         if program.tasks:
             self.lane = program.tasks.lane[program.channel]
         self.sizes = program.sizes.tolist()
@@ -64,12 +65,14 @@ class LinkTables:
         return found
 
     def follows(self) -> Array:
-        """Whether a link comes directly behind one and the same other link on every route that takes it."""
+        """Whether a link comes directly behind one and the same other link on every route that takes it; not where the
+        views of a link are several, since the heads that come to it do so by several ways."""
         _, _, hop, links = self.routes
         before = np.append(np.int32(NONE), links)[: len(links)]
         before[hop[:-1][np.diff(hop) > 0]] = NONE
         lowest, highest = _least(self.links, links, before), -_least(self.links, links, -before)
-        follows: Array = (lowest == highest) & (highest >= 0)
+        views = np.bincount(np.unique(links) % self.servers, minlength=self.servers)
+        follows: Array = (lowest == highest) & (highest >= 0) & (np.resize(views, self.links) == 1)
         return follows
 
     def narrowest(self) -> Array:

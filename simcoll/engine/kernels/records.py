@@ -188,7 +188,7 @@ class ChangesInTime(NamedTuple):
 
 
 class FifoRun(NamedTuple):
-    """All that `fifo` works on; `follows` is by link."""
+    """All that `fifo` works on; `follows` is by link, and link i is served by server i % `servers`."""
 
     progress: Progress
     plan: Plan
@@ -196,6 +196,7 @@ class FifoRun(NamedTuple):
     routes: Routes
     follows: Column
     net: Net
+    servers: int
     free: Servers
     hops: HopTimes
 

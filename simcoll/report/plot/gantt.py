@@ -125,10 +125,10 @@ def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], ch
 
 
 def _link_lanes(program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
-    busy = utilisation(program, timeline.makespan_ps)
-    lanes = {link: Lane(names[link], busy[link]) for link in np.unique(program.routes.links).tolist()}
+    busy = utilisation(program, timeline.makespan_ps).reshape(program.views, -1).sum(axis=0)
+    lanes = {link: Lane(names[link], busy[link]) for link in np.unique(program.routes.links % program.servers).tolist()}
     carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
-    columns = (program.hops.links, timeline.hop_begin, timeline.hop_end, carried)
+    columns = (program.hops.links % program.servers, timeline.hop_begin, timeline.hop_end, carried)
     for link, begin, end, chunk in zip(*(column.tolist() for column in columns), strict=True):
         lanes[link].spans.append(ChunkInterval(begin, end, chunk))
     return list(lanes.values())

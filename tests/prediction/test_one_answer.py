@@ -1,0 +1,109 @@
+"""One question, one answer: a call takes as long alone as in a plan, and calls contend for the links that both use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simcoll.errors import RefusedError
+from simcoll.nccl import call as calls
+from simcoll.prediction.predict import Prediction, predict
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology.systems import load_system, shipped_systems
+
+FITTED = {name: system for name in shipped_systems() if (system := load_system(name)).profile}
+CALLED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "send_recv")
+MACHINES = [(name, nodes) for name, system in FITTED.items() for nodes in (1, 2, 4) if nodes == 1 or system.nic]
+
+
+def on(system: str, nodes: int, **keys: Any) -> Prediction:
+    """The prediction of a point on nodes of a system, with its own profile."""
+    where = {"topology": {"system": system, "nodes": nodes}, "profile": FITTED[system].profile}
+    return predict(Scenario.model_validate({**where, **keys}))
+
+
+def operation(name: str, **keys: Any) -> dict[str, Any]:
+    """An operation of a plan."""
+    return {"name": name, **keys}
+
+
+def facts(found: Prediction) -> tuple[Any, ...]:
+    """What must be the same at both doors."""
+    totals = found.totals
+    return (
+        found.time_ps, found.algorithm, found.protocol, totals.messages, totals.wire_bytes, totals.bytes_per_rank
+    )  # fmt: skip
+
+
+def check_alone_and_in_a_plan(system: str, nodes: int, collective: str, size: str) -> int:
+    """Compare every algorithm and protocol; return how many there were."""
+    compared = 0
+    for algorithm in ("auto", *calls.names(collective)):
+        for protocol in ("auto", "LL", "LL128", "Simple"):
+            call = {"collective": collective, "algorithm": algorithm, "size": size}
+            try:
+                alone = on(system, nodes, protocol=protocol, **call)
+            except RefusedError:
+                continue
+            plan = {"operations": [operation("call", **call)]}
+            assert facts(on(system, nodes, protocol=protocol, workload=plan)) == facts(alone), (algorithm, protocol)
+            compared += 1
+    return compared
+
+
+@pytest.mark.parametrize("system", ["hgx-h100", "mi300x", "l40s-pcie"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_call_takes_as_long_in_a_plan(system: str, collective: str) -> None:
+    """To the picosecond, and with the same messages and bytes, on two nodes of machines that differ in kind."""
+    assert check_alone_and_in_a_plan(system, 2, collective, "1 MiB") > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("system", "nodes"), MACHINES)
+@pytest.mark.parametrize("collective", CALLED)
+def test_every_call_takes_as_long_in_a_plan(system: str, nodes: int, collective: str) -> None:
+    """The same for every shipped system, 1, 2 and 4 nodes, every algorithm and protocol, small and large."""
+    for size in ("4 KiB", "16 MiB"):
+        check_alone_and_in_a_plan(system, nodes, collective, size)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
+def test_what_goes_before_does_not_matter(algorithm: str) -> None:
+    """A call after computation, and after another call that is over, takes as long as by itself."""
+    call = {"collective": "all_reduce", "algorithm": algorithm, "size": "4 MiB"}
+    other = {"collective": "all_to_all", "size": "64 KiB"}
+    before = [operation("compute", time="3 us"), operation("first", **other, after=["compute"])]
+    earlier = on("hgx-h100", 2, workload={"operations": before}).time_ps
+    both = on("hgx-h100", 2, workload={"operations": [*before, operation("call", **call, after=["first"])]}).time_ps
+    last = on("hgx-h100", 2, **call).time_ps
+    assert earlier == 3_000_000 + on("hgx-h100", 2, **other).time_ps
+    # a rank that is done with the first call begins the next, while others still are at it
+    assert last < both <= earlier + last
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
+def test_two_calls_share_links(algorithm: str) -> None:
+    """Two large calls at once on the same links take nearly as long as one after the other; on machines of their own as
+    long as one."""
+    call = {"collective": "all_reduce", "algorithm": algorithm, "size": "64 MiB"}
+    alone = on("hgx-h100", 2, **call).time_ps
+    twice = [operation(name, **call, stream=name) for name in ("a", "b")]
+    assert 1.5 * alone < on("hgx-h100", 2, workload={"operations": twice}).time_ps <= 2.02 * alone
+    apart = [
+        operation(name, **call, stream=name, ranks=list(range(16 * at, 16 * at + 16))) for at, name in enumerate("ab")
+    ]
+    assert on("hgx-h100", 4, workload={"operations": apart}).time_ps == alone
+
+
+def test_a_training_step_mixes_all_kinds_of_calls() -> None:
+    """Trees, rings and messages from rank to rank share links in one plan."""
+    step = {"template": "ddp", "model": "gpt2", "gpu": "a100"}
+    assert on("dgx-a100", 2, workload=step).time_ps > 0
+    kinds = [("all_reduce", "tree"), ("all_gather", "ring"), ("all_to_all", "auto")]
+    mixed = [
+        operation(name, collective=name, algorithm=algorithm, size="1 MiB", stream=name) for name, algorithm in kinds
+    ]
+    whole = on("dgx-a100", 2, workload={"operations": mixed}).time_ps
+    each = [on("dgx-a100", 2, collective=name, algorithm=algorithm, size="1 MiB").time_ps for name, algorithm in kinds]
+    assert max(each) < whole < sum(each)
