@@ -42,7 +42,7 @@ def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Pro
     many transfers.
     """
     bound = list({id(op.program): op.program for op in operations if op.program is not None}.values())
-    links = _Links(bound, network)
+    links = _LinkViews(bound, network)
     _check(operations, bound, links.views)
     tasks = np.cumsum([0, *(len(op.ranks) for op in operations)], dtype=np.int64)
     laid = _Laid(operations, bound, tasks, n)
@@ -81,7 +81,7 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
         raise InputError([Diagnostic(what, "ask for fewer ranks or larger chunks", "ranks")])
 
 
-class _Links:
+class _LinkViews:
     """The links of all programs: those of `network`, and behind them others that programs have. Programs that see
     links alike have one view of them; `at` gives by program the number of each of its links."""
 
@@ -167,7 +167,7 @@ class _Laid:
         _, lane = np.unique(np.concatenate([EMPTY.reshape(0, 2), *lanes]), axis=0, return_inverse=True)
         self.lane = lane.ravel().astype(np.int32)
 
-    def routes(self, links: _Links) -> ProgramRoutes:
+    def routes(self, links: _LinkViews) -> ProgramRoutes:
         """The ways of all programs."""
         pairs = list(zip(self.bound, self.places, strict=True))
         src, dst = (_joined([place[getattr(p.routes, end)] for p, place in pairs]) for end in ("src", "dst"))
