@@ -9,12 +9,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from simcoll.nccl._node_paths import INTEL_P2P, LOC, PHB, PIX, PXN, NodePaths, PathRules
+from simcoll.nccl._node_paths import LOC, PIX, PXN, NodePaths
 from simcoll.topology.nccl_graphs import GraphPattern
 
 UNIT: Final = 1000  # capacities are counted in thousandths of GB/s, as NCCL rounds them
 _TREES: Final = ("balanced_tree", "tree")
-_NO_REVERSE: Final = 80  # from this compute capability on, what a NIC writes takes nothing of the way back
 
 
 @dataclass
@@ -54,8 +53,8 @@ class Demand(NamedTuple):
 class Demands:
     """The demands of the paths of a node at the speeds of a draft."""
 
-    def __init__(self, node: NodePaths, rules: PathRules, draft: Draft):
-        self.node, self.rules, self.draft = node, rules, draft
+    def __init__(self, node: NodePaths, draft: Draft):
+        self.node, self.draft = node, draft
         self._known: dict[tuple[int, int, float], Demand | None] = {}
 
     def of(self, src: int, dst: int, times: float = 1) -> Demand | None:
@@ -75,14 +74,4 @@ class Demands:
             return None
         if draft.pattern in _TREES and node.paths[dst, src].type > farthest and path.type != PXN:
             return None  # trees send both ways; of what goes by another GPU's NIC, the way back does not count
-        from_gpu = node.kinds[src] == "gpu"
-        by_cpu = any(node.kinds[node.ends[link][1]] == "cpu" for link in path.links)
-        slower = self.rules.intel and from_gpu and path.type == PHB and by_cpu
-        taken: list[tuple[int, int]] = []
-        for link in path.links:
-            amount = speed * INTEL_P2P if slower and node.types[link] == PIX else speed
-            taken.append((link, round(amount * UNIT)))
-            into_gpu = node.kinds[node.ends[link][1]] == "gpu"
-            if into_gpu and not from_gpu and self.rules.capability < _NO_REVERSE:
-                taken.append((node.back(link), round(amount / 8 * UNIT)))
-        return Demand(len(path.links), tuple(taken))
+        return Demand(len(path.links), tuple((link, round(speed * part * UNIT)) for link, part in node.parts(src, dst)))

@@ -14,8 +14,14 @@ class ChannelLimits:
     def __init__(self, demands: Demands, across: bool):
         self.node, self.draft, self._demand, self.across = demands.node, demands.draft, demands.of, across
         self.count = len(self.node.gpus)
+        # pairs of GPUs that a channel can go from and to
+        self._steps = [
+            pair
+            for pair, (kind, bandwidth) in self.node.widest.items()
+            if kind <= self.draft.type_intra and bandwidth >= self.draft.intra - 1e-3
+        ]
+        self._round = self.draft.pattern == "ring" and not across
         self.most = self._most()
-        self.fewest_hops = self._fewest_hops()
 
     def settled(self, best: Draft) -> bool:
         """Whether links and ports are too few for anything better than the best. NCCL searches on; as nothing more is
@@ -28,7 +34,7 @@ class ChannelLimits:
         if most < draft.least or ours < theirs:
             return True
         alike = draft.pattern == best.pattern and draft.cross_nic == best.cross_nic
-        return ours == theirs and not (alike and most * self.fewest_hops < best.hops)
+        return ours == theirs and not (alike and most * self._fewest_hops() < best.hops)
 
     def _most(self) -> int:
         """No more channels than these can be, by what leaves and enters GPUs, and by ports of NICs."""
@@ -41,13 +47,37 @@ class ChannelLimits:
             limit = min(limit, len(near) * ports)
             entries = [self._fits(draft.inter, (node.back(out) for out in node.out_of(gpu)), C2C) for gpu in node.gpus]
             limit = min(limit, sum(entries))
-        if count > 1:
+        if count > 1 and limit:
+            limit = min(limit, self._across_cuts()) if self._connected() else 0
             # each GPU hands on to the next, but for the last of a tree, and of a ring that goes on to a NIC
-            steps = count if draft.pattern == "ring" and not self.across else count - 1
+            steps = count if self._round else count - 1
             for way in (node.out_of, lambda gpu: (node.back(out) for out in node.out_of(gpu))):
                 fits = [self._fits(draft.intra, way(gpu), NVL) for gpu in node.gpus]
                 while sum(min(each, limit) for each in fits) < steps * limit:
                     limit -= 1
+        return limit
+
+    def _connected(self) -> bool:
+        """Whether a channel can reach all GPUs."""
+        far: dict[int, list[int]] = {}
+        for a, b in self._steps:
+            far.setdefault(a, []).append(b)
+            far.setdefault(b, []).append(a)
+        found = dict.fromkeys(self.node.gpus[:1])
+        queue = list(found)
+        for gpu in queue:
+            new = [other for other in far.get(gpu, ()) if other not in found]
+            found.update(dict.fromkeys(new))
+            queue += new
+        return len(found) == self.count
+
+    def _across_cuts(self) -> int:
+        """A ring that ends where it began crosses each cut to and fro, other channels at least once."""
+        limit = self.draft.most
+        back_again = self.draft.pattern == "ring" and (not self.across or not self.draft.cross_nic)
+        for ways in self.node.cuts:
+            there, back = (int(bandwidth / self.draft.intra + 1e-9) for bandwidth in ways)
+            limit = min(limit, min(there, back) if back_again else there + back)
         return limit
 
     def _usable(self, net: int) -> bool:
@@ -72,9 +102,8 @@ class ChannelLimits:
     def _fewest_hops(self) -> int:
         """Links of a channel, at least."""
         node = self.node
-        pairs = [(a, b) for a in node.gpus for b in node.gpus if a != b]
-        near = min((need[0] for a, b in pairs if (need := self._demand(a, b, 1))), default=0)
-        hops = near * (self.count if self.draft.pattern == "ring" and not self.across else self.count - 1)
+        near = min((len(node.paths[pair].links) for pair in self._steps), default=0)
+        hops = near * (self.count if self._round else self.count - 1)
         if self.across:
             ends = [(net, gpu) for net in node.nets for gpu in node.gpus]
             came = min((need[0] for net, gpu in ends if (need := self._demand(net, gpu, 1))), default=0)

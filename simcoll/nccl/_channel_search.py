@@ -30,7 +30,7 @@ class Round:
     def __init__(self, node: NodePaths, rules: PathRules, wanted: Draft, best: Draft, across: bool, steps: int):
         self.node, self.rules, self.best, self.across, self.left = node, rules, best, across, steps
         self.draft = dataclasses.replace(wanted, hops=0, orders=[], nets=[])
-        demands = Demands(node, rules, self.draft)
+        demands = Demands(node, self.draft)
         self._demand, self.limits = demands.of, ChannelLimits(demands, across)
         self.count = len(node.gpus)
         self.free = [round(bandwidth * UNIT) for bandwidth in node.bandwidth]

@@ -9,6 +9,7 @@ Source: NVIDIA/nccl, release 2.30, src/graph/topo.cc and paths.cc: the rules, in
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from simcoll.topology.nccl_graphs import PATHS
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
 LOCAL_GBPS: Final = 5000.0  # what NCCL counts within a device
-INTEL_P2P: Final = 6 / 5  # PCIe links carry so much more of what GPUs send through an Intel processor
+_INTEL_P2P: Final = 6 / 5  # PCIe links carry so much more of what GPUs send through an Intel processor
+_NO_REVERSE: Final = 80  # from this compute capability on, what a NIC writes takes nothing of the way back
 _LINKS: Final[Mapping[str, int]] = {"nvlink": NVL, "xgmi": NVL, "c2c": C2C, "pcie": PIX, "socket": SYS}
 _KINDS: Final[Mapping[str, str]] = {
     "gpu": "gpu",
@@ -80,6 +82,7 @@ class NodePaths:
             out.sort(key=lambda link: -self.bandwidth[link])  # NCCL keeps the fastest first
         self.gpus, self.nets, self.switches = self._of("gpu"), self._of("net"), self._of("nvs")
         self.paths: dict[tuple[int, int], NodePath] = {}
+        self._parts: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {}
         self.local_gpu: dict[int, int | None] = {}
 
     def _of(self, kind: str) -> list[int]:
@@ -105,6 +108,7 @@ class NodePaths:
 
     def find_paths(self, rules: PathRules) -> None:
         """Fill `paths` and `local_gpu`."""
+        self._rules = rules
         for base in (*self._of("cpu"), *self.gpus, *self.nets, *self.switches):
             self._search_from(base)
         for a, b in itertools.permutations(self.gpus, 2):
@@ -187,6 +191,48 @@ class NodePaths:
         near, own = self.paths[relay, net], self.paths[gpu, net]
         joined = near.type <= farthest and self.paths[relay, gpu].type <= NVL
         return joined and (near.bandwidth > own.bandwidth or own.type > PXN)
+
+    # --- bandwidth ---
+
+    def parts(self, src: int, dst: int) -> tuple[tuple[int, float], ...]:
+        """Links of a path, and how much it takes of each for every byte that it carries."""
+        if (src, dst) not in self._parts:
+            self._parts[src, dst] = tuple(self._parts_of(src, self.paths[src, dst]))
+        return self._parts[src, dst]
+
+    def _parts_of(self, src: int, path: NodePath) -> Iterator[tuple[int, float]]:
+        from_gpu = self.kinds[src] == "gpu"
+        into = [self.kinds[self.ends[link][1]] for link in path.links]
+        slower = self._rules.intel and from_gpu and path.type == PHB and "cpu" in into
+        for link, kind in zip(path.links, into, strict=True):
+            part = _INTEL_P2P if slower and self.types[link] == PIX else 1.0
+            yield link, part
+            if kind == "gpu" and not from_gpu and self._rules.capability < _NO_REVERSE:
+                yield self.back(link), part / 8
+
+    @functools.cached_property
+    def widest(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """The type of each path between two GPUs, and GB/s that it carries at most."""
+        return {
+            pair: (self.paths[pair].type, min(self.bandwidth[link] / part for link, part in self.parts(*pair)))
+            for pair in itertools.permutations(self.gpus, 2)
+        }
+
+    @functools.cached_property
+    def cuts(self) -> list[tuple[float, float]]:
+        """GB/s, to and fro, of links without which some GPUs would not be joined to others."""
+        return [
+            (self.bandwidth[link], self.bandwidth[self.back(link)])
+            for link, (u, v) in enumerate(self.ends)
+            if u < v and len(set(self.gpus) - self._joined(self.gpus[0], link)) not in (0, len(self.gpus))
+        ]
+
+    def _joined(self, device: int, without: int) -> set[int]:
+        """The devices that are joined to one of them without a link."""
+        gone, found = (without, self.back(without)), [device]
+        for each in found:
+            found += {self.ends[link][1] for link in self._out[each] if link not in gone} - set(found)
+        return set(found)
 
     # --- who is near whom ---
 
