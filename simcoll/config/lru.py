@@ -18,12 +18,16 @@ class LruCache(Generic[T]):
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`; `make` makes it if the cache does not hold it."""
-        if key not in self._known:
-            self._known[key] = make()
-        self._known.move_to_end(key)
-        weights = [self.weight(value) for value in self._known.values()]
-        for old, _ in zip(list(self._known)[:-1], weights, strict=False):
-            if sum(weights[-len(self._known) :]) <= self.most:
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        made = self._known[key] = make()
+        self._known.move_to_end(key)  # `make` may have asked for it as well
+        weights = {known: self.weight(value) for known, value in self._known.items()}
+        total = sum(weights.values())
+        for old in list(weights)[:-1]:
+            if total <= self.most:
                 break
+            total -= weights[old]
             del self._known[old]
-        return self._known[key]
+        return made

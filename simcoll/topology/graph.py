@@ -7,6 +7,7 @@ edges have a `link`. Ranks are placed on GPUs, where there are any, and on hosts
 
 from __future__ import annotations
 
+import copy
 import heapq
 import itertools
 import math
@@ -27,6 +28,7 @@ from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, Routing
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 MEMORY: Final = "memory"  # the kind of a device's link to itself
+_OF_LINKS: Final = ("bandwidths", "latencies", "_ways", "_device_bandwidths")  # of a topology: made of its links
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,12 @@ class Topology:
         """The same with other links, one for each; messages go the ways that they went."""
         graph = self.graph.copy()
         for (u, v), link in zip(self.links, links, strict=True):
-            graph.edges[u, v]["link"] = link
-        changed = Topology(graph, self.name, self.routing, self.explicit)
-        changed._router = self._router
+            graph[u][v]["link"] = link
+        _check_links(graph)
+        changed, _ = copy.copy(self), self._router  # which is the same for both, made now if it was not yet
+        changed.graph, changed._least = nx.freeze(graph), {}
+        for name in _OF_LINKS:
+            vars(changed).pop(name, None)
         return changed
 
     @cached_property
@@ -370,6 +375,10 @@ def _check(graph: nx.DiGraph[str]) -> None:
         node = data.get("node")
         if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
             raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
+    _check_links(graph)
+
+
+def _check_links(graph: nx.DiGraph[str]) -> None:
     for u, v, data in graph.edges(data=True):
         if not isinstance(data.get("link"), Link):
             raise TopologyError(f"{u}->{v} has no link", "give it link=Link(bandwidth, latency, kind)")

@@ -11,12 +11,13 @@ import fnmatch
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
 from simcoll import units
 from simcoll.config import yaml_tree
+from simcoll.config.lru import LruCache
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count
 from simcoll.config.yaml_tree import Model, Node
@@ -128,9 +129,13 @@ class MachineFile(NamedTuple):
     tree: Node
 
 
+_READ: Final[LruCache[MachineFile]] = LruCache(64, lambda _: 1)  # as many as `yaml_tree` keeps trees
+
+
 def read_machine(tree: Node) -> MachineFile:
     """Raises InputError with all mistakes of the file, those in its patterns excepted: `template` has these."""
-    return MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree)
+    # A sweep asks for the same files at each point. What is kept holds its tree, so no other tree has that id.
+    return _READ.get(id(tree), lambda: MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree))
 
 
 def template(machine: MachineFile, hosts: int | None) -> FabricPlan:

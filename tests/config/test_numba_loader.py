@@ -104,9 +104,15 @@ def test_kept_where_it_is_asked_for(kernel: Path, tmp_path: Path):
     ("name", "where"),
     [
         ("SIMCOLL_CACHE_DIR", "a file"),
-        ("HOME", "a file/below"),
-        ("SIMCOLL_CACHE_DIR", "/proc/none"),
-        *(pytest.param(name, "a file", marks=pytest.mark.long) for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")),
+        *(
+            pytest.param(name, where, marks=pytest.mark.long)
+            for name, where in (
+                ("HOME", "a file/below"),
+                ("SIMCOLL_CACHE_DIR", "/proc/none"),
+                ("NUMBA_CACHE_DIR", "a file"),
+                ("XDG_CACHE_HOME", "a file"),
+            )
+        ),
     ],
 )
 def test_a_cache_that_cannot_be_written(name: str, where: str, kernel: Path, tmp_path: Path):

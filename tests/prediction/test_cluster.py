@@ -104,17 +104,19 @@ def _rows(folder: Path) -> int:
     return sum(log.read_text(encoding="utf-8").count("\n") for log in folder.glob("*.jsonl"))
 
 
-def test_a_cluster_changes_nothing(cluster: Cluster, folder: Path):
+def test_a_cluster_changes_nothing(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The bytes of a run on this machine, although the files that the scenario names are not where the workers are."""
-    assert process("run", "s.yaml", "-o", "here", "--quiet", cwd=folder) == (0, "", "")
+    monkeypatch.chdir(folder)
+    assert simcoll("run", "s.yaml", "-o", "here", "--quiet") == (0, "", "")
     assert process("run", "s.yaml", "-o", "there", "--quiet", "--cluster", cluster.address, cwd=folder) == (0, "", "")
     assert (folder / "there/results.csv").read_bytes() == (folder / "here/results.csv").read_bytes()
 
 
-def test_mistakes_in_files_are_placed_as_here(cluster: Cluster, folder: Path):
+def test_mistakes_in_files_are_placed_as_here(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """What is wrong in a topology's file is told with its place there, wherever that was found out."""
     (folder / "star.yaml").write_text(STAR.replace("hosts", "hots"), encoding="utf-8")
-    here = process("run", "s.yaml", "--quiet", cwd=folder)
+    monkeypatch.chdir(folder)
+    here = simcoll("run", "s.yaml", "--quiet")
     assert here.status == 2
     assert here.err.startswith("star.yaml:1:")
     assert process("run", "s.yaml", "--quiet", "--cluster", cluster.address, cwd=folder) == here
@@ -225,9 +227,10 @@ def test_a_cluster_and_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert "--jobs" in found.err
 
 
-def test_a_cluster_that_has_nothing_to_do(folder: Path):
+def test_a_cluster_that_has_nothing_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """If all rows are there nobody is called."""
-    process("run", "s.yaml", "-o", "out", "--quiet", "--shard", "1/2", cwd=folder)
+    monkeypatch.chdir(folder)
+    simcoll("run", "s.yaml", "-o", "out", "--quiet", "--shard", "1/2")
     words = ["run", "s.yaml", "-o", "out", "--quiet", "--shard", "1/2", "--cluster", "tcp://host.invalid:1"]
-    assert process(*words, cwd=folder) == (0, "", "")
+    assert simcoll(*words) == (0, "", "")
     assert _rows(folder / "out") == 6

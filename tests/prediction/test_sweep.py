@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -36,13 +37,21 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder that a whole run has written, and the lines of the log of such a run: to be copied, not changed."""
+    folder = tmp_path_factory.mktemp("ran")
+    scenario = folder / "sweep.yaml"
+    scenario.write_text(SCENARIO, encoding="utf-8")
+    assert _run(scenario, folder / "whole")["reused"] == 0
+    return folder / "whole", _log_of(scenario, folder / "other")
+
+
 @pytest.fixture
-def logged(scenario: Path, tmp_path: Path) -> tuple[Path, list[str], bytes]:
-    """A folder with the log of a whole run, the log's lines, and the bytes of its results.csv."""
-    folder = tmp_path / "logged"
-    rows = _run(scenario, folder)
-    lines = _log_of(scenario, tmp_path / "other")
-    assert rows["reused"] == 0
+def logged(ran: tuple[Path, list[str]], tmp_path: Path) -> tuple[Path, list[str], bytes]:
+    """A folder as a whole run leaves it, the lines of that run's log, and the bytes of its results.csv."""
+    whole, lines = ran
+    folder = shutil.copytree(whole, tmp_path / "logged")
     return folder, lines, (folder / "results.csv").read_bytes()
 
 
@@ -178,17 +187,18 @@ def _kept(folder: Path) -> list[str]:
     return [json.loads(line)["key"] for line in lines if line.endswith("\n") and line.startswith("{")]
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.long)])
 @pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
-def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Path, bytes], tmp_path: Path):
+def test_a_run_killed_at_any_moment_goes_on(words: list[object], kills: int, slow: tuple[Path, bytes], tmp_path: Path):
     """SIGKILL, again and again: no row in the log is ever lost or computed twice, and the bytes in the end are those
     of a run that was never killed."""
     scenario, whole = slow
     rng, known, most = random.Random(str(words)), set[str](), 0
-    for _ in range(4):
-        more = rng.randrange(6)
+    for _ in range(kills):
+        more = rng.randrange(1, 6)
         with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and len(_kept(tmp_path)) < len(known) + more:
-                time.sleep(0.005)
+                time.sleep(0.02)
             time.sleep(rng.uniform(0, 0.2))
             process.kill()
         keys = _kept(tmp_path)
@@ -206,7 +216,7 @@ def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Pat
 FULL_DISK = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
 
 
-@pytest.mark.parametrize("room", [0, 100, 700, 5000])
+@pytest.mark.parametrize("room", [0, 5000, *(pytest.param(room, marks=pytest.mark.long) for room in (100, 700))])
 def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
     """Where no more can be written the run ends with a line that names the log; what was written is used again."""
     _, lines, whole = logged

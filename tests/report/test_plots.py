@@ -267,8 +267,17 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 3, 12])
-@pytest.mark.parametrize("name", SWEEPS)
+TIGHT = [("powers", 12), ("odd", 12), ("few", 1), *((name, 3) for name in SWEEPS)]  # labels are many, or long, or few
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param(name, count, marks=() if (name, count) in TIGHT else pytest.mark.long)
+        for name in SWEEPS
+        for count in (1, 3, 12)
+    ],
+)
 def test_ticks_do_not_touch(name: str, count: int) -> None:
     """However wide the panels, sizes on the axis stand apart, and at least two can be read; odd ones at their place."""
     figure = size_figure([row(ranks=n, size=size) for n in range(2, count + 2) for size in SWEEPS[name]], "busbw")

@@ -344,7 +344,8 @@ def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
     assert found["parameters"][0]["name"] == "graph.launch"
     assert found["parameters"][0]["value"] == pytest.approx(GRAPHED / 1e6, rel=0.05)
     graph = parse_profile(written, "learnt.yaml").graph
-    again, written = calibrated(tmp_path, table(LAW + KNOWN, []), "--set", f"profile={tmp_path}/learnt.yaml",
+    alone = table(LAW + KNOWN, [], sizes=(64, 4096))
+    again, written = calibrated(tmp_path, alone, "--set", f"profile={tmp_path}/learnt.yaml",
                                 "--free", "launch,LL.hop")  # fmt: skip
     assert {p["name"] for p in again["parameters"]} == {"launch", "LL.hop"}
     assert parse_profile(written, "learnt.yaml").graph == graph
@@ -363,7 +364,8 @@ def test_what_a_table_says_of_launches_is_fitted_with_all_else(tmp_path: Path) -
     assert learnt.host is not None
     assert learnt.host.calibration is None  # that of the profile is its own
     assert learnt.judged_by(learnt.host).calibration == learnt.calibration is not None
-    _, err = calibrated(tmp_path, table(LAW + KNOWN, [gpus("all")]), "--free", "host.launch", status=2)
+    silent = table(LAW + KNOWN, [gpus("all")], sizes=(64,))
+    _, err = calibrated(tmp_path, silent, "--free", "host.launch", status=2)
     assert "host.launch: changes none of these rows" in err
 
 
@@ -395,7 +397,7 @@ def test_diagnose_knows_ways_of_launching(tmp_path: Path, way: list[str], family
     """A table that was launched otherwise than it says is told so."""
     slow = (LAW + KNOWN).replace(str(GRAPHED), "19000000")
     path, profile = tmp_path / "table.csv", tmp_path / "slow.yaml"
-    path.write_text(table(slow, way))
+    path.write_text(table(slow, way, sizes=(64, 4096)))
     profile.write_text(slow)
     got = simcoll("diagnose", str(path), "--topology", "dgx-a100", "--set", f"profile={profile}", "--json")
     assert got.status == 1
