@@ -28,7 +28,13 @@ from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, Routing
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 MEMORY: Final = "memory"  # the kind of a device's link to itself
-_OF_LINKS: Final = ("bandwidths", "latencies", "_ways", "_device_bandwidths")  # of a topology: made of its links
+_OF_LINKS: Final = (
+    "bandwidths",
+    "latencies",
+    "link_kinds",
+    "_ways",
+    "_device_bandwidths",
+)  # of a topology: made of its links
 
 
 @dataclass(frozen=True)
