@@ -14,7 +14,7 @@ from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclCon
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.nccl_graphs import ChannelGraph, GraphKind, Graphs, Path
+from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, Graphs, Path
 
 GRAPH_OF: Final[Mapping[NcclAlgorithm, GraphKind]] = {
     "ring": "ring",
@@ -130,8 +130,8 @@ def communicator(
 
 
 def _graphs(system: SystemFile, gpus: int, nodes: int, settings: SearchSettings) -> Graphs:
-    found = nccl_graphs.stored(system.nccl, gpus, nodes) if settings == DEFAULTS else None
-    if found is not None:
+    found = nccl_graphs.stored(system.nccl, gpus, nodes)
+    if found is not None and _stay(found["ring"], settings):
         return found
     if system.gpu and system.gpu.vendor == "amd":
         raise InputError(
@@ -142,6 +142,13 @@ def _graphs(system: SystemFile, gpus: int, nodes: int, settings: SearchSettings)
     if settings.p2p_level is None and own:
         settings = replace(settings, p2p_level=own)
     return graph_search.search(system, gpus, nodes > 1, settings=settings)
+
+
+def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
+    """Whether stored graphs hold under settings: a P2P level leaves them as they are, unless it forbids NVLink."""
+    level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
+    forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
+    return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
 
 
 def _p2p_level(system: SystemFile, gpus: int, settings: SearchSettings) -> Path:

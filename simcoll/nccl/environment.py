@@ -117,7 +117,11 @@ class NcclEnv(Model):
         used = tuple(number for number in range(count) if self._uses(number))
         if count and not used:
             raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
-        return SearchSettings(**cross, nics=used if len(used) < count else None)
+        return SearchSettings(p2p_level=self._p2p_level, **cross, nics=used if len(used) < count else None)
+
+    @property
+    def _p2p_level(self) -> Level | None:
+        return "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
 
     def _uses(self, number: int) -> bool:
         """Whether NCCL_IB_HCA leaves a NIC in use."""
@@ -131,8 +135,8 @@ class NcclEnv(Model):
 
     def applied(self, comm: Communicator) -> Communicator:
         """The communicator, found with `search`, under the other variables."""
-        level = "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
-        changed = {"p2p_level": level, "min_channels": self.NCCL_MIN_NCHANNELS, "max_channels": self.NCCL_MAX_NCHANNELS}
+        least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
+        changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
         given = {name: value for name, value in changed.items() if value is not None}
         return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type
 

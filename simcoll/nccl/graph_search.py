@@ -178,8 +178,9 @@ class _Search:
         ring = self.compute("ring", 2 if self._two_islands() else 1, MOST_SEARCHED)
         found: dict[GraphKind, Draft] = {"ring": ring}
         found["tree"] = self.compute("balanced_tree", ring.channels, ring.channels)
-        several = len(self.node.gpus) > 1
-        if self.settings.nvls and self.node.switches and self.rules.capability >= 90 and several:
+        # an assumption: GPUs that may not use NVLink directly do not share memory of an NVSwitch either
+        joined = len(self.node.gpus) > 1 and self.rules.p2p >= NVL
+        if self.settings.nvls and self.node.switches and self.rules.capability >= 90 and joined:
             heads = min(MOST_HEADS, len(self.node.gpus))
             nvls = self.compute("nvls", 1 if self.across else heads, heads)
             if nvls.channels:

@@ -15,6 +15,7 @@ from simcoll.nccl.communicator import Communicator
 from simcoll.topology.graph import Topology
 from simcoll.topology.nccl_graphs import PATHS
 
+_DIRECT = ("nvlink", "xgmi")  # kinds of links that serve direct transfers only
 SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
 
 
@@ -30,11 +31,14 @@ def staged(comm: Communicator) -> bool:
 
 def by_host(topology: Topology, comm: Communicator) -> Topology:
     """The topology in which every way between GPUs goes by the host, where they never talk directly: PCIe switches are
-    two, one for what goes up to the host and one for what comes down."""
+    two, one for what goes up to the host and one for what comes down, and NVLinks are left out."""
     if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
         return topology
     graph, far = topology.graph.copy(), _far(topology)
     for u, v in topology.links:
+        if topology.link(u, v).kind in _DIRECT:
+            graph.remove_edge(u, v)
+            continue
         half = "up" if far[v] < far[u] else "down"
         ends = [f"{end}.{half}" if topology.kinds[end] == SWITCH else end for end in (u, v)]
         for end, old in zip(ends, (u, v), strict=True):

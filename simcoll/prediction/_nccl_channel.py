@@ -352,7 +352,7 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     env, asked = scenario.env, (len(nodes), len(places))
-    settings = env.search(load_system(name)) if {"NCCL_IB_HCA", "NCCL_CROSS_NIC"} & env.given.keys() else DEFAULTS
+    settings = env.search(load_system(name)) if env.given else DEFAULTS
     comm = _COMMUNICATORS.get(
         (name, *asked, settings), lambda: communicator(load_system(name), *asked, settings=settings)
     )

@@ -156,7 +156,8 @@ def test_env_needs_kernels() -> None:
         call("l40s-pcie", 4096, 4, profile="ideal", protocol="none", env={"NCCL_P2P_LEVEL": "LOC"})
 
 
-def test_nvlink_without_p2p_is_refused() -> None:
-    """What NCCL would find on a system with NVLink that it may not use is not known, and is not guessed."""
-    with pytest.raises(RefusedError, match="system without NVLink"):
-        call("hgx-h100", 1024, 8, env={"NCCL_P2P_LEVEL": "LOC"})
+def test_nvlink_without_p2p_goes_by_the_host() -> None:
+    """GPUs on NVSwitch that may not use it take graphs over PCIe, and no link to the switch."""
+    found = channel(call("hgx-h100", 1024, 8, env={"NCCL_P2P_LEVEL": "LOC"}))
+    assert found.call.communicator.graphs["ring"].type_intra == "SYS" and found.call.staged
+    assert not any(link.kind == "nvlink" for *_, link in found.rated.graph.edges.data("link"))
