@@ -38,7 +38,7 @@ NEVER: Final = 2**62  # service time of a dead link; also the limit of any sum o
 
 @dataclass(frozen=True)
 class Params:
-    """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `ideal`.
+    """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `one-port`.
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
     the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channels_by` what goes to

@@ -26,7 +26,7 @@ from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
-from simcoll.prediction.placing import IDEAL, placed, rated_topology
+from simcoll.prediction.placing import ONE_PORT, placed, rated_topology
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, load_network
 from simcoll.scenario.scenario import Scenario
@@ -98,7 +98,7 @@ class NcclChannel(PlainCall):
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
-        plain = {"groups": self.nodes, "model": spec, "profile": IDEAL, "env": NcclEnv(), "launch": Launch()}
+        plain = {"groups": self.nodes, "model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
     def launch_ps(self, costs: CostSetting) -> int:

@@ -10,9 +10,12 @@ from simcoll.config.lru import LruCache
 from simcoll.engine.run import MOST_HELD
 from simcoll.errors import RefusedError, wrong
 from simcoll.formats.schedules import schedule_json
+from simcoll.prediction._copy_orders import orders_of
+from simcoll.prediction.placing import machine_of
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof, registry
 from simcoll.schedule.collectives import collective
+from simcoll.schedule.copies import Order, in_copies
 from simcoll.schedule.ir import Schedule, side_by_side
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
@@ -38,10 +41,33 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
     agents = len(agents_of(scenario, topology, places)) if len(members) == 1 else 0
     asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
+    orders = _orders(scenario, topology, [places[rank] for rank in members[0]])
     return _RECENT.get(
-        (*asked, _maker(*asked[:2]), scenario.subgroups, n, scenario.proof),
-        lambda: _proved(scenario, asked, n),
+        (*asked, _maker(*asked[:2]), orders, scenario.subgroups, n, scenario.proof),
+        lambda: _proved(scenario, asked, orders, n),
     )
+
+
+def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
+    """The orders in which ranks at `places` play copies of the schedule; see `orders_of`. More copies begin anew."""
+    if scenario.collective == "send_recv":  # in another order it would be another rank that receives
+        return (tuple(range(len(places))),)
+    machine = machine_of(scenario)
+    search = machine.nccl.graphs if machine and machine.nccl else ()
+    known = [row.orders for row in search if row.graph == "ring" and row.nodes == "one" and row.orders]
+    root = scenario.root if collective(scenario.collective).rooted else None
+    grouped = not schedule_json.is_file(scenario.algorithm) and _entry(scenario).uses_groups
+    return orders_of(topology, places, known, root=root, grouped=grouped)
+
+
+def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
+    if scenario.copies == 1:
+        return ()
+    return tuple(itertools.islice(itertools.cycle(copy_orders(scenario, topology, places)), scenario.copies))
+
+
+def _entry(scenario: Scenario) -> registry.Algorithm:
+    return registry.find(scenario.collective, scenario.algorithm)[0]
 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
@@ -66,9 +92,11 @@ def _maker(collective: str, algorithm: str) -> Hashable:
     return registry.find(collective, algorithm)[0].steps
 
 
-def _proved(scenario: Scenario, asked: ScheduleKey, world: int) -> tuple[AnySchedule, str]:
+def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> tuple[AnySchedule, str]:
     """Make a schedule and prove it, once for all sizes of a sweep."""
     source: AnySchedule = _of_file(asked) if schedule_json.is_file(scenario.algorithm) else _made(asked)
+    if orders:
+        source = in_copies(source.schedule() if isinstance(source, StreamedSchedule) else source, orders)
     if scenario.subgroups:
         alone = source.schedule() if isinstance(source, StreamedSchedule) else source
         source = side_by_side([alone.on(group, world) for group in scenario.subgroups])

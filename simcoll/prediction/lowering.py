@@ -1,7 +1,9 @@
-"""The one place that knows whether a call is run as a plain schedule or as NCCL's kernels: its profile decides."""
+"""The one place that knows whether a call is run as a plain schedule, at best or as its parameters say, or as NCCL's
+kernels: its profile decides."""
 
 from __future__ import annotations
 
+from simcoll.prediction._ideal_call import IdealExecutor
 from simcoll.prediction._nccl_channel import NcclExecutor, network_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.scenario.profile import load_profile
@@ -14,7 +16,9 @@ __all__ = ["PlainCall", "PlainExecutor", "executor", "lower", "network_of"]
 def executor(profile: str) -> PlainExecutor:
     """The executor of a profile's calls; raises InputError for a profile that cannot be read."""
     known = load_profile(profile)
-    return NcclExecutor(known) if known.as_nccl else PlainExecutor(known)
+    if known.as_nccl:
+        return NcclExecutor(known)
+    return IdealExecutor(known) if known.bound else PlainExecutor(known)
 
 
 def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:

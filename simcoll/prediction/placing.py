@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from simcoll.config.lru import LruCache
-from simcoll.errors import RefusedError, wrong
+from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.scenario.placement import Placement
 from simcoll.scenario.profile import LinkScale, load_profile, served
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
+from simcoll.topology.machine_files import SystemFile
 
-IDEAL: Final = "ideal"  # the profile under which links are as rated
+ONE_PORT: Final = "one-port"  # the profile without costs, under which links are as rated
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 
@@ -26,8 +27,17 @@ def topology_of(scenario: Scenario) -> Topology:
 def rated_topology(scenario: Scenario) -> Topology:
     """The topology of a scenario, its links as rated; built once for all points that have the same."""
     spec, seed = scenario.topology, scenario.seed
-    key = (spec.model_dump_json(), seed, scenario.model_copy(update={"profile": IDEAL}).contents())
+    key = (spec.model_dump_json(), seed, scenario.model_copy(update={"profile": ONE_PORT}).contents())
     return _RATED.get(key, lambda: systems.build(spec, seed=seed))
+
+
+def machine_of(scenario: Scenario) -> SystemFile | None:
+    """The file of the machine that a scenario runs on; None of bare hosts."""
+    name = scenario.topology.system or scenario.topology.file
+    try:
+        return systems.load_system(name) if name else None
+    except InputError:  # a file of a fabric: what is wrong with one of a machine was said when it was built
+        return None
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:

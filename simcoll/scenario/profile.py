@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
 
 from simcoll import units
 from simcoll.config import yaml_tree
@@ -23,6 +23,8 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile
+
+MOST_COPIES: Final = 256  # more only make a schedule longer: no shipped machine has as many NICs or direct links
 
 
 def _blocking(value: object) -> Blocking:
@@ -36,7 +38,8 @@ Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum":
 
 
 class ModelSpec(Model):
-    """Parameters of the timing model, as scenarios and profiles write them. Names are those of `Params`."""
+    """Parameters of the timing model, as scenarios and profiles write them. Names are those of `Params`; only `copies`
+    is not of the engines, but of the schedule."""
 
     sharing: Literal["fair", "fifo"] | None = None
     """How transfers share a link: `fair` gives them max-min fair rates, `fifo` serves whole chunks in turn."""
@@ -59,6 +62,9 @@ class ModelSpec(Model):
     loop."""
     channel_bandwidth: BandwidthCap | None = None
     """Greatest bandwidth of a channel."""
+    copies: Annotated[StrictInt, Field(ge=1, le=MOST_COPIES)] | None = None
+    """Copies of the schedule side by side, each with its share of the data. Ranks play each in another order, so that
+    the copies cross nodes by other NICs, and use other direct links or the other direction: a ring for each rail."""
     barrier: StrictBool | None = None
     """Whether every step waits for the end of all earlier steps."""
     blocking: Blocks | None = None
@@ -176,6 +182,9 @@ class Profile(Model):
     """Where its numbers come from."""
     of_nics: StrictBool = False
     """Whether it holds only what NICs add between nodes."""
+    bound: StrictBool = False
+    """Whether a call takes the copies, channels and chunk that serve best, of those that neither the profile nor the
+    scenario gives: a bound on times, and no prediction."""
     harness: str | None = None
     """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     generations: tuple[str, ...] = ()
@@ -320,7 +329,7 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def spelt(params: Params) -> dict[str, object]:
-    """Write parameters as the key `model` of a profile has them, exactly; those equal to `ideal` are left out."""
+    """Write parameters as the key `model` of a profile has them, exactly; those equal to `one-port` are left out."""
     plain = Params()
     given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
     return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}

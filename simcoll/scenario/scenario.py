@@ -146,7 +146,7 @@ class Scenario(Model):
     """Ranks that come later, and by how much: `{3: 50 us}`."""
     model: ModelSpec = ModelSpec()
     """Parameters of the timing model. The profile gives those that are left out."""
-    profile: str = Field(default="ideal", validate_default=True)
+    profile: str = Field(default="one-port", validate_default=True)
     """Name of a shipped profile, or path of one of your own."""
     launch: Launch = Launch()
     """How calls are launched. Calls then follow each other without a break, as nccl-tests makes them. Default: as the
@@ -329,8 +329,17 @@ class Scenario(Model):
 
     def params(self) -> Params:
         """Return the profile's parameters, overridden by the scenario's."""
-        profile = load_profile(self.profile).model
-        return Params(**{**profile.model_dump(exclude_none=True), **self.model.model_dump(exclude_none=True)})
+        given = {**self._modelled, **self.model.model_dump(exclude_none=True)}
+        return Params(**{name: value for name, value in given.items() if name != "copies"})
+
+    @property
+    def copies(self) -> int:
+        """Copies of the schedule that run side by side."""
+        return self.model.copies or self._modelled.get("copies", 1)
+
+    @property
+    def _modelled(self) -> dict[str, Any]:
+        return load_profile(self.profile).model.model_dump(exclude_none=True)
 
 
 def _schedule_of(path: str, collective: str | None) -> str:

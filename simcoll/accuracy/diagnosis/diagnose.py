@@ -27,13 +27,13 @@ from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import in_region
 from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import IDEAL
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
+WITHOUT_COSTS: Final = ("ideal", "one-port")  # profiles that say nothing of what calls take
 SCHEMA: Final = "simcoll.diagnose/2"
 _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
@@ -76,7 +76,7 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
         raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
-    if all(scenario.profile == IDEAL for scenario in asked.scenarios):
+    if all(scenario.profile in WITHOUT_COSTS for scenario in asked.scenarios):
         problem = f"{system} has no profile: what calls take there is not known"
         raise InputError(problem, "name one that fits, e.g. --set profile=nccl-hopper")
     table, names = _table(asked)

@@ -56,7 +56,7 @@ def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: 
 
 def spec_sheet(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
     """Divide the bytes that have to cross a GPU's link by its rated bandwidth."""
-    rated = topology_of(point.scenario.model_copy(update={"profile": "ideal"}))
+    rated = topology_of(point.scenario.model_copy(update={"profile": "one-port"}))
     fastest = int(rated.bandwidths[list(rated.route(*rated.ranks[:2]))].min())
     return float(collective(asked.collective).busbw(asked.ranks)) * asked.size_bytes / fastest * 1e6
 

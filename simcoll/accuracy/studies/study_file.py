@@ -95,7 +95,7 @@ class Study(Model):
     title: str
     description: str = ""
     place: Venue
-    profile: Annotated[str, AfterValidator(_profile)] = "ideal"
+    profile: Annotated[str, AfterValidator(_profile)] = "one-port"
     free: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
     cases: tuple[StudyCase, ...] = ()

@@ -1,0 +1,85 @@
+"""Copies of a schedule side by side, each with its share of the data and played by the ranks in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simcoll.config.arrays import Numbers
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import Schedule
+
+Order = tuple[int, ...]  # the rank that plays each place of a schedule
+
+
+def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
+    """A schedule of one group, once for each order: rank `order[r]` does what rank r does in the schedule.
+
+    Every block of the buffer is cut into as many parts as there are copies, and a copy moves its part of each. Where
+    the contract has a block for each rank, blocks are renamed with their ranks. An order must leave the root in its
+    place, and for send_recv the rank behind it; the proof finds one that does not.
+    """
+    each, width = _parts(schedule), schedule.n_slots - schedule.n_chunks
+    names = ("src", "src_slot", "dst", "dst_slot")
+    columns: dict[str, list[Numbers]] = {name: [] for name in names}
+    for number, order in enumerate(orders):
+        rank = np.asarray([*order, *range(schedule.n, schedule.participants)], np.int32)
+        block, part = np.divmod(np.arange(schedule.n_chunks), each)
+        block = rank[block] if schedule.n_chunks > each else block
+        slot = (block * len(orders) + number) * each + part
+        scratch = schedule.n_chunks * len(orders) + number * width + np.arange(width)
+        place = np.append(slot, scratch).astype(np.int32)
+        for name in names:
+            columns[name].append((place if name.endswith("slot") else rank)[getattr(schedule, name)])
+    # row i of all copies, then row i + 1: steps stay in order, and within one the copies go evenly
+    rows = {name: np.stack(found, axis=1).ravel() for name, found in columns.items()}
+    times = len(orders)
+    return schedule.replace(
+        n_chunks=schedule.n_chunks * times,
+        step=np.repeat(schedule.step, times),
+        reduce=np.repeat(schedule.reduce, times),
+        **rows,
+    )
+
+
+def _parts(schedule: Schedule) -> int:
+    """Chunks of a block."""
+    return schedule.n_chunks // collective(schedule.collective).blocks(schedule.n)
+
+
+# --- orders in which copies use links evenly ---
+
+
+def turns(n: int) -> list[Order]:
+    """Every rank first, the others behind it as they follow in a ring.
+
+    >>> turns(3)
+    [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    """
+    return [tuple((first + i) % n for i in range(n)) for first in range(n)]
+
+
+def paths(n: int) -> list[Order]:
+    """Paths through all ranks that between them take every pair, each way, equally often, and begin and end at each
+    rank equally often: for even n the n turns of a zigzag, 0, 1, −1, 2, −2, … (mod n), for odd n these and the
+    same backwards.
+
+    Walecki's construction; see B. Alspach, "The wonderful Walecki construction" (2008).
+
+    >>> paths(4)
+    [(0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1)]
+    """
+    zigzag = [0, *(sign * i % n for i in range(1, n) for sign in (1, -1))][:n]
+    found = [tuple((first + i) % n for i in zigzag) for first in range(n)]
+    return found if n % 2 == 0 else found + [order[::-1] for order in found]
+
+
+def cycles(n: int) -> list[Order]:
+    """Rings of all ranks that between them take every pair, each way, equally often: the `paths` of n − 1 ranks, closed
+    over the last rank.
+
+    >>> cycles(3)
+    [(2, 0, 1), (2, 1, 0)]
+    """
+    return [(n - 1, *path) for path in paths(n - 1)] if n > 2 else [tuple(range(n))]

@@ -1,0 +1,134 @@
+"""The profile `ideal`: a bound in practice. Copies of schedules keep their contract, and no fitted time is shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from simcoll.errors import RefusedError, ScheduleError
+from simcoll.nccl.call import SCHEDULES
+from simcoll.prediction.predict import predict
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import algorithms, copies, proof, registry
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.topology.systems import load_system, shipped_systems
+
+FITTED = [name for name in shipped_systems() if load_system(name).profile]
+RING = {"fabric": "ring", "hosts": 8, "link": {"bandwidth": "50 GB/s", "latency": "0.1 us"}}
+
+
+def time_ps(topology: dict[str, Any], collective: str, algorithm: str, nbytes: int, profile: str, **more: Any) -> int:
+    """Time of a call under a profile."""
+    keys = {"topology": topology, "collective": collective, "algorithm": algorithm, "size": f"{nbytes} B", **more}
+    return predict(Scenario.model_validate({**keys, "profile": profile})).time_ps
+
+
+# --- copies ---
+
+
+@pytest.mark.parametrize("n", range(2, 12))
+def test_paths_and_cycles_take_every_pair_equally_often(n: int) -> None:
+    """Law: over all orders each directed pair of ranks is neighbours equally often, closed for cycles; paths begin, and
+    end, at each rank equally often."""
+    for orders, closed in ((copies.paths(n), False), (copies.cycles(n), True)):
+        taken: dict[tuple[int, int], int] = {}
+        for order in orders:
+            assert sorted(order) == list(range(n))
+            for pair in [*pairwise(order), *([(order[-1], order[0])] if closed else [])]:
+                taken[pair] = taken.get(pair, 0) + 1
+        assert len(taken) == n * (n - 1) and len(set(taken.values())) == 1
+    for end in (0, -1):
+        ends = [order[end] for order in copies.paths(n)]
+        assert {ends.count(rank) for rank in range(n)} == {len(ends) // n}
+
+
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name not in ("send_recv", "barrier")])
+def test_copies_in_any_order_keep_the_contract(collective: str) -> None:
+    """Law: every algorithm in copies, each played in an order that leaves the root at its place, does what its
+    collective promises; each copy moves its share, so that as many bytes are sent in all."""
+    for name in registry.names(collective):
+        for n, root in ((4, 0), (6, 2)):
+            try:
+                agents = 1 if "nvls" in name else 0
+                alone = algorithms.stream(
+                    collective, name, n, root=root * COLLECTIVES[collective].rooted, agents=agents
+                )
+            except RefusedError:
+                continue
+            orders = [
+                tuple(range(n)),
+                tuple(n - 1 - rank for rank in range(n)),
+                tuple((rank + 1) % n for rank in range(n)),
+            ]
+            if COLLECTIVES[collective].rooted:
+                orders = [order[order.index(root) - root :] + order[: order.index(root) - root] for order in orders]
+            both = copies.in_copies(alone.schedule(), orders)
+            proof.prove(both)
+            assert len(both) == 3 * alone.transfers and both.n_steps == alone.n_steps
+
+
+def test_a_copy_with_the_root_elsewhere_is_found() -> None:
+    """An order that moves the root breaks the contract, and the proof says so."""
+    alone = algorithms.stream("broadcast", "chain", 4).schedule()
+    with pytest.raises(ScheduleError):
+        proof.prove(copies.in_copies(alone, [(0, 1, 2, 3), (1, 2, 3, 0)]))
+
+
+# --- the figures of the issue ---
+
+
+@pytest.mark.parametrize(
+    ("topology", "collective", "algorithm", "nbytes", "us"),
+    [
+        ({"system": "hgx-h100", "nodes": 2}, "all_to_all", "direct", 2**30, 2**30 / 2 / 48e3),
+        ({"system": "mi300x"}, "all_to_all", "direct", 2**28, 2**28 / 8 / 48e3),
+        ({"system": "mi300x"}, "all_reduce", "all_pairs", 2**28, 2**28 / 48e3),
+        ({"system": "mi300x"}, "all_reduce", "ring", 2**28, 2 * 2**28 / 8 / 48e3),  # 7 links each, all of them busy
+        ({"system": "hgx-h100", "nodes": 2}, "all_reduce", "ring", 2**30, 2 * 15 / 16 * 2**30 / (8 * 48e3)),
+        (RING, "all_reduce", "ring", 64_000_000, 2 * 7 / 8 * 64e6 / (2 * 50e3)),
+    ],
+)  # fmt: skip
+def test_cuts_are_filled(topology: dict[str, Any], collective: str, algorithm: str, nbytes: int, us: float) -> None:
+    """Law: large calls take what the narrowest cut takes for their traffic, within 2 %: all NICs, all direct links,
+    both directions."""
+    found = time_ps(topology, collective, algorithm, nbytes, "ideal") / 1e6
+    assert us <= found <= 1.02 * us
+
+
+# --- the law ---
+
+
+def beaten(system: str, nodes: int, sizes: Sequence[int], served: Collection[str]) -> list[str]:
+    """The calls for which a fitted time, or that of one port, is shorter than the ideal one."""
+    found, where = [], {"system": system, "nodes": nodes}
+    for (name, collective), schedule in SCHEDULES.items():
+        for nbytes in sizes if name in served else ():
+            try:
+                named = schedule if name == "p2p" else name
+                fitted = time_ps(where, collective, named, nbytes, str(load_system(system).profile))
+            except RefusedError:
+                continue
+            ideal, plain = (time_ps(where, collective, schedule, nbytes, profile) for profile in ("ideal", "one-port"))
+            if ideal > min(fitted, plain):
+                found.append(f"{collective}/{name} {nbytes} B: ideal {ideal}, fitted {fitted}, one port {plain} ps")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("system", "nodes"), [("hgx-h100", 1), ("hgx-h100", 2), ("dgx1-v100", 1), ("mi300x", 1), ("l40s-pcie", 2)]
+)
+def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
+    """Law: `ideal` is at most what the system's fitted profile gives the algorithm of NCCL that runs this schedule, and
+    at most what one port gives."""
+    assert beaten(system, nodes, [2**10, 2**28], {"ring", "nvls", "nvls_tree", "p2p"}) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("system", FITTED)
+def test_no_fitted_time_is_shorter_anywhere(system: str, nodes: int) -> None:
+    """The same for all shipped systems, all of NCCL's algorithms and more sizes."""
+    assert beaten(system, nodes, [2**10, 2**16, 2**20, 2**24, 2**28, 2**30], {name for name, _ in SCHEDULES}) == []
