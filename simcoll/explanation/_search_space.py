@@ -112,9 +112,11 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     topology = topology_of(scenario)
     places = placed(scenario, topology)
     large = len(places) > LARGE
-    tried = [*registry.library(collective), *registry.names(collective), *named]
+    asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
+    own = [run.algorithm for one in asked for run in runs.alternatives(one)]
+    tried = [*registry.library(collective), *registry.names(collective), *own]
     default = len(topology.default_groups(places) or registry.default_groups(len(places)))
-    for name in dict.fromkeys(name for name in tried if name not in CHOSEN):
+    for name in dict.fromkeys(tried):
         if schedule_json.is_file(name):
             yield from _settled(scenario, Candidate(name))
             continue

@@ -197,7 +197,7 @@ class Scenario(Model):
             return _schedule_of(value, name)
         if not name and value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
-        if name and value not in CHOSEN and value not in nccl_call.names(name):  # of these, see `_known_profile`
+        if name and value not in CHOSEN and value not in nccl_call.names(name):
             return _of_registry(name, value)
         return value
 
@@ -252,14 +252,8 @@ class Scenario(Model):
 
     @field_validator("profile")
     @classmethod
-    def _known_profile(cls, value: str, info: ValidationInfo) -> str:
+    def _known_profile(cls, value: str) -> str:
         find_profile(value)
-        collective, algorithm = info.data.get("collective"), info.data.get("algorithm")
-        if collective and algorithm in nccl_call.names(collective) and not load_profile(value).as_nccl:
-            try:
-                _of_registry(collective, algorithm)
-            except ValueError as error:
-                raise ValueError(f"{value!r} has no kernels, and without them {error}") from None
         return value
 
     @field_validator("library_version")

@@ -12,6 +12,8 @@ from command import simcoll as command
 import simcoll
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
+from simcoll.nccl.call import names as nccl_names
+from simcoll.schedule.collectives import COLLECTIVES
 
 SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))
 FIRST = (
@@ -248,6 +250,19 @@ def test_a_choice_is_a_row_of_its_own(how: str, profile: str):
     assert all(row["asked"] == row["algorithm"] for row in found[:4])
     assert all(named[row["algorithm"], row["protocol"], row["size_bytes"]] == row["time_us"] for row in found[4:])
     assert found[4:] == rows(**keys, algorithm=how, size=["1 KiB", "64 MiB"])
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_names_of_nccl_serve_with_any_profile(collective: str):
+    """NCCL's name of an algorithm is accepted for every collective that it has. Without kernels it is the schedule of
+    that name or, where there is none, the one as which NCCL's is run."""
+    for name in nccl_names(collective):
+        plain, same = (
+            row(topology={"system": "hgx-h100"}, collective=collective, algorithm=how, size="4 kB")
+            for how in (name, {"broadcast": "chain", "reduce": "chain"}.get(collective, name))
+        )
+        assert plain["status"] == "ok" or name.startswith("nvls")  # which needs a switch
+        assert (plain["asked"], plain["status"], plain["time_us"]) == (name, same["status"], same["time_us"])
 
 
 def test_auto_with_nothing_to_choose():
