@@ -490,7 +490,7 @@ TABLES = {
 def held_out(system: str, collective: str, ranks: int) -> float:
     """The mean error on every second size of a launch and a bandwidth fitted to the others."""
     where = ["dtype=float16", f"collective={collective}", f"ranks={ranks}"]
-    plain = ["profile=ideal"]  # and not the system's own, which knows NCCL's kernels
+    plain = ["profile=one-port"]  # and not the system's own, which knows NCCL's kernels
     found = calibrate([TABLES[system]], system, where=where, free=["launch", "efficiency"], sets=plain)
     return float(found.document["errors"]["held_out"]["mape"])
 
@@ -520,6 +520,6 @@ def test_a_profile_changes_links_and_not_routes(lab: Path):
     """However slow a profile makes the links of a kind, messages go the ways that they go on links as rated."""
     Path("slow.yaml").write_text("name: slow\nlinks: {nvlink: {efficiency: 1 %, latency: 10000 %}}\n", encoding="utf-8")
     asked = ["topology={system: hgx-h100}", "size=1 MiB", "algorithm=ring", "collective=all_reduce", "ranks=8"]
-    points = {name: load("ask.yaml", [*asked, f"profile={name}"])[0] for name in ("ideal", "slow.yaml")}
+    points = {name: load("ask.yaml", [*asked, f"profile={name}"])[0] for name in ("one-port", "slow.yaml")}
     used = {name: predict(point).totals.carried.nonzero()[0].tolist() for name, point in points.items()}
-    assert used["slow.yaml"] == used["ideal"]
+    assert used["slow.yaml"] == used["one-port"]

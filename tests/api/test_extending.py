@@ -287,9 +287,9 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_parameter_of_the_model_stands_in_all_its_places():
-    """A feature of the engines has the same name in Params, the scenario's `model` and the profile `ideal`."""
-    names = {field.name for field in dataclasses.fields(Params)}
+    """A feature of the engines has the same name in Params, the scenario's `model` and the profile `one-port`."""
+    names = {field.name for field in dataclasses.fields(Params)} | {"copies"}  # which is of the schedule
     assert set(ModelSpec.model_fields) == names
-    profile = yaml_tree.read(find_profile("ideal")).get("model")
+    profile = yaml_tree.read(find_profile("one-port")).get("model")
     assert profile is not None
     assert set(profile.keys) == names

@@ -420,7 +420,7 @@ def test_algorithms_have_the_names_of_nccl(collective: str, schedule: str, name:
     assert by_name == replace(by_schedule, asked=name) and by_name["algorithm"] == name
     lines = nccl_tables.tuner([by_name], ImportLog()).splitlines()
     assert len(lines) == 2 and lines[1].split(",")[3] == name
-    plain = call("hgx-h100", collective, 2**20, nodes=2, algorithm=schedule, profile="ideal", protocol="none")
+    plain = call("hgx-h100", collective, 2**20, nodes=2, algorithm=schedule, profile="one-port", protocol="none")
     assert plain.algorithm == schedule
 
 
@@ -461,7 +461,7 @@ def test_releases_choose_otherwise() -> None:
         ({"algorithm": "nvls", "protocol": "LL"}, "NCCL has no nvls/LL for all_reduce"),
         ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
         ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
-        ({"profile": "ideal", "protocol": "LL"}, "protocol LL needs a profile with kernels"),
+        ({"profile": "one-port", "protocol": "LL"}, "protocol LL needs a profile with kernels"),
         ({"topology": {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}},
          "has no GPUs: kernels run on systems"),
     ],
@@ -513,7 +513,7 @@ def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, a
     carry adds up to the bytes on the wire; and there are as many messages as the schedule has, loops and channels."""
     how = {"nodes": nodes, "ranks": ranks, "algorithm": algorithm}
     found = call(system, collective, nbytes, **how)
-    plain = call(system, collective, nbytes, profile="ideal", protocol="none", **how)
+    plain = call(system, collective, nbytes, profile="one-port", protocol="none", **how)
     its = channel(found).call
     rounded = (nbytes + its.channels * ranks * ITEM) / nbytes
     for name in ("bytes_per_rank", "wire_bytes"):
@@ -534,7 +534,7 @@ def test_whose_the_bound_is() -> None:
     how = {"nodes": 1, "ranks": 8}
     plain = {
         name: call(
-            "hgx-h100", "all_reduce", 2**26, algorithm=name, profile="ideal", protocol="none", **how
+            "hgx-h100", "all_reduce", 2**26, algorithm=name, profile="one-port", protocol="none", **how
         ).lower_bound_ps
         for name in ("ring", "tree", "naive", "nvls")
     }

@@ -117,13 +117,11 @@ def beaten(system: str, nodes: int, sizes: Sequence[int], served: Collection[str
     return found
 
 
-@pytest.mark.parametrize(
-    ("system", "nodes"), [("hgx-h100", 1), ("hgx-h100", 2), ("dgx1-v100", 1), ("mi300x", 1), ("l40s-pcie", 2)]
-)
+@pytest.mark.parametrize(("system", "nodes"), [("hgx-h100", 2), ("dgx1-v100", 1), ("mi300x", 1), ("a100-pcie", 1)])
 def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
     """Law: `ideal` is at most what the system's fitted profile gives the algorithm of NCCL that runs this schedule, and
     at most what one port gives."""
-    assert beaten(system, nodes, [2**10, 2**28], {"ring", "nvls", "nvls_tree", "p2p"}) == []
+    assert beaten(system, nodes, [2**28], {"ring", "nvls_tree", "p2p"}) == []
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ def row(algorithm: str = "ring", ranks: int = 8, size: int = MIB, **changes: Any
     steps, factor = (ranks.bit_length(), 2.0) if algorithm == "tree" else (2 * ranks, 1.75)
     time_us = 2.0 * steps + factor * size / 400e3
     where = {"scenario": "s", "topology": "hgx-h100", "collective": "all_reduce", "ranks": ranks, "nodes": 1}
-    how = {"algorithm": algorithm, "protocol": "none", "profile": "ideal", "sharing": "fair", "seed": 0}
+    how = {"algorithm": algorithm, "protocol": "none", "profile": "one-port", "sharing": "fair", "seed": 0}
     bound, busbw = 1.0 + size / 450e3, 1.75 * size / time_us / 1e3
     found = {"size_bytes": size, "time_us": time_us, "lower_bound_us": bound, "busbw_GBps": busbw, "status": "ok"}
     return {**where, **how, **found, "low_us": None, "high_us": None, **changes}
@@ -304,7 +304,7 @@ def test_one_number_of_ranks_does_not_scale(tmp_path: Path, capsys: pytest.Captu
 def test_the_headline_names_the_setting() -> None:
     """The line below the title names topology, profile, sharing, and where was measured."""
     text = words(size_figure(sweep("ring"), "busbw", [row(system="lab-1")]))
-    for part in ("hgx-h100", "profile ideal", "fair sharing", "measured on lab-1", "all_reduce, 8 ranks"):
+    for part in ("hgx-h100", "profile one-port", "fair sharing", "measured on lab-1", "all_reduce, 8 ranks"):
         assert part in text
 
 

@@ -135,7 +135,7 @@ def test_rows_tell_what_was_asked():
     """Echoed columns: what the scenario said, or the default."""
     found = row(name="mine", seed=3, collective="reduce", algorithm="naive", root=2, op="max", dtype="half")
     told = {"scenario": "mine", "seed": 3, "root": 2, "op": "max", "dtype": "float16", "protocol": "none", "nodes": 4}
-    told |= {"topology": "single-switch", "profile": "ideal", "sharing": "fair", "in_place": False, "ranks": 4}
+    told |= {"topology": "single-switch", "profile": "one-port", "sharing": "fair", "in_place": False, "ranks": 4}
     assert {key: found[key] for key in told} == told
     assert (found["engine"], found["proved"], found["confidence"]) == ("fast", "full", "uncalibrated")
 
@@ -239,7 +239,7 @@ def test_an_algorithm_with_empty_options():
 
 
 @pytest.mark.parametrize("how", ["auto", "best"])
-@pytest.mark.parametrize("profile", ["ideal", "nccl-hopper"])
+@pytest.mark.parametrize("profile", ["one-port", "nccl-hopper"])
 def test_a_choice_is_a_row_of_its_own(how: str, profile: str):
     """A row for each point that was asked for. That of `auto` says what was asked and what ran, and has the time of
     the algorithm that ran, also where that was asked for by name."""

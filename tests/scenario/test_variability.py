@@ -101,12 +101,12 @@ def test_a_step_waits_for_the_slow_rank() -> None:
     assert found["slowdown_shares"] == {"slow": 1.0}
 
 
-@pytest.mark.parametrize("profile", ["ideal", "slower"])
+@pytest.mark.parametrize("profile", ["one-port", "slower"])
 def test_a_slow_link_is_a_topology_with_a_slow_link(profile: str, tmp_path: Any) -> None:
     """Runs in which a link has a quarter of its bandwidth take what they take on a topology that is so, of a
     collective and of a workload; a launch is paid as ever."""
     (tmp_path / "slower.yaml").write_text("name: slower\nsource: test\nlaunch: 9 us\nmodel: {o_send: 1 us}\n")
-    common = {"profile": profile if profile == "ideal" else str(tmp_path / "slower.yaml")}
+    common = {"profile": profile if profile == "one-port" else str(tmp_path / "slower.yaml")}
     worse = {**STAR, "links": {"host2->switch": {"bandwidth": "2500 MB/s"}}}
     varied = {"slow_links": [{"link": "host2->switch", "factor": 4}]}
     for what in (RING, {"workload": ddp(4)}):
