@@ -245,6 +245,8 @@ def _complain(
     columns = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
     values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
     differing = [c for c in columns if len(values[c]) > 1]
+    if {"asked", "algorithm"} <= {*differing}:
+        differing.remove("asked")  # of which the algorithm says enough
     where = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
     if differing:
         value = next(value for value in values[differing[0]] if value != "auto")
