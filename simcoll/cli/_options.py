@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 
 from simcoll.errors import InputError
 
 SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
+_PROFILE = click.option("--profile", metavar="NAME", help="Profile of the costs: a shipped one, or a file.")
+_ON = click.option("--on", "system", metavar="SYSTEM", help="In place of its topology: a shipped system, or a file.")
+_NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+Command = Callable[..., Any]
+
+
+def with_profile(command: Command) -> Command:
+    """Give a command that has `sets` the option `--profile`, which is one of them."""
+
+    @functools.wraps(command)
+    def asked(*args: Any, profile: str | None, sets: tuple[str, ...], **options: Any) -> Any:
+        return command(*args, sets=(*_given("profile", profile), *sets), **options)
+
+    return _PROFILE(asked)
+
+
+def with_machine(command: Command) -> Command:
+    """Give a command that has `sets` the options `--on`, `--nodes` and `--profile`, which are some of them."""
+
+    @functools.wraps(command)
+    def asked(*args: Any, system: str | None, nodes: str | None, sets: tuple[str, ...], **options: Any) -> Any:
+        machine = [] if system is None else [f"topology={{{topology_key(system)}: {system}}}"]
+        return command(*args, sets=(*machine, *_given("topology.nodes", nodes and listed(nodes)), *sets), **options)
+
+    return _ON(_NODES(with_profile(asked)))
+
+
+def _given(key: str, value: str | None) -> list[str]:
+    return [] if value is None else [f"{key}={value}"]
+
+
+def topology_key(system: str) -> str:
+    """The key of a topology that names a machine: a file, or a shipped system."""
+    return "file" if Path(system).suffix in (".yaml", ".yml") else "system"
+
+
+def listed(text: str) -> str:
+    """Values as YAML has them: `1,2` is a list, too."""
+    return f"[{text}]" if "," in text and not text.lstrip().startswith(("[", "{")) else text
 
 
 def check_timeout(timeout: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS
+from simcoll.cli._options import JSON, SETS, with_profile
 from simcoll.errors import InputError
 
 
@@ -24,6 +24,7 @@ from simcoll.errors import InputError
 @SETS
 @click.option("--seed", default=0, show_default=True, help="Of the bootstrap.")
 @JSON
+@with_profile
 def calibrate(
     measured: tuple[str, ...],
     topology: str,

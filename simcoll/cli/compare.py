@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, measured_text
+from simcoll.cli._options import JSON, SETS, measured_text, with_profile
 from simcoll.errors import InputError
 
 
@@ -20,6 +20,7 @@ from simcoll.errors import InputError
 @click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for compare.csv and the picture.")
 @JSON
+@with_profile
 def compare(
     predicted: str,
     measured: str,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from simcoll.cli._options import JSON, SETS, measured_text
+from simcoll.cli._options import JSON, SETS, measured_text, with_profile
 
 SHOWN = 6  # explanations
 WORST = 3  # regions in a line
@@ -20,6 +20,7 @@ MANY = 9  # regions that are all shown
 @click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of the table.")
 @SETS
 @JSON
+@with_profile
 def diagnose(measured: str, topology: str, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
     """Say whether measured times are what this hardware should give.
 

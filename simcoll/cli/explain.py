@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SETS
+from simcoll.cli._options import JSON, QUIET, SETS, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError, RefusedError
 
@@ -22,6 +22,7 @@ MOST_POINTS: Final = 20
 @click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")
 @JSON
 @QUIET
+@with_machine
 def explain(
     scenario: str, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
 ) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SETS, check_jobs
+from simcoll.cli._options import JSON, QUIET, SETS, check_jobs, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all.")
 @JSON
 @QUIET
+@with_machine
 def recommend(
     scenario: str,
     output: Path | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, SETS, check_jobs
+from simcoll.cli._options import JSON, SETS, check_jobs, listed, topology_key, with_machine, with_profile
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No table, no progress.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
+@with_machine
 def run(
     scenario: str,
     output: Path | None,
@@ -85,16 +86,17 @@ def run(
 @click.command()
 @click.argument("collective")
 @click.option("--on", "system", required=True, help="A shipped system, or a topology's YAML file.")
-@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 @click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
 @click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
 @click.option("--algorithm", default="auto", show_default=True, help="A name, a list, auto or all.")
 @SETS
 @JSON
+@with_profile
 def predict(
     collective: str,
     system: str,
-    nodes: int | None,
+    nodes: str | None,
     ranks: int | None,
     size: str | None,
     algorithm: str,
@@ -109,8 +111,9 @@ def predict(
     def given(value: Any, option: str) -> Node:
         return parse(value, option) if isinstance(value, str) else Node(value, Place(option, 1, 1))
 
-    kind = "file" if Path(system).suffix in (".yaml", ".yml") else "system"
-    topology = {kind: given(system, "--on")} | ({"nodes": given(nodes, "--nodes")} if nodes is not None else {})
+    topology = {topology_key(system): given(system, "--on")}
+    if nodes is not None:
+        topology["nodes"] = given(listed(nodes), "--nodes")
     keys = {
         "name": given("predict", "predict"),
         "topology": Node(topology, Place("--on", 1, 1)),

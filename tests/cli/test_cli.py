@@ -831,3 +831,27 @@ def test_compare_writes(scenario: Path, measured: Path, tmp_path: Path):
     assert simcoll("compare", scenario, measured, "-o", tmp_path / "out").status == 0
     assert (tmp_path / "out/compare.csv").read_text(encoding="utf-8").count("\n") == 4
     assert (tmp_path / "out/compare.png").stat().st_size > 5000
+
+
+MACHINE = ("--on", "dgx-a100", "--nodes", "1,2", "--profile", "nccl-ampere")
+SETS = ("--set", "topology={system: dgx-a100, nodes: [1, 2]}", "--set", "profile=nccl-ampere")
+SMALL = ("--set", "algorithm=auto", "--set", "size=1 KiB", "--quiet", "--json")
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "recommend"])
+def test_a_machine_and_a_profile_are_options(command: str):
+    """`--on`, `--nodes` and `--profile` say what `--set` could, and `--set` has the last word."""
+    words = [word for word in SMALL if command != "run" or word != "--quiet"]
+    asked = simcoll(command, "quickstart", *MACHINE, *words)
+    assert asked.status == 0, asked.err
+    assert asked.json == simcoll(command, "quickstart", *SETS, *words).json
+    last = simcoll(command, "quickstart", *MACHINE, *words, "--set", "topology.nodes=4").json
+    assert all(point["nodes"] == 4 for point in next(iter(value for value in last.values() if isinstance(value, list))))
+
+
+def test_predict_takes_several_nodes():
+    """A list as in YAML, with and without brackets, makes a point for each."""
+    words = ("predict", "all_reduce", "--on", "dgx-a100", "--size", "1 KiB", "--profile", "nccl-ampere", "--json")
+    rows = simcoll(*words, "--nodes", "1,2").json["points"]
+    assert [(row["nodes"], row["profile"]) for row in rows] == [(1, "nccl-ampere"), (2, "nccl-ampere")]
+    assert rows == simcoll(*words, "--nodes", "[1, 2]").json["points"]
