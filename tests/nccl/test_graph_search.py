@@ -84,7 +84,6 @@ DIFFER = {
     ("one", 4, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
     ("several", 3, "tree", ("hgx-a100-4",)): "what goes to another GPU's NIC takes NVLink",
     ("several", 8, "tree", ("l40s-pcie",)): "what goes through an Intel processor counts 6/5",
-    ("several", 8, "tree", ("rtx-pro-6000",)): "the same; a plainer tree is as fast",
     ("several", 8, "ring", ("hgx-b200",)): "its NVLinks have room for ways to another GPU's NIC, so no NIC is crossed",
 }
 
@@ -95,7 +94,10 @@ def stored_rows() -> Iterator[tuple[str, str, int]]:
         rows = load_system(name).nccl
         assert rows
         counts = {(row.nodes, n) for row in rows.graphs for n in range(row.gpus[0], row.gpus[1] + 1)}
-        yield from ((name, size, n) for size, n in sorted(counts) if n <= 8 or n == 16)
+        alike = name in ("hgx-h100-efa", "hgx-h200")  # to hgx-h100
+        few = {1, 8} if alike else {*range(1, 9), 16}
+        slow = ("rtx-pro-6000", "several", 8)  # takes seconds
+        yield from ((name, size, n) for size, n in sorted(counts) if n in few and (name, size, n) != slow)
 
 
 @pytest.mark.parametrize(("name", "size", "gpus"), list(stored_rows()))
@@ -136,7 +138,7 @@ def test_every_subset_has_rings_that_visit_each_gpu_once(name: str) -> None:
     out = Counter[str]()
     for (u, _), bandwidth in link_speeds(system).items():
         out[u] += bandwidth
-    for gpus, across in itertools.product((2, 3, count), (False, True)):
+    for gpus, across in ((2, False), (3, True), (count, False)):
         graphs = search(system, gpus, across)
         ring, tree = graphs["ring"], graphs["tree"]
         assert all(sorted(order) == list(range(gpus)) for order in (*ring.orders, *tree.orders))
