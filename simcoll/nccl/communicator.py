@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -101,9 +101,12 @@ def communicator(
     ranks: int | None = None,
     graphs: Graphs | None = None,
     settings: SearchSettings = DEFAULTS,
+    gpus: Sequence[int] | None = None,
 ) -> Communicator:
-    """`ranks` (default: all GPUs) on `nodes` of a system. Without `graphs` they are those that its file stores for so
-    many GPUs a node, else those that NCCL's search finds with these `settings`.
+    """`ranks` (default: all GPUs) on `nodes` of a system, on the `gpus` of each node (their numbers; default: the first).
+
+    Without `graphs` they are those that its file stores for so many GPUs a node, whichever they are, else those that
+    NCCL's search finds for them with these `settings`.
 
     Raises InputError for systems without GPUs, and where the search is RCCL's, which is not known.
     """
@@ -124,18 +127,18 @@ def communicator(
         capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
-        graphs=_graphs(system, ranks // nodes, nodes, settings) if graphs is None else graphs,
+        graphs=_graphs(system, gpus or range(ranks // nodes), nodes, settings) if graphs is None else graphs,
         p2p_level=_p2p_level(system, ranks // nodes, settings),
     )
 
 
-def _graphs(system: SystemFile, gpus: int, nodes: int, settings: SearchSettings) -> Graphs:
-    found = nccl_graphs.stored(system.nccl, gpus, nodes)
+def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: SearchSettings) -> Graphs:
+    found = nccl_graphs.stored(system.nccl, len(gpus), nodes)
     if found is not None and _stay(found["ring"], settings):
         return found
     if system.gpu and system.gpu.vendor == "amd":
         raise InputError(
-            f"{system.name}: which channels RCCL finds for {gpus} GPUs a node is not known",
+            f"{system.name}: which channels RCCL finds for {len(gpus)} GPUs a node is not known",
             "write them into the file of the system, under nccl",
         )
     own = system.nccl.p2p_level if system.nccl else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -341,6 +342,17 @@ def _system(scenario: Scenario) -> str | None:
     return scenario.topology.system or scenario.topology.file
 
 
+def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
+    """The numbers of the GPUs on which ranks are, where they are the same on each node."""
+    of_node: dict[int | None, list[int]] = defaultdict(list)
+    for place in places:
+        number = re.search(r"gpu(\d+)$", place)
+        of_node[rated.node_of(place)].append(int(number[1]) if number else -1)
+    numbers = {tuple(sorted(gpus)) for gpus in of_node.values()}
+    same = numbers.pop()
+    return same if not numbers and -1 not in same else None
+
+
 def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     nodes = Counter(rated.node_of(place) for place in places)
     if len(set(nodes.values())) > 1:
@@ -353,7 +365,8 @@ def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) ->
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     env, asked = scenario.env, (len(nodes), len(places))
     settings = env.search(load_system(name)) if env.given else DEFAULTS
+    gpus = _gpus(rated, places)
     comm = _COMMUNICATORS.get(
-        (name, *asked, settings), lambda: communicator(load_system(name), *asked, settings=settings)
+        (name, *asked, settings, gpus), lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus)
     )
     return env.applied(comm)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import simcoll
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.nccl import graph_search
@@ -163,6 +165,28 @@ def test_rings_of_a_mesh_fit_its_links(name: str, gpus: int) -> None:
             used.update((f"gpu{a}", f"gpu{b}") for a, b in ends)
         speeds = link_speeds(system)
         assert all(count * graph.intra <= speeds[pair] + 1e-6 for pair, count in used.items())
+
+
+@pytest.mark.parametrize(("gpus", "bandwidth"), [((0, 3), 40), ((4, 7), 40), ((0, 1), 20), ((5, 7), 20)])
+def test_pairs_of_a_mesh_differ(gpus: tuple[int, int], bandwidth: float) -> None:
+    """Two GPUs of the cube mesh have the links between them: two, or one. Without any they go over PCIe."""
+    ring = search(load_system("dgx1-v100"), gpus, across=False)["ring"]
+    assert ring.channels * ring.intra == bandwidth and ring.type_intra == "NVL"
+    assert search(load_system("dgx1-v100"), (0, 5), across=False)["ring"].type_intra == "SYS"
+
+
+def test_calls_take_the_gpus_on_which_they_are(tmp_path: Path) -> None:
+    """On a machine whose file stores no graphs, a call between GPUs with two links is faster than with one."""
+    text = (shipped_systems()["dgx1-v100"]).read_text(encoding="utf-8")
+    path = tmp_path / "own.yaml"
+    path.write_text(text[: text.index("nccl:")], encoding="utf-8")
+    keys = {"topology": {"file": str(path), "nodes": 1}, "collective": "all_reduce", "size": "256 MiB",
+            "profile": "nccl-volta", "algorithm": "ring"}  # fmt: skip
+    times = []
+    for pair in ((0, 3), (0, 1)):
+        placement = [f"node0.gpu{i}" for i in pair]
+        times += [row["time_us"] for row in simcoll.run(simcoll.load({**keys, "placement": placement}))]
+    assert times[1] / times[0] == pytest.approx(2, rel=0.1)
 
 
 def test_half_the_nvlinks_carry_half() -> None:
