@@ -103,7 +103,7 @@ def communicator(
     settings: SearchSettings = DEFAULTS,
     gpus: Sequence[int] | None = None,
 ) -> Communicator:
-    """`ranks` (default: all GPUs) on `nodes` of a system, on the `gpus` of each node (their numbers; default: the first).
+    """`ranks` (default: all GPUs) on `nodes` of a system, on `gpus` of each node (their numbers; default: the first).
 
     Without `graphs` they are those that its file stores for so many GPUs a node, whichever they are, else those that
     NCCL's search finds for them with these `settings`.
