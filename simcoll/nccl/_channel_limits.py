@@ -26,10 +26,10 @@ class ChannelLimits:
     def settled(self, best: Draft) -> bool:
         """Whether links and ports are too few for anything better than the best. NCCL searches on; as nothing more is
         found then, the result is the same."""
-        draft = self.draft
+        draft, most = self.draft, self.most
         if draft.pattern == "nvls":
-            return False
-        most = self.most
+            more = most > best.channels or most * draft.inter > best.channels * best.inter
+            return most < draft.least or not more
         ours, theirs = most * draft.intra, best.channels * best.intra
         if most < draft.least or ours < theirs:
             return True
@@ -40,6 +40,8 @@ class ChannelLimits:
         """No more channels than these can be, by what leaves and enters GPUs, and by ports of NICs."""
         node, draft, count = self.node, self.draft, self.count
         limit = draft.most
+        if draft.pattern == "nvls":  # every channel loads each GPU once, and its head once more
+            return min(limit, *(self._fits(draft.intra, node.out_of(gpu), NVL) - 1 for gpu in node.gpus))
         if self.across:
             whole = int(draft.inter)
             near = [net for net in node.nets if self._usable(net)]
