@@ -19,7 +19,7 @@ FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "
 @click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
 @click.option("--as", "kind", metavar="KIND", help="What the file is, where it is not recognised.")
-@click.option("--like", metavar="SYSTEM", help="Shipped system that lends speeds which a topology does not carry.")
+@click.option("--assume", metavar="SYSTEM", help="Shipped system that lends what a topology does not carry.")
 @click.option("--collective", metavar="NAME", help="What a schedule does, where the file does not say.")
 @click.option(
     "--set",
@@ -33,7 +33,7 @@ def import_(
     file: Path,
     output: Path | None,
     kind: str | None,
-    like: str | None,
+    assume: str | None,
     collective: str | None,
     columns: tuple[str, ...],
     as_json: bool,
@@ -47,7 +47,7 @@ def import_(
     from simcoll.formats import importers
     from simcoll.prediction import result_rows
 
-    asked = importers.ImportOptions(like, collective, importers.assignments(columns))
+    asked = importers.ImportOptions(assume, collective, importers.assignments(columns))
     stdin: IO[bytes] = sys.stdin.buffer
     whole = importers.decoded(stdin.read(importers.MOST_BYTES + 1)) if str(file) == "-" else None
     text = importers.read_bounded(file) if whole is None else whole

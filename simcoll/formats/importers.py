@@ -25,10 +25,10 @@ MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Additions to a file that is imported: the shipped system that lends speeds, the collective of a schedule, columns
-    of a measured table."""
+    """Additions to a file that is imported: the shipped system that is assumed to lend speeds, the collective of a
+    schedule, columns of a measured table."""
 
-    like: str | None = None
+    assumed: str | None = None
     collective: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ def recognise(text: str) -> str | None:
 
 def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
     def read(text: str, source: str, asked: ImportOptions) -> Imported:
-        sketch = reader(text, source, asked.like)
+        sketch = reader(text, source, asked.assumed)
         return Imported(kind, sketch.document(Path(source).name), (".yaml", ".yml"), sketch.notes)
 
     return read

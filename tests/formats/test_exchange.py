@@ -34,7 +34,8 @@ from simcoll.topology.graph import Topology
 def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
     """A file after import, and what the command said."""
     (folder / "given").write_text(text)
-    asked = importers.ImportOptions(collective="all_reduce", columns={"ranks": "4"})
+    assumed = dict(itertools.pairwise(options)).get("--assume")
+    asked = importers.ImportOptions(assumed, collective="all_reduce", columns={"ranks": "4"})
     suffix = importers.convert(text, "given", asked).suffixes[0]
     done = simcoll("import", folder / "given", "-o", folder / f"made{suffix}", *options)
     assert done.status == 0, done.err
@@ -113,16 +114,37 @@ def test_nccl_dumps_say_their_speeds(tmp_path: Path):
 
 
 def test_skeletons_are_filled_up(tmp_path: Path):
-    """GPUs and NICs are told by their PCI class; NVLinks and NICs are those of a shipped system, `--like` names it."""
-    path, done = brought(tmp_path, foreign.SKELETON)
+    """GPUs and NICs are told by their PCI class; NVLinks and NICs are those of the system that `--assume` names."""
+    path, done = brought(tmp_path, foreign.SKELETON, "--assume", "dgx-a100")
     assert bandwidth(topology_of(path), "gpu1", "nvswitch0") == 240 and "a skeleton" in done.out
-    path, done = brought(tmp_path, foreign.SKELETON, "--like", "hgx-h100")
+    path, done = brought(tmp_path, foreign.SKELETON, "--assume", "hgx-h100")
     assert bandwidth(topology_of(path), "gpu1", "nvswitch0") == pytest.approx(370.8) and "as was asked for" in done.out
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        (foreign.SKELETON, ["dgx1-v100", "dgx-a100", "hgx-h100"]),
+        (foreign.GRAPH, ["a100-pcie", "l40s-pcie"]),
+        (foreign.MATRIX.replace("NV12", "NV18"), ["hgx-h100", "hgx-h200", "hgx-b200"]),
+    ],
+    ids=["skeleton", "graph", "matrix"],
+)
+def test_a_machine_is_not_guessed(tmp_path: Path, text: str, choices: list[str]):
+    """Where a file may be of several machines, import ends with status 1, names them, and writes nothing; a name that
+    no system has is wrong input."""
+    (tmp_path / "given").write_text(text)
+    done = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml")
+    assert (done.status, done.out, list(tmp_path.iterdir())) == (1, "", [tmp_path / "given"])
+    assert all(name in done.err.partition("--assume")[2] for name in choices)
+    wrong = simcoll("import", tmp_path / "given", "--assume", "hgx-h10")
+    assert wrong.status == 2 and "did you mean 'hgx-h100'" in wrong.err
+    assert simcoll("import", tmp_path / "given", "--assume", choices[0]).status == 0
 
 
 def test_graph_files_become_machines_and_graphs(tmp_path: Path):
     """The GPUs have as much as all channels of the ring, and `simcoll tune` finds the graphs in the file."""
-    path, _ = brought(tmp_path, foreign.GRAPH)
+    path, _ = brought(tmp_path, foreign.GRAPH, "--assume", "l40s-pcie")
     assert bandwidth(topology_of(path), "gpu0", "pcie_switch0") == 24
     told = simcoll("tune", path, "--nodes", 1, "--json").json
     assert told["ranks"] == 4 and told["graphs"]["ring"]["type_intra"] == "PHB"
@@ -131,7 +153,7 @@ def test_graph_files_become_machines_and_graphs(tmp_path: Path):
 def test_graphs_of_one_node_bring_no_nics(tmp_path: Path):
     """Where channels reach no network, the file says nothing of NICs nor of several nodes."""
     inside = re.sub(r'<net dev="\d"/>', "", foreign.GRAPH)
-    path, done = brought(tmp_path, inside)
+    path, done = brought(tmp_path, inside, "--assume", "l40s-pcie")
     assert not topology_of(path).of_kind("nic") and "no NICs" in done.out
     assert simcoll("tune", path, "--nodes", 1).status == 0
     found = simcoll("predict", "all_reduce", "--on", path, "--nodes", 2, "--size", "1 MiB")

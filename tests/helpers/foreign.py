@@ -374,7 +374,11 @@ FILES: Final[dict[str, str]] = {
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1), "goal": GOAL,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
-MORE: Final[dict[str, list[str]]] = {"goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"]}
+MORE: Final[dict[str, list[str]]] = {
+    "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, old": ["--assume", "dgx1-v100"],
+    "skeleton": ["--assume", "dgx-a100"], "graph": ["--assume", "l40s-pcie"],
+    "goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"],
+}  # fmt: skip
 KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     "nvidia-smi": "nvidia-smi", "nvidia-smi, old": "nvidia-smi", "topology": "nccl-topology",
     "skeleton": "nccl-topology",

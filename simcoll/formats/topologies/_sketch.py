@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.groups import grouped
 from simcoll.config.import_log import ImportLog
+from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile
-from simcoll.topology.systems import load_system
+from simcoll.topology.systems import load_system, shipped_systems
 
 NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}
 """GB/s of one NVLink and one direction by compute capability, as NCCL 2.30 counts it (topo.h)."""
@@ -25,6 +26,32 @@ _SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-p
 def system_of(capability: int) -> str:
     """The shipped system whose GPUs have that compute capability, or the nearest below it."""
     return _SYSTEMS[max((known for known in _SYSTEMS if known <= capability), default=70)]
+
+
+def lender(source: str, assumed: str | None, problem: str, fits: Callable[[SystemFile], bool]) -> LenderSystem:
+    """The shipped system that lends what a file does not say: the `assumed` one, or the only one that `fits`.
+
+    Raises SimcollError with the choices where there are several, InputError for an unknown name.
+    """
+    if assumed:
+        return LenderSystem(assumed)
+    known = [name for name in shipped_systems() if (file := load_system(name)).gpu and fits(file)]
+    if len(known) != 1:
+        choices = ", ".join(known or shipped_systems())
+        raise SimcollError(f"{source}: {problem}; say which machine it is like, with --assume and one of {choices}")
+    return LenderSystem(known[0])
+
+
+def gpus_of(system: SystemFile) -> int:
+    """The GPUs of a machine."""
+    return system.devices.get("gpu", 0) if isinstance(system.devices, dict) else 0
+
+
+def nvlinks(system: SystemFile) -> frozenset[int]:
+    """The numbers of NVLinks that pairs of GPUs have, as `nvidia-smi` counts them; empty without NVLink."""
+    each = NVLINK.get((system.gpu.compute_capability if system.gpu else None) or 0, 20.0)
+    rules = [rule for rule in system.links if rule.kind == "nvlink"]
+    return frozenset(round(_number(rule.bandwidth, "GB/s") / each) for rule in rules)
 
 
 @dataclass(frozen=True)
@@ -115,6 +142,8 @@ class Sketch:
         pattern, file = self.pattern, self.pattern.file
         if file.gpu:
             self.keys.setdefault("gpu", file.gpu.model_dump(exclude_none=True))
+        if file.profile:
+            self.keys.setdefault("profile", file.profile)
         if file.cpu:
             self.keys.setdefault("cpu", file.cpu.model_dump())
         if file.nic and self.counts["nic"]:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from simcoll.formats.topologies._sketch import LenderSystem, Sketch
+from simcoll.formats.topologies._sketch import Sketch, gpus_of, lender, nvlinks
 from simcoll.nccl import graph_xml
 from simcoll.topology.nccl_graphs import ChannelGraph
 
 ROOT: Final = "graphs"
 
 
-def read(text: str, source: str, like: str | None = None) -> Sketch:
+def read(text: str, source: str, assumed: str | None = None) -> Sketch:
     """The machine behind a graph file: its GPUs on one switch, by as much as all channels of the ring carry; the
-    graphs themselves stand in it for `simcoll tune`. Raises InputError with line and column."""
+    graphs themselves stand in it for `simcoll tune`. Raises InputError with line and column, SimcollError unless it is
+    `assumed` which machine it is like."""
     file = graph_xml.parse(text, source)
     ring = file.graphs["ring"]
-    pattern = LenderSystem(like or ("hgx-h100" if ring.type_intra in ("NVL", "NVB") else "l40s-pcie"))
+    joined = ring.type_intra in ("NVL", "NVB")
+    problem = f"a graph file does not say which {file.gpus} GPUs these are"
+    pattern = lender(
+        source, assumed, problem, lambda system: bool(nvlinks(system)) == joined and gpus_of(system) >= file.gpus
+    )
     sketch = Sketch(pattern)
     notes = sketch.notes
     graphs = ", ".join(f"{kind} {graph.channels} x {graph.intra:g} GB/s" for kind, graph in file.graphs.items())
     notes.read.append(f"{file.gpus} GPUs and the channels of NCCL's graph file: {graphs}")
-    reason = "as was asked for" if like else "paths between GPUs were the hint; --like NAME takes another"
+    reason = "as was asked for" if assumed else "no other has such paths"
     notes.assume(f"latencies, memory, NICs and what the file does not carry are as in {pattern.name} ({reason})")
     gpus = [sketch.add("gpu") for _ in range(file.gpus)]
-    kind = "nvlink" if pattern.has("nvlink") and ring.type_intra in ("NVL", "NVB") else "pcie"
+    kind = "nvlink" if pattern.has("nvlink") and joined else "pcie"
     switch = sketch.add("nvswitch" if kind == "nvlink" else "pcie_switch")
     bandwidth = ring.channels * ring.intra
     for gpu in gpus:

@@ -44,8 +44,9 @@ def looks(text: str) -> bool:
     return all(re.search(rf'^\s*"?{key}"?\s*:', text, re.MULTILINE) for key in ("instances", "devices", "edges"))
 
 
-def read(text: str, source: str, like: str | None = None) -> InfraSketch:
-    """The topology of an infrastructure; links without a bandwidth are as in the shipped system `like`. Raises
+def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
+    """The topology of an infrastructure; links without a bandwidth are as in the shipped system that
+    is `assumed`. Raises
     InputError with line and column."""
     mistakes: list[Diagnostic] = []
     tree = yaml_tree.parse(text, source, mistakes)
@@ -53,7 +54,9 @@ def read(text: str, source: str, like: str | None = None) -> InfraSketch:
         raise InputError(mistakes[:MOST_MISTAKES])
     graph = _expanded(tree)
     said = min(((text.find(word), system) for word, system in _HINTS if word in text), default=(0, "hgx-h100"))[1]
-    sketch = InfraSketch(LenderSystem(like or said), str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph)
+    sketch = InfraSketch(
+        LenderSystem(assumed or said), str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph
+    )
     used = {name for u, v, *_ in graph.links for name in (u, v)}
     gpus = [name for name, kind in graph.kinds.items() if kind == "gpu"]
     counts = f"{len(gpus)} GPUs, {len(used)} devices, {len(graph.links)} edges of infragraph"

@@ -14,7 +14,7 @@ from typing import Final
 
 from simcoll.config import xml_tree, yaml_tree
 from simcoll.config.xml_tree import Element
-from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch, system_of
+from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch, gpus_of, lender, system_of
 from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.systems import shipped_systems
 
@@ -46,9 +46,10 @@ class _PcieDevice:
         return self.element.attributes.get("busid", "").lower()
 
 
-def read(text: str, source: str, like: str | None = None) -> Sketch:
-    """The machine that a topology file describes; what it does not carry is as in the shipped system `like`, by
-    default the one with such GPUs. Raises InputError with line and column."""
+def read(text: str, source: str, assumed: str | None = None) -> Sketch:
+    """The machine that a topology file describes; what it does not carry is as in the shipped system that is `assumed`,
+    by default one with such GPUs. Raises InputError with line and column, SimcollError for a skeleton that may be of
+    several machines."""
     root = xml_tree.parse(text, source, root=ROOT, kind="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
@@ -59,8 +60,8 @@ def read(text: str, source: str, like: str | None = None) -> Sketch:
     if not gpus or len(boxes) > MOST_DEVICES:
         root.wrong(f"{len(gpus)} GPUs, {len(boxes)} PCIe devices", f"give a machine of 1 to {MOST_DEVICES}")
     skeleton = all(box.gpu is None for box in gpus)
-    sketch = Sketch(LenderSystem(like or _guess(gpus, skeleton)))
-    _tell(sketch, gpus, boxes, skeleton, like)
+    sketch = Sketch(_pattern(gpus, skeleton, source, assumed))
+    _tell(sketch, gpus, boxes, skeleton, assumed)
     names = {id(box): sketch.add("gpu") for box in gpus}
     nics = _wanted_nics([box for box in boxes if box.kind == "nic"], sketch)
     names |= {id(box): sketch.add("nic") for box in nics}
@@ -149,24 +150,23 @@ def _checked(box: _PcieDevice, sketch: Sketch) -> float:
 # --- what it is like ---
 
 
-def _guess(gpus: list[_PcieDevice], skeleton: bool) -> str:
+def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str | None) -> LenderSystem:
     if skeleton:
-        fastest = max(box.up for box in gpus)
-        return "dgx1-v100" if fastest <= 12 else "dgx-a100" if fastest <= 24 else "hgx-h100"
+        problem = f"a skeleton does not say which {len(gpus)} GPUs these are"
+        return lender(source, assumed, problem, lambda file: gpus_of(file) >= len(gpus))
     element = gpus[0].gpu
     assert element is not None
-    if "gcn" in element.attributes or any(element.each("xgmi")):
-        return _AMD
-    return system_of(element.whole("sm", "70", most=2000))
+    amd = "gcn" in element.attributes or any(element.each("xgmi"))
+    return LenderSystem(assumed or (_AMD if amd else system_of(element.whole("sm", "70", most=2000))))
 
 
-def _tell(sketch: Sketch, gpus: list[_PcieDevice], boxes: list[_PcieDevice], skeleton: bool, like: str | None) -> None:
+def _tell(
+    sketch: Sketch, gpus: list[_PcieDevice], boxes: list[_PcieDevice], skeleton: bool, assumed: str | None
+) -> None:
     nets = sum(len(box.nets) or 1 for box in boxes if box.kind == "nic")
     kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
     sketch.notes.read.append(f"{len(gpus)} GPUs, {nets} NIC ports of NCCL's topology file, {kind}")
-    reason = "as was asked for" if like else "the GPUs were the hint; --like NAME takes another"
-    if skeleton and not like:
-        reason = "the speed of PCIe was the hint; --like NAME takes another"
+    reason = "as was asked for" if assumed else "it has such GPUs; --assume NAME takes another"
     lent = "latencies, memory and what the file does not carry are" if not skeleton else "all but PCIe's speeds is"
     sketch.notes.assume(f"{lent} as in {sketch.pattern.name} ({reason})")
 

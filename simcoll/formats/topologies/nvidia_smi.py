@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.topologies._sketch import LenderSystem, Sketch
+from simcoll.formats.topologies._sketch import LenderSystem, Sketch, gpus_of, lender, nvlinks
 
 MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -47,14 +47,14 @@ def _is_header(line: str) -> bool:
     return bool(words) and _GPU.fullmatch(words[0]) is not None and not any(_CELL.fullmatch(word) for word in words[1:])
 
 
-def read(text: str, source: str, like: str | None = None) -> Sketch:
-    """The machine that a matrix shows, with speeds and latencies of the shipped system `like`, by default the one whose
-    GPUs have as many NVLinks. Raises InputError with line and column."""
+def read(text: str, source: str, assumed: str | None = None) -> Sketch:
+    """The machine that a matrix shows, with speeds and latencies of the shipped system that is `assumed`, or of the
+    only one whose GPUs have as many NVLinks. Raises InputError with line and column, SimcollError where several do."""
     matrix = parse(text, source)
-    sketch = Sketch(LenderSystem(like or _guess(matrix)))
+    sketch = Sketch(_pattern(matrix, source, assumed))
     notes = sketch.notes
     notes.read.append(f"{len(matrix.gpus)} GPUs, {len(matrix.nics)} NICs of nvidia-smi topo -m")
-    reason = "as was asked for" if like else "the number of NVLinks was the hint; --like NAME takes another"
+    reason = "as was asked for" if assumed else "no other has so many NVLinks"
     notes.assume(
         f"speeds and latencies, which the matrix does not carry, are those of {sketch.pattern.name} ({reason})"
     )
@@ -134,12 +134,11 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
 # --- the machine ---
 
 
-def _guess(matrix: Matrix) -> str:
-    """The system with as many NVLinks a pair."""
-    most = max((int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")), default=0)
-    if not most:
-        return "l40s-pcie"
-    return "dgx1-v100" if most <= 2 else "dgx-a100" if most <= 12 else "hgx-h100"
+def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
+    """The system that is assumed, or the only one whose pairs of GPUs have as many NVLinks."""
+    counts = {int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")}
+    problem = f"the matrix does not say which GPUs {f'NV{max(counts)} joins' if counts else 'these are'}"
+    return lender(source, assumed, problem, lambda file: nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus))
 
 
 def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
