@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
@@ -92,6 +92,8 @@ def _cached(system: str, gpus: tuple[int, ...], across: bool, version: str | Non
     file = SystemFile.model_validate_json(system, by_name=True)
     release = _NEWEST if version is None else numbers(version)
     rules = _rules(file, len(gpus), release, settings)
+    if not any(device.startswith("nvswitch") for device in file.in_network):
+        settings = replace(settings, nvls=False)
     node = _node(file, gpus, across, settings)
     node.find_paths(rules)
     return _Search(node, rules, across, settings, release).graphs()

@@ -225,8 +225,10 @@ def test_fewer_nics_and_no_crossing() -> None:
 
 
 def test_nvls_can_be_off() -> None:
-    """NCCL_NVLS_ENABLE=0."""
+    """NCCL_NVLS_ENABLE=0, or switches that do not reduce."""
+    assert "nvls" in search(load_system("hgx-h100"), 8, False)
     assert "nvls" not in search(load_system("hgx-h100"), 8, False, None, SearchSettings(nvls=False))
+    assert "nvls" not in search(changed("hgx-h100", in_network=()), 8, False)
 
 
 def test_what_cannot_be_searched() -> None:
