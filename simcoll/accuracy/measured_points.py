@@ -12,7 +12,7 @@ from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import WORKLOAD, MeasuredRow
 from simcoll.nccl.call import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
-from simcoll.prediction.lowering import executor, network_of
+from simcoll.prediction.lowering import library, network_of
 from simcoll.scenario import loading
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
@@ -121,7 +121,9 @@ class RowQuestions:
 
     def _protocol(self, row: MeasuredRow) -> str | None:
         """Return the protocol of the row where the profile models NCCL's protocols, else None."""
-        return row.protocol if self.profile and row.protocol in executor(self.profile).protocols else None
+        if row.protocol == "pull" and self.profile and load_profile(self.profile).as_nccl:
+            return row.protocol
+        return row.protocol if self.profile and row.protocol in library(self.profile).protocols else None
 
 
 def _as_known(point: Point) -> Point:
@@ -135,7 +137,7 @@ def _as_known(point: Point) -> Point:
 def _with_nccl_name(point: Point) -> Point:
     """Return the point with NCCL's name of its algorithm, where its profile models NCCL's calls."""
     asked = point.scenario
-    if executor(asked.profile).tunable:
+    if asked.executed_by != "nccl":
         return point
     name = name_of(asked.algorithm, asked.collective)
     return dataclasses.replace(point, scenario=asked.model_copy(update={"algorithm": name}))

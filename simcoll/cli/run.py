@@ -90,6 +90,7 @@ def run(
 @click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
 @click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
 @click.option("--algorithm", default="auto", show_default=True, help="A name, a list, auto or all.")
+@click.option("--executor", help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]")
 @SETS
 @JSON
 @with_profile
@@ -100,6 +101,7 @@ def predict(
     ranks: int | None,
     size: str | None,
     algorithm: str,
+    executor: str | None,
     sets: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -120,7 +122,9 @@ def predict(
         "collective": given(collective, "COLLECTIVE"),
         "algorithm": given(algorithm, "--algorithm"),
         "size": given(size, "--size"),
-    } | ({"ranks": given(ranks, "--ranks")} if ranks is not None else {})
+    }
+    keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
+    keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
     asked = points(Node(keys, Place("predict", 1, 1)), sets)
     rows, _ = _simulated(asked, quiet=False)
     _show(rows, asked, as_json, False, 0)

@@ -81,14 +81,14 @@ def tune(
 
 
 def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
-    from simcoll.prediction.lowering import executor
+    from simcoll.prediction.lowering import library
 
     if output and not profile:
         raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")
     if profile and graph_file:
         raise InputError("--profile simulates with the graphs of the system's file", "leave out --graph")
     try:
-        runs = executor(profile) if profile else None
+        runs = library(profile) if profile else None
     except ValueError as error:
         raise InputError(f"--profile: {error}") from None
     if runs and runs.tunable:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call import name_of, names
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.lowering import PlainExecutor, executor
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
@@ -103,11 +103,11 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
-    collective, runs = scenario.collective, executor(scenario.profile)
+    collective, runs = scenario.collective, _runs(scenario)
     nccl_names = names(collective)
     if not runs.tunable:
         for algorithm, protocol in runs.choices(scenario):
-            yield Candidate(algorithm, protocol, nccl=nccl_names[algorithm])
+            yield Candidate(algorithm, protocol, nccl=nccl_names.get(algorithm))
         return
     topology = topology_of(scenario)
     places = placed(scenario, topology)
@@ -131,9 +131,14 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
                 yield from _settled(scenario, candidate, pipelined=entry.pipelined)
 
 
+def _runs(scenario: Scenario) -> PlainExecutor:
+    """The executor that a scenario names, or NCCL's, whatever algorithm it has before one is chosen."""
+    return executor(scenario.model_copy(update={"algorithm": "auto"}))
+
+
 def nccl_choice(scenario: Scenario) -> Candidate | None:
     """NCCL's own choice of a call; None where calls are not NCCL's, or of a workload."""
-    return None if scenario.workload or executor(scenario.profile).tunable else Candidate("auto", "auto")
+    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", "auto")
 
 
 def _spellings(entry: registry.Algorithm) -> Iterator[str]:
@@ -167,7 +172,7 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
     topology = topology_of(scenario)
     plan, _ = plan_of(spec, len(placed(scenario, topology)), scenario.itemsize)
     collectives = {work.call.collective for work in plan.works if work.call}
-    runs = executor(scenario.profile)
+    runs = _runs(scenario)
     own = [spec.algorithm, *([] if runs.tunable else ["auto"])]  # auto: NCCL's choice
     for name in dict.fromkeys([*own, *runs.algorithms(collectives)]):
         if isinstance(spec, Bucketed):

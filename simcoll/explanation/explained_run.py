@@ -75,7 +75,7 @@ class ExplainedRun:
 
     @cached_property
     def _hops(self) -> frozenset[str]:
-        return executor(self.scenario.profile).hops
+        return executor(self.scenario).hops
 
     @cached_property
     def path(self) -> CriticalPath:

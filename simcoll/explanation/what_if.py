@@ -90,7 +90,7 @@ def _within_nodes(explained: ExplainedRun) -> set[int]:
 def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
     scenario = explained.scenario
     profile = load_profile(scenario.profile)
-    rated, tunable = rated_topology(scenario), executor(scenario.profile).tunable
+    rated, tunable = rated_topology(scenario), executor(scenario).tunable
 
     def on(link: Callable[[Link], Link]) -> int:
         return predict(scenario, _with(rated, link)).time_ps
@@ -159,10 +159,10 @@ def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str,
 
 
 def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, str]]]:
-    for algorithm, protocol in executor(scenario.profile).choices(scenario.model_copy(update={"protocol": "auto"})):
+    for algorithm, protocol in executor(scenario).choices(scenario.model_copy(update={"protocol": "auto"})):
         if (algorithm, protocol) != (ran.algorithm, ran.protocol):
             yield f"algorithm {algorithm}, protocol {protocol}", {"algorithm": algorithm, "protocol": protocol}
-    if executor(scenario.profile).tunable:
+    if executor(scenario).tunable:
         small = ran.totals.messages <= SMALL
         for name in registry.names(scenario.collective) if small else registry.library(scenario.collective):
             if name != scenario.algorithm:
@@ -176,7 +176,7 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
     ran, scenario, spec = explained.ran, explained.scenario, explained.scenario.workload
     program = ran.run.program  # as it was bound, before faults sent transfers other ways
-    runs = executor(scenario.profile)
+    runs = executor(scenario)
     kind_of = dict(zip(ran.topology.link_names, ran.topology.link_kinds, strict=True))
     kinds = np.array([kind_of.get(name, "") for name in program.link_names])
     tasks = program.tasks
@@ -227,7 +227,7 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
 def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, Any]]]:
     spec = scenario.workload
     collectives = {work.call.collective for work in ran.plan.works if work.call}
-    for name in executor(scenario.profile).algorithms(collectives):
+    for name in executor(scenario).algorithms(collectives):
         if name != ran.algorithm:
             yield f"algorithm {name}", {"algorithm": name}
     if isinstance(spec, Bucketed) and spec.bucket_cap:

@@ -261,18 +261,15 @@ class NcclCall:
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
         """Delay of the last block behind the average one, in ps, on links of which a channel has `bandwidth` B/s.
 
-        What one moves takes now more, now less, where it waits for whole slices or chunks; what adds up grows with the
-        root of what was moved. The expected largest of several normal deviates is Blom's (Statistical Estimates and
-        Transformed Beta-Variables, 1958).
+        What one moves takes now more, now less, where it waits for whole slices or chunks.
         """
-        if self.kind not in ("Simple", "NVLS") or self.channels < 2 or not bandwidth:
+        if self.kind not in ("Simple", "NVLS"):
             return 0
         comm = self.communicator
         steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # of p2p there is no spread
         blocks = self.channels / self.alike  # of which what is run stands for so many
         moved = self.share / blocks * (steps if self.schedule == "ring" else 1.0)
-        last = NormalDist().inv_cdf((self.channels - 0.375) / (self.channels + 0.25))
-        return round(costs.spread * last * math.sqrt(moved * SPREAD) * PS_PER_S * blocks / bandwidth)
+        return spread_ps(costs.spread, self.channels, moved, bandwidth, blocks)
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
         """The share that a channel has of links within a node, of links to the `host` where data are staged there, or
@@ -351,9 +348,26 @@ class NcclCall:
         """Time that a block takes for some bytes, in ps; 0 where the link is what takes time."""
         if self.kind != "LL" or self._lines:
             return 0
-        at_once = self.threads * figures().protocols[self.protocol].bytes_a_thread if block.first else 0
-        first = min(nbytes, at_once)
-        return _service(first, block.first) + _service(nbytes - first, block.rate)
+        return first_lines_ps(block, self.threads, nbytes)
+
+
+def first_lines_ps(block: BlockCosts, threads: int, nbytes: int) -> int:
+    """Time that a block of LL takes for some bytes, in ps: for the first line of each thread, and for the others."""
+    first = min(nbytes, threads * figures().protocols["LL"].bytes_a_thread if block.first else 0)
+    return _service(first, block.first) + _service(nbytes - first, block.rate)
+
+
+def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: float = 1.0) -> int:
+    """Delay of the last of several blocks behind the average one, in ps, that each move so many bytes; `each` of them
+    have `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
+
+    What adds up grows with the root of what was moved. The expected largest of several normal deviates is Blom's
+    (Statistical Estimates and Transformed Beta-Variables, 1958).
+    """
+    if blocks < 2 or not bandwidth:
+        return 0
+    last = NormalDist().inv_cdf((blocks - 0.375) / (blocks + 0.25))
+    return round(spread * last * math.sqrt(moved * SPREAD) * PS_PER_S * each / bandwidth)
 
 
 def _service(nbytes: int, bandwidth: int) -> int:

@@ -24,7 +24,7 @@ from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 
 def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
     """The prediction of a call. Raises like `predict`."""
-    options = executor(scenario.profile).alternatives(scenario, topology)
+    options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
             return _quickest(options, topology, costs)
@@ -35,7 +35,7 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
         return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs)
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
-    call = executor(scenario.profile).lower(scenario, topology)
+    call = executor(scenario).lower(scenario, topology)
     launch_ps = call.launch_ps(costs)
     try:
         run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps)

@@ -51,6 +51,7 @@ class NcclChannel(PlainCall):
     """
 
     whole: ClassVar[bool] = False
+    executor: ClassVar[str] = "nccl"
     call: NcclCall
     inner: frozenset[str]
     between: tuple[int, ...]
@@ -221,17 +222,19 @@ class NcclExecutor(PlainExecutor):
         places = placed(scenario, rated)
         if len(places) < 2:
             raise RefusedError("kernels are modelled for two ranks or more; take another profile")
+        if scenario.protocol == "pull":
+            raise RefusedError("NCCL's calls do not read peers' memory; write executor: msccl, or another protocol")
         if scenario.subgroups or scenario.weights:
             raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
         call = calls.call(
-            _communicator(scenario, rated, places),
+            communicator_of(scenario, rated, places),
             scenario.collective,
             scenario.nbytes,
             scenario.itemsize,
             self.release(scenario),
             algorithm=_nccl_name(scenario),
             protocol="auto" if scenario.protocol == "none" else scenario.protocol,
-            between=_least_between(rated, places),
+            between=least_between(rated, places),
             left=scenario.env.selection,
         )
         down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
@@ -254,7 +257,7 @@ class NcclExecutor(PlainExecutor):
         ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
         nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
         call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=through)
-        of_nics = network_of(_system(scenario))
+        of_nics = network_of(system_of(scenario))
         return NcclChannel(scenario, rated, places, call, frozenset(inner), tuple(path), host, nodes, of_nics, down)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
@@ -270,7 +273,7 @@ class NcclExecutor(PlainExecutor):
             pairs = [(name, protocol) for name in calls.names(scenario.collective) for protocol in ("LL", "Simple")]
         else:
             rated = topology or rated_topology(scenario)
-            comm = _communicator(scenario, rated, placed(scenario, rated))
+            comm = communicator_of(scenario, rated, placed(scenario, rated))
             entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
             pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.SCHEDULES]
         free = scenario.protocol in ("none", "auto")
@@ -321,7 +324,7 @@ def network_of(system: str | None) -> Profile:
     return network.model_copy(update={"links": links})
 
 
-def _least_between(rated: Topology, places: Sequence[str]) -> int:
+def least_between(rated: Topology, places: Sequence[str]) -> int:
     """B/s from the first GPU to another of its node, where it has least."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
@@ -334,11 +337,13 @@ def _nccl_name(scenario: Scenario) -> Any:
         return "auto"
     names, name = calls.names(scenario.collective), calls.name_of(scenario.algorithm, scenario.collective)
     if names and name not in names:
-        raise RefusedError(f"NCCL has no {name} for {scenario.collective}; it has {', '.join(names)}")
+        others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
+        raise RefusedError(f"NCCL has no {name} for {scenario.collective}; {others}")
     return names.get(name, name)
 
 
-def _system(scenario: Scenario) -> str | None:
+def system_of(scenario: Scenario) -> str | None:
+    """The system, or the topology's file, that a scenario names."""
     return scenario.topology.system or scenario.topology.file
 
 
@@ -353,14 +358,16 @@ def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
     return same if not numbers and -1 not in same else None
 
 
-def _communicator(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
+def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
+    """The communicator of ranks at `places` under the scenario's `env`. Raises RefusedError for ranks that are not as
+    many on each node, and for bare hosts."""
     nodes = Counter(rated.node_of(place) for place in places)
     if len(set(nodes.values())) > 1:
         raise RefusedError(
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
             "write placement: {per_node: …}"
         )
-    name = _system(scenario)
+    name = system_of(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     env, asked = scenario.env, (len(nodes), len(places))

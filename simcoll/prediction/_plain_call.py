@@ -24,9 +24,10 @@ from simcoll.topology.graph import Topology
 @dataclass(frozen=True, eq=False)
 class PlainCall:
     """A call on ranks at `places`, on `rated` links; methods take the costs under which it runs. `whole`: engines run
-    all of it."""
+    all of it. `executor`: the name of its executor in results."""
 
     whole: ClassVar[bool] = True
+    executor: ClassVar[str | None] = None
     scenario: Scenario
     rated: Topology
     places: tuple[str, ...]

@@ -107,7 +107,6 @@ class _Binder:
 
     def __init__(self, scenario: Scenario, rated: Topology, costs: CostSetting):
         self.scenario, self.rated, self.costs = scenario, rated, costs
-        self.executor = executor(scenario.profile)
         self.topology = served_by(rated, costs.links)
         self.places = placed(scenario, rated)
         self.calls: dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall] = {}
@@ -150,9 +149,11 @@ class _Binder:
         if asked.nbytes % asked.itemsize:
             why = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
-        if self.executor.alternatives(asked, self.rated)[0] is not asked:
-            asked = asked.model_copy(update={"algorithm": predict_call(asked, self.rated, self.costs).algorithm})
-        call = self.executor.lower(asked, self.rated)
+        runs = executor(asked)
+        if runs.alternatives(asked, self.rated)[0] is not asked:
+            chosen = predict_call(asked, self.rated, self.costs)
+            asked = asked.model_copy(update={"algorithm": chosen.algorithm, "protocol": chosen.scenario.protocol})
+        call = runs.lower(asked, self.rated)
         point, network, devices = call.point(self.costs), call.network(self.costs), call.places
         source, proved = source_of(point, network, devices)
         schedule = source.schedule() if isinstance(source, StreamedSchedule) else source

@@ -42,7 +42,9 @@ def predict(
     # the same time.
     run = predict_plan if scenario.workload else predict_call
     prediction = run(scenario, topology, costs or CostSetting.of(profile))
-    if costs is None:
+    if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
+        profile.check_pull()
+    elif costs is None:
         profile.check_launch(scenario.launch)
     return replace(prediction, asked=asked_of(scenario))
 
@@ -62,6 +64,7 @@ def row(prediction: Prediction) -> ResultRow:
         topology=topology.name,
         asked=prediction.asked,
         algorithm=prediction.algorithm or None,
+        executor=prediction.executor,
         ranks=prediction.ranks,
         nodes=len({topology.node_of(device) for device in prediction.devices[: prediction.plan.n]}),
         time_us=time_ps / 1e6,
@@ -95,8 +98,13 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting)
-    way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
-    judged = judge(profile.judged_by(way), case, scenario.model)
+    if scenario.executed_by in ("msccl", "p2p"):
+        if scenario.protocol != "pull":
+            return {"confidence": "modelled"}
+        judged = judge(profile.judged_by(profile.pull), case, scenario.model)
+    else:
+        way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
+        judged = judge(profile.judged_by(way), case, scenario.model)
     time_us = prediction.time_ps / 1e6
     low, high = (None if factor is None else time_us * factor for factor in (judged.low, judged.high))
     return {"confidence": judged.confidence, "low_us": low, "high_us": high}
@@ -118,6 +126,7 @@ def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
         asked=asked_of(scenario),
         algorithm=asked_of(scenario),
         protocol=scenario.protocol,
+        executor=scenario.executed_by,
         ranks=scenario.ranks,
         size_bytes=None if work else scenario.nbytes,
         seed=scenario.seed,

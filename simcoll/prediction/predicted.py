@@ -108,6 +108,12 @@ class Prediction:
         return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.calls.values()))
 
     @property
+    def executor(self) -> str | None:
+        """The executor of its call, or those of its calls."""
+        names = dict.fromkeys(call.lowered.executor for call in self.calls.values() if call.lowered.executor)
+        return ", ".join(names) or None
+
+    @property
     def protocol(self) -> str:
         """NCCL's protocol of its call, or those of its calls."""
         protocols = dict.fromkeys(call.lowered.protocol for call in self.calls.values())

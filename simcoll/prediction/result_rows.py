@@ -78,6 +78,9 @@ class ResultRow(Mapping[str, Any]):
     binding_busy: float | None = _column("share of the run in which the busiest link carried bytes at full rate")
     staged: int | None = _column("transfers that arrived while the old contents of their slot were still being sent")
     staged_bytes: int | None = _column("the most bytes that waited so at one time", "B")
+    executor: str | None = _column(
+        "way in which the schedule is run, with a profile of kernels: `nccl`, `msccl` or `p2p`"
+    )
     workload: str | None = _column("template of the workload")
     step_us: float | None = _column("from the start to the end of the last operation of a workload", "us")
     exposed_us: float | None = _column("what communication adds to `compute_us`", "us")

@@ -97,7 +97,7 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which rows differ, besides collective, algorithm, size and ranks."""
-    named = ("topology", "profile", "protocol", "in_place", "sharing")
+    named = ("topology", "profile", "executor", "protocol", "in_place", "sharing")
     return [*(name for name in named if _varies(rows, name)), *swept(rows)]
 
 

@@ -17,7 +17,6 @@ from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call as nccl_call
 from simcoll.scenario._ranges import differences, variants
-from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
@@ -99,7 +98,7 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
-    called = nccl_call.names(scenario.collective) if load_profile(scenario.profile).as_nccl else ()
+    called = nccl_call.names(scenario.collective) if scenario.executed_by == "nccl" else ()
     return tuple(called) or registry.names(scenario.collective)
 
 

@@ -164,6 +164,21 @@ class CudaGraphCosts(Model):
     """What was fitted to which rows, and how well."""
 
 
+class PullCosts(Model):
+    """Cost of kernels that read peers' memory over NVLink and signal by flags, as vLLM's and SGLang's all-reduces."""
+
+    launch: Duration = 0
+    """Launch of such a kernel in a CUDA graph, with its first and last barrier and the first load."""
+    flag: Duration = 0
+    """How much later the last flag of a barrier comes with twice as many ranks."""
+    load: Duration = 0
+    """Time from a load of a peer's memory until its data are there."""
+    reach: Annotated[Share, Field(gt=0, le=1)] = 1.0
+    """Share of the links' rated bandwidth that loads reach."""
+    calibration: Calibration | None = None
+    """What was fitted to which rows, and how well."""
+
+
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
 
 
@@ -200,7 +215,9 @@ class Profile(Model):
     links: dict[str, LinkScale] = Field(default_factory=dict)
     """By kind of link, e.g. `{cable: {efficiency: 95 %, latency: 120 %}}`."""
     kernels: Kernels | None = None
-    """Costs of NCCL's kernels. With them a point is run as NCCL runs it."""
+    """Costs of NCCL's kernels. With them a point is run as a kernel runs it; see `executor` of scenarios."""
+    pull: PullCosts | None = None
+    """Costs of kernels that read peers' memory: the protocol `pull`."""
     fitted: dict[str, str] = Field(default_factory=dict)
     """Parameters that a calibration found."""
     calibration: Calibration | None = None
@@ -236,11 +253,19 @@ class Profile(Model):
             unknown = _UNKNOWN.format(self.name, "of the host")
             raise wrong("launch.gpus_per_process", unknown, _LEARN.format("gpus_per_process=all"))
 
-    def judged_by(self, way: HostCosts | CudaGraphCosts | None) -> Profile:
+    def check_pull(self) -> None:
+        """Raise InputError if it does not say what kernels cost that read peers' memory."""
+        if self.pull is None:
+            mistake = f"{self.name!r} does not say what loads of peers' memory cost"
+            raise wrong(
+                "protocol", mistake, "take a profile that does, or fit one: simcoll calibrate TABLE --free pull.load,…"
+            )
+
+    def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Profile:
         """Return the profile with the fit of a way of launching in place of the profile's record."""
         if way is None:
             return self
-        together = any(name.startswith(("host.", "graph.")) for name in self.fitted)
+        together = any(name.startswith(("host.", "graph.", "pull.")) for name in self.fitted)
         return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
 
     @property
@@ -272,13 +297,14 @@ class CostSetting:
     kernels: Kernels | None = None
     host: HostCosts = field(default_factory=HostCosts)
     graph: int | None = None
+    pull: PullCosts | None = None
 
     @classmethod
     def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Self:
         """Costs as a profile has them."""
         graph = profile.graph.launch if profile.graph else None
         own = profile.launch, profile.links, profile.kernels
-        return cls(params or {}, *own, profile.host or HostCosts(), graph)
+        return cls(params or {}, *own, profile.host or HostCosts(), graph, profile.pull)
 
     def launch_ps(self, launch: Launch) -> int:
         """Launch of one call, in ps."""

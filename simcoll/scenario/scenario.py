@@ -60,6 +60,7 @@ CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
 WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
+    | {"executor"}
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
     | {"workload.template", "workload.algorithm"}
 )
@@ -129,9 +130,10 @@ class Scenario(Model):
     """Operator of a reduction. `band`, `bor` and `bxor` need an integer type."""
     in_place: StrictBool = False
     """Whether input and output share one buffer."""
-    protocol: Literal["none", "auto", "LL", "LL128", "Simple"] = "none"
-    """Protocol of NCCL, as `NCCL_PROTO` would set it; `auto` and `none` leave the choice to NCCL. Needs a profile with
-    `kernels`."""
+    protocol: Literal["none", "auto", "LL", "LL128", "Simple", "pull"] = "none"
+    """Protocol of NCCL, as `NCCL_PROTO` would set it; `auto` and `none` leave the choice to NCCL, and with
+    `executor: msccl` take the quickest. There `pull` is no protocol of NCCL: ranks read each other's memory, between
+    barriers of flags. Needs a profile with `kernels`, `pull` one with `pull`."""
     library_version: Release | None = None
     """Release of NCCL whose choice is made, e.g. `2.27`: 2.18 or newer, for point-to-point messages 2.7 or newer.
     Default: the release of the profile, else the newest known."""
@@ -148,6 +150,11 @@ class Scenario(Model):
     """Parameters of the timing model. The profile gives those that are left out."""
     profile: str = Field(default="one-port", validate_default=True)
     """Name of a shipped profile, or path of one of your own."""
+    executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
+    """The way in which a schedule is run, with a profile that has `kernels`. `nccl`: NCCL's own call. `msccl`: one
+    kernel that runs the schedule with NCCL's primitives, as MSCCL's executor does. `p2p`: sends and receives, a launch
+    for each step, as `simcoll measure` makes them. Default: `nccl` for what NCCL has for the collective, `msccl` for
+    all else. `ring`, `tree` and the like are NCCL's own with `nccl`, the schedules of these names with the others."""
     launch: Launch = Launch()
     """How calls are launched. Calls then follow each other without a break, as nccl-tests makes them. Default: as the
     profile was measured."""
@@ -256,6 +263,21 @@ class Scenario(Model):
         find_profile(value)
         return value
 
+    @field_validator("executor")
+    @classmethod
+    def _kernels_to_execute(cls, value: str | None, info: ValidationInfo) -> str | None:
+        profile, algorithm, collective = (info.data.get(key) for key in ("profile", "algorithm", "collective"))
+        if value is None or profile is None:
+            return value
+        if not load_profile(profile).as_nccl:
+            raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
+        if value != "nccl" and collective and algorithm and algorithm in nccl_call.names(collective):
+            try:
+                _of_registry(collective, algorithm)
+            except ValueError as error:
+                raise ValueError(f"executor {value} runs schedules, and {error}") from None
+        return value
+
     @field_validator("library_version")
     @classmethod
     def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -290,6 +312,16 @@ class Scenario(Model):
             except InputError as error:
                 raise ValueError(str(error.diagnostics[0])) from None
         return value
+
+    @property
+    def executed_by(self) -> str | None:
+        """The executor of its call: its own, else `nccl` for what NCCL has; None without kernels."""
+        if self.executor or not load_profile(self.profile).as_nccl:
+            return self.executor
+        names = nccl_call.names(self.collective)
+        own = self.algorithm in CHOSEN or nccl_call.name_of(self.algorithm, self.collective) in names
+        own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
+        return "nccl" if own else "msccl"
 
     @property
     def nbytes(self) -> int:

@@ -109,7 +109,7 @@ def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tu
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
     """Return the scenario of the point with the protocol that the row was forced to."""
     scenario = point.scenario
-    if row.protocol not in executor(scenario.profile).protocols:
+    if row.protocol not in executor(scenario).protocols:
         return scenario
     return scenario.model_copy(update={"protocol": row.protocol})
 

@@ -87,7 +87,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         for kind in sorted(kinds, key=("cable", "trunk").__contains__, reverse=True)  # between nodes first
         for variants in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
     ]
-    if not any(executor(scenario.profile).tunable for scenario in scenarios):
+    if not any(executor(scenario).tunable for scenario in scenarios):
         single += _switched_off(scenarios)
         several.append(list(_slow_gpus()))
     if system and "cable" in kinds:
@@ -274,7 +274,7 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
     if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
         left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
         return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
-    version = executor(scenario.profile).release(scenario)
+    version = executor(scenario).release(scenario)
     spec = scenario.topology
     asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version)
     usual, filtered = (

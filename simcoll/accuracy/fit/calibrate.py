@@ -34,7 +34,7 @@ from simcoll.prediction.confidence import fingerprint
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile, spelt
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
-WAYS: Final = ("host", "graph")  # keys of a profile that say what other ways of launching cost
+WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
 NINETY: Final = 1.6449 / 1.2816  # normal quantiles of 95 % and 90 %: scales a range of 80 % to one of 90 %
 MANY: Final = 8  # least number of rows of a region for percentiles of its errors
 
@@ -172,7 +172,7 @@ def _written(
 ) -> Calibrated:
     """Write the profile, and score it with the values as rounded in the text."""
     texts = {name: parameters.text(name, cost) for name, cost in estimated.costs.items()}
-    alone = set(texts) <= set(parameters.LAUNCHES)
+    alone = set(texts) <= set(parameters.BESIDE)
     head = _beside(begin, texts) if alone else _head(data, begin, texts)
     served = parse_profile(yaml_tree.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
@@ -222,7 +222,7 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     blocks = _blocks(start, texts)
     for name, text in texts.items():
         key, _, kind = name.partition(".")
-        if kind and not (parameters.of_kernels(name) or name in parameters.LAUNCHES):
+        if kind and not (parameters.of_kernels(name) or name in parameters.BESIDE):
             shares.setdefault(kind, {})[key] = text
     launch = texts.get("launch", parameters.text("launch", start.launch))
     return {
@@ -241,19 +241,20 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
 
 
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
-    """Build the profile's keys `host` and `graph`.
+    """Build the profile's keys `host`, `graph` and `pull`.
 
     A key with fitted values holds the record of the fit (`about`), if nothing but launches was fitted.
     """
     ways: Document = {way: dict(begin.file[way]) for way in WAYS if way in begin.file}
-    for name in (name for name in texts if name in parameters.LAUNCHES):
+    for name in (name for name in texts if name in parameters.BESIDE):
         way, _, key = name.partition(".")
-        ways[way] = {**ways.get(way, {}), key: texts[name], "calibration": about or {}}
+        own = {key_: value for key_, value in ways.get(way, {}).items() if key_ != "calibration"}
+        ways[way] = {**own, key: texts[name], "calibration": about or {}}
     return {way: {key: value for key, value in costs.items() if value} for way, costs in ways.items()}
 
 
 def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
-    """Return the data of the profile's file with the fitted costs of other ways of launching, and their record."""
+    """Return the data of the profile's file with the fitted costs of WAYS, and their record."""
     last = ("fitted", "calibration")
     first = {key: value for key, value in begin.file.items() if key not in (*last, *WAYS)}
     own = {"name": begin.name, **_of_launches(begin, texts, about)}

@@ -3,7 +3,7 @@
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
 time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. Names
 with a dot belong to a kind of links (`efficiency.cable`), to a kind of block of NCCL's kernels (`LL.hop`), or to
-another way of launching (`host.launch`, `graph.launch`).
+another way of launching (`host.launch`, `graph.launch`), or to kernels that read peers' memory (`pull.load`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.kernel_costs import Kernels
-from simcoll.scenario.profile import CostSetting, HostCosts, LinkScale, Profile
+from simcoll.scenario.profile import CostSetting, HostCosts, LinkScale, Profile, PullCosts
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
 OF_HOST: Final = ("host.launch", "host.message")  # where one process launches for several GPUs
 OF_GRAPH: Final = "graph.launch"
 LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
+OF_PULL: Final = ("pull.launch", "pull.flag", "pull.load", "pull.reach")  # of kernels that read peers' memory
+BESIDE: Final = (*LAUNCHES, *OF_PULL)  # with records of their own in a profile
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # for engines; the others change links, or are added to their times
@@ -67,13 +69,16 @@ class ParameterSetting(CostSetting):
     def at(self, costs: Mapping[str, float]) -> ParameterSetting:
         """Return the setting with some parameters at these costs."""
         links, params, launch, kernels = dict(self.links), dict(self.params), self.launch, self.kernels
-        host, graph = self.host, self.graph
+        host, graph, pull = self.host, self.graph, self.pull
         for name, cost in costs.items():
             key, _, kind = name.partition(".")
             if name == OF_GRAPH:
                 graph = round(cost)
             elif name in OF_HOST:
                 host = host.model_copy(update={kind: round(cost)})
+            elif name in OF_PULL:
+                changed = {kind: round(cost) if kind != "reach" else 1 / cost}
+                pull = (pull or PullCosts()).model_copy(update=changed)
             elif of_kernels(name):
                 kernels = _changed(kernels, name, cost)
             elif kind:
@@ -83,7 +88,7 @@ class ParameterSetting(CostSetting):
                 launch = round(cost)
             else:
                 params[name] = round(cost) if name in DURATIONS else _rate(cost)
-        return ParameterSetting(params, launch, links, kernels, host, graph)
+        return ParameterSetting(params, launch, links, kernels, host, graph, pull)
 
 
 def of_kernels(name: str) -> bool:
@@ -93,6 +98,8 @@ def of_kernels(name: str) -> bool:
 
 def _family(name: str) -> str:
     """Return the parameter whose unit and limits this one shares."""
+    if name in OF_PULL:
+        return "efficiency" if name == "pull.reach" else "launch"
     if name in LAUNCHES:
         return "launch"
     key, _, kind = name.partition(".")
@@ -129,6 +136,9 @@ def cost(name: str, profile: Profile, params: Params) -> float:
         return float(profile.graph.launch if profile.graph else profile.launch)
     if name in OF_HOST:
         return float(getattr(profile.host or HostCosts(), kind))
+    if name in OF_PULL:
+        value = float(getattr(profile.pull or PullCosts(), kind))
+        return 1 / value if kind == "reach" else value
     if of_kernels(name):
         return _kernel_cost(name, profile.kernels or Kernels())
     if kind:
@@ -162,7 +172,7 @@ def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     Raises InputError for a name that is no parameter.
     """
     of_links = (f"{key}.{kind}" for key in OF_LINKS for kind in kinds)
-    known = [*DURATIONS, *PER_BYTE, *LAUNCHES, *OF_CALLS, *BLOCKS, *of_links]
+    known = [*DURATIONS, *PER_BYTE, *BESIDE, *OF_CALLS, *BLOCKS, *of_links]
     parameters: list[str] = []
     for name in names:
         meant = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]
@@ -190,7 +200,8 @@ def bounds(names: Sequence[str], measured_ps: Floats, fastest: int) -> Bounds:
         "load": (0.0, 1.0, 1.0),
     }
     to_nics = (0.0, longest, PS_PER_S / SLOW)
-    rows = [to_nics if name.endswith(".net_rate") else limits[_family(name)] for name in names]
+    limits["pull.reach"] = (1.0, *limits["efficiency"][1:])  # loads are never quicker than the links
+    rows = [to_nics if name.endswith(".net_rate") else limits.get(name, limits[_family(name)]) for name in names]
     return Bounds(*np.array(rows).reshape(-1, 3).T)
 
 

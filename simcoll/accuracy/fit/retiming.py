@@ -21,7 +21,7 @@ class Question:
         profile = load_profile(scenario.profile)
         self.runs: list[_LinkUse] = []
         refused: list[RefusedError] = []
-        for option in executor(scenario.profile).alternatives(scenario):
+        for option in executor(scenario).alternatives(scenario):
             try:
                 self.runs.append(_LinkUse(predict(option, costs=CostSetting.of(profile))))
             except RefusedError as error:

@@ -31,7 +31,7 @@ MAX_PANELS: Final = 16
 TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and some air
 
 # What changes the prediction of one and the same algorithm; the label must name what differs in two such rows.
-COMPETING: Final = ("protocol",)
+COMPETING: Final = ("executor", "protocol")
 SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
 
 PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
@@ -165,7 +165,7 @@ def label(row: PlotRow, columns: Iterable[str]) -> str:
     parts, columns = [str(row.get("algorithm") or "")], list(columns)
     for name in columns:
         value = row.get(name)
-        if name == "protocol":
+        if name in COMPETING:
             parts += [str(value)] if value not in (None, "", "none") else []
         elif "." in name:
             parts += [f"{_short(name, columns)} {value}"] if value is not None else []

@@ -1,0 +1,420 @@
+"""Schedules as one kernel of someone's own runs them: with NCCL's primitives, as MSCCL's executor does, or by reading
+peers' memory; and as sends and receives run them, a launch for each step.
+
+All ranks of the schedule are run, on the links of the topology. Costs are those that were fitted to NCCL's own kernels,
+and to all-reduces that read peers' memory; no run of these compositions was measured, but for the latter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, get_args
+
+import numpy as np
+
+from simcoll.engine.timing_model import PS_PER_S, Index, Params
+from simcoll.errors import RefusedError
+from simcoll.nccl import call as calls
+from simcoll.nccl import tuner
+from simcoll.nccl.call import NcclCall, first_lines_ps, spread_ps
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.environment import NcclEnv
+from simcoll.nccl.kernel_costs import BlockCosts, Kernels
+from simcoll.nccl.protocols import figures, slice_bytes
+from simcoll.nccl.transport import by_host, staged
+from simcoll.prediction._nccl_channel import communicator_of, least_between, network_of, system_of
+from simcoll.prediction._plain_call import PlainCall, PlainExecutor
+from simcoll.prediction._schedule_source import source_of
+from simcoll.prediction._schedule_traffic import StepTraffic, Traffic, traffic
+from simcoll.prediction.placing import ONE_PORT, placed, rated_topology
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, PullCosts
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
+from simcoll.schedule.names import PROTOCOLS, Protocol
+from simcoll.topology.graph import Link, Topology
+
+# Thread blocks of one kernel: microsoft/msccl gives a program channels × instances of them, and leaves SMs to others.
+MOST_BLOCKS: Final = 64
+# Bytes of one peer that are on their way at a time: 36 blocks of 512 threads, 16 B each (vLLM, csrc/custom_all_reduce).
+IN_FLIGHT: Final = 36 * 512 * 16
+# Times of a load between stages: sums become visible, the flag goes, it is read, the next stage's first load returns.
+BETWEEN_STAGES: Final = 4
+MOST_PIECES: Final = 64  # in which a connection's chunk is run, where it could be more
+# Loads from all peers share links byte by byte, as so many pieces served in turn nearly do; small ones go whole.
+PULLED_PIECES: Final = 16
+LEAST_PIECE: Final = 16 << 10  # bytes
+LINE: Final = 128  # bytes
+SMALL: Final = 64  # ranks up to which every schedule is a choice
+TOO_FEW: Final = "kernels are modelled for two ranks or more; take another profile"
+PULL: Final = "pull"
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall(PlainCall):
+    """A schedule that one kernel runs on all ranks at `places`: its `traffic` in chunks of at most `chunk_bytes`, with
+    `between` B/s from GPU to GPU. `inner` are the kinds of links within nodes, `network_costs` what NICs cost where the
+    profile does not say it."""
+
+    executor: ClassVar[str] = "msccl"
+    traffic: Traffic
+    chunk_bytes: int
+    between: int
+    inner: frozenset[str]
+    network_costs: Profile
+    communicator: Communicator
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of all its connections."""
+        return self.scenario.protocol
+
+    def point(self, costs: CostSetting) -> Scenario:
+        """The point that engines run."""
+        spec = ModelSpec.model_construct(**vars(Params(**self.params(costs))))
+        plain = {"model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch(), "executor": None}
+        return self.scenario.model_copy(update={**plain, "protocol": "none"})
+
+    def bandwidths(self, costs: CostSetting) -> Index:
+        """Bandwidths of links to the call's data, int64 (links,), in B/s."""
+        shares = np.array([self._share(kind, costs) for kind in self._names])
+        bandwidths: Index = np.rint(self.rated.bandwidths * shares[self._numbers]).astype(np.int64)
+        return bandwidths
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        """Share of rated links of a kind that its data have."""
+        raise NotImplementedError
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(self._kinds.tolist()))
+
+    @cached_property
+    def _numbers(self) -> Any:
+        numbers = {kind: number for number, kind in enumerate(self._names)}
+        return np.array([numbers[kind] for kind in self._kinds.tolist()], np.int64)
+
+    def latencies(self, costs: CostSetting) -> Index:
+        """The first link of a way has the latency of a hop, one between a NIC and the network half of what a hop takes
+        longer there, one to the host's memory what a hop takes longer through it. Others have none."""
+        hop, net, host = self._hops(costs)
+        kinds, latencies = self.rated.kinds, list[int]()
+        for u, v in self.rated.links:
+            ends = {kinds[u], kinds[v]}
+            latencies.append(net // 2 if ends >= {"nic", "switch"} else hop if kinds[u] == "gpu" else 0)
+            if host and kinds[v] == "cpu":
+                latencies[-1] += host
+        return np.maximum(np.array(latencies, np.int64), 1)
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        """Time of a hop, what it takes longer between nodes, and what through the host's memory, in ps."""
+        raise NotImplementedError
+
+    def network(self, costs: CostSetting) -> Topology:
+        """Links as the call has them."""
+        rated = (link for *_, link in self.rated.graph.edges.data("link"))
+        served = zip(rated, self.bandwidths(costs).tolist(), self.latencies(costs).tolist(), strict=True)
+        return self.rated.with_links(Link(bandwidth, latency, link.kind) for link, bandwidth, latency in served)
+
+    def kernels(self, costs: CostSetting) -> Kernels:
+        """Costs of kernels, with those of NICs where the profile does not say them."""
+        kernels = costs.kernels or Kernels()
+        return kernels.over(self.network_costs.kernels) if self.network_costs.kernels else kernels
+
+    def _efficiency(self, kind: str, costs: CostSetting) -> float:
+        return costs.links.get(kind, self.network_costs.links.get(kind, LinkScale())).efficiency
+
+
+@dataclass(frozen=True, eq=False)
+class PrimitivesCall(KernelCall):
+    """A schedule run with NCCL's primitives, a thread block for each channel and peer.
+
+    Channels are instances of the program, each with its share of every chunk: as many as let one peer's blocks fill a
+    link, with at most MOST_BLOCKS blocks in all.
+    """
+
+    def _block(self, kernels: Kernels) -> BlockCosts:
+        block: BlockCosts = getattr(kernels, self.protocol)
+        return block
+
+    @property
+    def _wire(self) -> float:
+        return figures().protocols[self._named].efficiency
+
+    @property
+    def _named(self) -> Protocol:
+        return next(name for name in PROTOCOLS if name == self.protocol)
+
+    def _rate(self, kernels: Kernels) -> int:
+        """B/s of a block: in LL of polling lines, else of moving data as messages' blocks do; 0: no limit."""
+        return kernels.LL.rate if self.protocol == "LL" else kernels.P2P.both
+
+    def channels(self, costs: CostSetting) -> int:
+        """Instances of the program."""
+        rate = self._rate(self.kernels(costs))
+        filling = -(-self.between // rate) if rate else 1
+        return max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
+        kernels, channels = self.kernels(costs), self.channels(costs)
+        chunk = channels * slice_bytes("all_reduce", "ring", self._named)
+        chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
+        slice_ps = self._block(kernels).slice if self.protocol == "Simple" else 0
+        cap = self._connection(kernels, channels, min(self.chunk_bytes, chunk))
+        return {"sharing": "fifo", "channels": 0, "chunk": chunk, "o_send": slice_ps, "channel_bandwidth": cap}
+
+    def _connection(self, kernels: Kernels, channels: int, nbytes: int) -> int:
+        """B/s of all blocks of a connection for a message of `nbytes`; 0: no limit."""
+        if self.protocol != "LL" or not nbytes:
+            return channels * self._rate(kernels)
+        each = -(-nbytes // channels)
+        took = first_lines_ps(kernels.LL, figures().protocols["LL"].threads, each)
+        return channels * each * PS_PER_S // took if took else 0
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        reach = self._block(self.kernels(costs)).reach if kind in self.inner else 1.0
+        return self._efficiency(kind, costs) * reach * self._wire
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        kernels, channels = self.kernels(costs), self.channels(costs)
+        block, message = self._block(kernels), self.params(costs)["chunk"]
+        sent = min(message, self.chunk_bytes) // channels
+        to_nic = -(-sent * PS_PER_S // block.net_rate) if block.net_rate else 0
+        return block.hop, (kernels.net or 0) + (block.net or 0) + to_nic, block.host
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside its transfers, in ps: launch, start of the protocol, spread of blocks."""
+        return sum(self.lead(costs).values())
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        kernels = self.kernels(costs)
+        blocks = self.channels(costs) * max(1, self.traffic.peers)
+        launch = super().launch_ps(costs) + kernels.grid - kernels.grid // blocks
+        spread = 0
+        if self.protocol == "Simple":
+            moved = self.traffic.sent * self.chunk_bytes / blocks
+            bandwidth = round(self.between * self._share(next(iter(self.inner), ""), costs) / blocks)
+            spread = spread_ps(kernels.spread, blocks, moved, bandwidth)
+        return {"launch": launch, "start": self._block(kernels).start, "spread": spread}
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches and hops that cost less."""
+        kernels = self.kernels(costs)
+        free = kernels.model_copy(update={"grid": 0})
+        yield "launches take no time", replace(costs, launch=0, graph=0, kernels=free)
+        block = self._block(kernels)
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": (block.net or 0) // 2})
+        quicker = kernels.model_copy(update={"net": (kernels.net or 0) // 2, self.protocol: halved})
+        yield f"hops of {self.protocol} take half the time", replace(costs, kernels=quicker)
+
+
+@dataclass(frozen=True, eq=False)
+class PullCall(KernelCall):
+    """A schedule whose receivers load from their peers' memory, stage by stage, with barriers of flags around each.
+
+    Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at least a
+    load for each peer. A peer's data that are on their way at a time limit its bandwidth.
+    """
+
+    def _pull(self, costs: CostSetting) -> PullCosts:
+        return costs.pull or PullCosts()
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines. A rank loads from all peers at once."""
+        load = self._pull(costs).load
+        cap = IN_FLIGHT * PS_PER_S // load if load else 0
+        chunk = max(LEAST_PIECE, -(-self.chunk_bytes // PULLED_PIECES // LINE) * LINE)
+        return {"sharing": "fifo", "channels": 0, "chunk": chunk, "channel_bandwidth": cap}
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        return self._pull(costs).reach
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside its transfers, in ps: launch, flags, loads that wait for each other."""
+        return sum(self.lead(costs).values())
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        pull = self._pull(costs)
+        flags = round(pull.flag * math.log2(len(self.places)))
+        stages = sum(each.times for each in self.traffic.rounds)
+        waits = BETWEEN_STAGES * max(0, stages - 1) * pull.load
+        for each in self.traffic.rounds:
+            moving = each.chunks * self.chunk_bytes * PS_PER_S / (self.between * pull.reach)
+            waits += each.times * each.copied * max(0, pull.load - round(moving))
+        return {"launch": pull.launch, "flags": flags, "loads": waits}
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches and loads that cost less."""
+        pull = self._pull(costs)
+        yield "launches take no time", replace(costs, pull=pull.model_copy(update={"launch": 0}))
+        yield "loads take half the time", replace(costs, pull=pull.model_copy(update={"load": pull.load // 2}))
+
+
+@dataclass(frozen=True, eq=False)
+class MessagesCall(KernelCall):
+    """A schedule whose steps are each a launch of grouped sends and receives, as NCCL's point-to-point messages go.
+
+    `steps` are the calls that each step of the traffic makes, and how often.
+    """
+
+    executor: ClassVar[str] = "p2p"
+    steps: tuple[tuple[int, NcclCall], ...]
+
+    @property
+    def protocol(self) -> str:
+        """Protocols that NCCL takes for its messages."""
+        return ", ".join(dict.fromkeys(step.protocol for _, step in self.steps)) or "none"
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines. A rank serves all peers at once."""
+        kernels = self.kernels(costs)
+        rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
+        return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        return self._efficiency(kind, costs) * (self.kernels(costs).P2P.reach if kind in self.inner else 1.0)
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        kernels = self.kernels(costs)
+        return 0, (kernels.net or 0) + (kernels.P2P.net or 0), kernels.P2P.host
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of all steps beside their transfers, in ps."""
+        kernels, launch = self.kernels(costs), super().launch_ps(costs)
+        return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        whole = self.launch_ps(costs)
+        launches = sum(times for times, _ in self.steps) * super().launch_ps(costs)
+        return {"launch": launches, "start": whole - launches}
+
+    def host_ps(self, costs: CostSetting) -> int:
+        """Time of the host, which launches each step, in ps."""
+        return super().host_ps(costs) * max(1, sum(times for times, _ in self.steps))
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches that cost less."""
+        free = self.kernels(costs).model_copy(update={"grid": 0})
+        yield "launches take no time", replace(costs, launch=0, graph=0, kernels=free)
+
+
+class KernelExecutor(PlainExecutor):
+    """Runs schedules as one kernel does."""
+
+    tunable = False
+    protocols = (*get_args(Protocol), PULL)
+    hops = frozenset(("o_send", "latency"))
+
+    def lower(self, scenario: Scenario, topology: Topology | None = None) -> KernelCall:
+        """The call of a scenario; raises RefusedError for what such kernels do not do."""
+        rated = topology or rated_topology(scenario)
+        places = placed(scenario, rated)
+        if len(places) < 2:
+            raise RefusedError(TOO_FEW)
+        comm = communicator_of(scenario, rated, places)
+        between = least_between(rated, places)
+        if staged(comm):
+            rated = by_host(rated, comm)
+        source, _ = source_of(scenario, rated, places)
+        if source.agents and scenario.protocol == PULL:
+            raise RefusedError(f"{source.algorithm} needs switches that reduce, which loads do not; write another")
+        grain = source.n_chunks * scenario.itemsize
+        near = [place for place in places if rated.node_of(place) == rated.node_of(places[0])]
+        inner = frozenset(rated.link_kinds[link] for place in near[1:] for link in rated.route(places[0], place))
+        return self._made(
+            scenario=scenario,
+            rated=rated,
+            places=places,
+            traffic=traffic(source),
+            chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
+            between=between or self._slowest(rated, places),
+            inner=inner,
+            network_costs=network_of(system_of(scenario)),
+            communicator=comm,
+        )
+
+    def _made(self, **fields: Any) -> KernelCall:
+        comm: Communicator = fields["communicator"]
+        if fields["scenario"].protocol != PULL:
+            return PrimitivesCall(**fields)
+        if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
+            raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
+        return PullCall(**fields)
+
+    @staticmethod
+    def _slowest(rated: Topology, places: tuple[str, ...]) -> int:
+        """B/s from the first GPU to the second, of another node."""
+        return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """Each algorithm of the library for `auto`, each protocol of the machine unless one is named."""
+        algorithms = super().alternatives(scenario, topology)
+        if scenario.protocol not in ("none", "auto"):
+            return algorithms
+        return [
+            algorithm.model_copy(update={"protocol": protocol})
+            for algorithm in algorithms
+            for protocol in self._protocols(scenario, topology)
+        ]
+
+    def _protocols(self, scenario: Scenario, topology: Topology | None) -> list[str]:
+        """Protocols that NCCL uses on the machine."""
+        rated = topology or rated_topology(scenario)
+        if len(places := placed(scenario, rated)) < 2:
+            raise RefusedError(TOO_FEW)
+        comm = communicator_of(scenario, rated, places)
+        entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
+        used = {protocol for _, _, protocol in entries}
+        if not used:
+            raise RefusedError(f"no protocol of NCCL is left under {scenario.env}; leave out NCCL_PROTO")
+        return [protocol for protocol in PROTOCOLS if protocol in used]
+
+    def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
+        """Schedules of the collective, of many ranks only those that libraries have; protocols as the scenario says."""
+        small = len(placed(scenario, topology or rated_topology(scenario))) <= SMALL
+        served = registry.names(scenario.collective) if small else registry.library(scenario.collective)
+        return [(name, scenario.protocol) for name in served]
+
+    def algorithms(self, collectives: Collection[str]) -> list[str]:
+        """Algorithms that have a schedule for all of these collectives."""
+        served = [set(registry.names(collective)) for collective in collectives]
+        return sorted(set.intersection(*served)) if served else []
+
+    def release(self, scenario: Scenario) -> str | None:
+        """NCCL's release: the scenario's, or else the profile's."""
+        return scenario.library_version or (self.profile.kernels or Kernels()).version
+
+
+class MessagesExecutor(KernelExecutor):
+    """Runs schedules by sends and receives, a launch for each step."""
+
+    protocols = ()
+
+    def _made(self, **fields: Any) -> KernelCall:
+        scenario, rounds = fields["scenario"], fields["traffic"].rounds
+        if scenario.protocol not in ("none", "auto"):
+            raise RefusedError(f"sends and receives choose their protocol; leave out protocol: {scenario.protocol}")
+        comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
+        steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
+        return MessagesCall(**fields, steps=steps)
+
+    def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
+        """The call of NCCL that sends as many messages as large: to one peer, or to several."""
+        message = max(scenario.itemsize, each.chunks * chunk)
+        collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
+        release = self.release(scenario)
+        return calls.call(comm, collective, message * ranks, scenario.itemsize, release, between=between)
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """Each algorithm of the library for `auto`; protocols are NCCL's choice."""
+        return PlainExecutor.alternatives(self, scenario, topology)

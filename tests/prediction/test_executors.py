@@ -1,0 +1,260 @@
+"""Executors: schedules as one kernel runs them, with NCCL's primitives or by loads, and as sends and receives do."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import simcoll
+
+from simcoll.accuracy.fit.calibrate import calibrate
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place, RefusedError
+from simcoll.prediction.predict import Prediction, predict, row
+from simcoll.scenario import loading
+from simcoll.scenario.profile import PullCosts, load_profile, parse_profile
+from simcoll.scenario.scenario import Scenario
+
+MACHINES = {"dgx-a100": "nccl-ampere", "hgx-h100": "nccl-hopper", "hgx-b200": "nccl-blackwell"}
+TABLES = {
+    "dgx-a100": "a100_sxm_vllm-0.14.0.csv",
+    "hgx-h100": "h100_sxm_vllm-0.24.0.csv",
+    "hgx-b200": "b200_sxm_vllm-0.24.0.csv",
+}
+SIZES = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26]
+
+
+def scenario(system: str = "hgx-h100", **keys: Any) -> Scenario:
+    """A point of an all_reduce of 1 MiB with the system's profile."""
+    usual = {"collective": "all_reduce", "algorithm": "two_shot", "size": "1 MiB", "profile": MACHINES[system]}
+    topology = {"system": system, "nodes": keys.pop("nodes", 1)}
+    tree = yaml_tree.located({"topology": topology, **usual, **keys}, Place("test", 1, 1))
+    (point,) = loading.points(tree)
+    return point.scenario
+
+
+@functools.cache
+def ran(system: str = "hgx-h100", **keys: Any) -> Prediction:
+    """The prediction of such a point."""
+    return predict(scenario(system, **keys))
+
+
+def time_ps(nbytes: int, **keys: Any) -> int:
+    """The time of such a point of so many bytes."""
+    return ran(size=f"{nbytes} B", **keys).time_ps
+
+
+# --- who runs a schedule ---
+
+
+@pytest.mark.parametrize(
+    ("keys", "executor"),
+    [
+        ({"algorithm": "auto"}, "nccl"),
+        ({"algorithm": "ring"}, "nccl"),
+        ({"algorithm": "chain_tree"}, "nccl"),  # the schedule of NCCL's tree
+        ({"algorithm": "hierarchical"}, "msccl"),
+        ({"algorithm": "naive"}, "msccl"),
+        ({"algorithm": "ring", "executor": "msccl"}, "msccl"),
+        ({"algorithm": "ring", "executor": "p2p"}, "p2p"),
+        ({"algorithm": "hierarchical", "profile": "one-port"}, None),
+    ],
+)
+def test_a_schedule_that_nccl_has_is_its_own_unless_another_is_named(keys: dict[str, str], executor: str | None):
+    """The column `executor` says it, and times of other executors are `modelled`."""
+    result = row(ran(**keys))
+    assert result.executor == executor
+    assert (result.confidence == "modelled") == (executor in ("msccl", "p2p"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"profile": "one-port", "executor": "msccl"}, "'one-port' has no kernels"),
+        ({"collective": "broadcast", "algorithm": "ring", "executor": "msccl"}, "executor msccl runs schedules"),
+        ({"algorithm": "two_shot", "executor": "nccl"}, "NCCL has no two_shot for all_reduce"),
+        ({"algorithm": "ring", "protocol": "pull"}, "do not read peers' memory"),
+        ({"protocol": "pull", "nodes": 2}, "within a node"),
+        ({"algorithm": "nvls", "protocol": "pull", "executor": "msccl"}, "switches that reduce"),
+        ({"executor": "p2p", "protocol": "LL"}, "choose their protocol"),
+        ({"ranks": 1}, "two ranks or more"),
+    ],
+)
+def test_what_an_executor_cannot_run_is_refused(keys: dict[str, Any], why: str):
+    """With one reason."""
+    with pytest.raises((RefusedError, InputError), match=why):
+        ran(**keys)
+
+
+def test_a_profile_without_costs_of_loads_names_them(tmp_path: Path):
+    """Kernels alone do not say what a load costs."""
+    own = tmp_path / "own.yaml"
+    own.write_text("name: own\nkernels: {LL: {hop: 1 us, rate: 5 GB/s}}\n")
+    with pytest.raises(InputError, match="does not say what loads of peers' memory cost"):
+        ran(profile=str(own), protocol="pull")
+
+
+def test_python_yaml_and_command_line_answer_alike(tmp_path: Path):
+    """To the picosecond."""
+    python = row(ran(algorithm="hierarchical"))
+    words = ("--size", "1 MiB", "--set", "profile=nccl-hopper", "--json")
+    shell = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "hierarchical", *words)
+    named = simcoll(
+        "predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "hierarchical", "--executor", "msccl", *words
+    )
+    file = tmp_path / "file.yaml"
+    file.write_text(
+        "topology: {system: hgx-h100}\ncollective: all_reduce\nalgorithm: hierarchical\n"
+        "size: 1 MiB\nprofile: nccl-hopper\nexecutor: msccl\n"
+    )
+    yaml = simcoll("run", file, "--json")
+    times = [answer.json["points"][0]["time_us"] for answer in (shell, named, yaml)]
+    assert times == [python.time_us] * 3
+
+
+# --- one kernel with NCCL's primitives ---
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "all_pairs", "hierarchical"])
+def test_the_protocol_is_the_quickest(algorithm: str):
+    """Of those that the machine has."""
+    for nbytes in SIZES[::2]:
+        each = {
+            p: time_ps(nbytes, algorithm=algorithm, executor="msccl", protocol=p) for p in ("LL", "LL128", "Simple")
+        }
+        best = ran(size=f"{nbytes} B", algorithm=algorithm, executor="msccl")
+        assert best.time_ps == min(each.values()) == each[best.protocol]
+
+
+@pytest.mark.parametrize("system", MACHINES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"executor": "msccl"},
+        {"executor": "msccl", "nodes": 2},
+        {"executor": "p2p"},
+        {"executor": "msccl", "protocol": "pull"},
+        {"executor": "msccl", "protocol": "pull", "ranks": 4},
+    ],
+    ids=str,
+)
+def test_more_bytes_take_longer_and_never_less_than_the_links_need(system: str, how: dict[str, Any]):
+    """Each GPU sends at least 2(n−1)/n of the buffer, over NVLink as the profile has it."""
+    times = [time_ps(nbytes, system=system, **how) for nbytes in SIZES]
+    assert times == sorted(times)
+    one = ran(system=system, size=f"{SIZES[-1]} B", **how)
+    rated = int(one.lowered.rated.bandwidths.max()) if one.lowered else 0  # the memory's among them
+    assert one.time_ps > 2 * (one.ranks - 1) / one.ranks * SIZES[-1] / rated * 1e12
+    assert one.time_ps >= one.lower_bound_ps
+
+
+@pytest.mark.parametrize("system", MACHINES)
+def test_a_ring_as_one_kernel_is_about_nccls_ring(system: str):
+    """Within a factor of 2 from 1 KiB to 64 MiB: the same primitives, without NCCL's slices and fewer channels."""
+    for nbytes in SIZES:
+        own, nccl = (time_ps(nbytes, system=system, algorithm="ring", executor=who) for who in ("msccl", "nccl"))
+        assert 0.5 < own / nccl < 2, nbytes
+
+
+def test_each_step_of_sends_and_receives_is_a_launch():
+    """2(n−1) of a ring, one of all_pairs; the host launches as often."""
+    launch = load_profile("nccl-hopper").launch
+    ring, direct = (ran(algorithm=name, executor="p2p", size="1 KiB") for name in ("ring", "all_pairs"))
+    assert ring.lead["launch"] == 14 * launch
+    assert direct.lead["launch"] == launch
+    paced = predict(scenario(algorithm="ring", executor="p2p", size="1 KiB", launch={"gpus_per_process": 1}))
+    host = load_profile("nccl-hopper").host
+    assert host
+    assert paced.time_ps == max(paced.called_ps, 14 * host.launch)
+
+
+# --- kernels that read peers' memory ---
+
+
+@pytest.mark.parametrize("system", MACHINES)
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_one_shot_and_two_shot_have_closed_forms(system: str, n: int):
+    """Launch, flags, loads: the data of n−1 peers once, or an nth of them twice with a load for each in between.
+
+    A link serves pieces in turn, so the last peer's come a little later, but not by more than they take alone.
+    """
+    pull = load_profile(MACHINES[system]).pull or PullCosts()
+    flags = pull.launch + round(pull.flag * math.log2(n))
+    for nbytes in SIZES:
+        one, two = (
+            ran(system=system, algorithm=name, protocol="pull", ranks=n, size=f"{nbytes} B")
+            for name in ("all_pairs", "two_shot")
+        )
+        assert one.lowered
+        rate = min(int(one.lowered.rated.bandwidths[link]) for link in one.lowered.rated.route(*one.devices[:2]))
+        of_link, of_peer = rate * pull.reach / 1e12, 36 * 512 * 16 / pull.load  # B/ps
+        stage = max((n - 1) * nbytes / of_link, nbytes / of_peer)
+        assert 0.999 * (flags + stage) <= one.time_ps <= 1.001 * (flags + stage + nbytes / of_peer)
+        block = nbytes / n
+        stage = max((n - 1) * block / of_link, block / of_peer)
+        waits = 4 * pull.load + (n - 1) * max(0.0, pull.load - block / of_link)
+        whole = flags + waits + 2 * stage
+        assert 0.999 * whole <= two.time_ps <= 1.001 * (whole + 2 * block / of_peer)
+
+
+@pytest.mark.parametrize(("system", "most"), [("dgx-a100", 8), ("hgx-h100", 5), ("hgx-b200", 8)])
+def test_all_reduces_of_eight_gpus_are_predicted_that_were_not_fitted(system: str, most: float):
+    """vLLM's kernel in CUDA graphs, up to the sizes for which the library takes it; fitted on 2 and 4 GPUs."""
+    words = ("--where", "ranks=8", "--where", "kernel=custom")
+    assert simcoll("compare", f"system={system}", TABLES[system], *words, "--max-mape", most).status == 0
+    assert simcoll("compare", f"system={system}", TABLES[system], *words, "--max-mape", 2).status == 1
+
+
+@pytest.mark.parametrize("system", ["dgx-a100", "hgx-h100"])
+@pytest.mark.parametrize(("n", "threshold"), [(4, 512 << 10), (8, 256 << 10)])
+def test_two_shot_overtakes_one_shot_where_vllm_changes_over(system: str, n: int, threshold: int):
+    """Within a factor of 2 in size; on 2 GPUs one-shot is quicker at all sizes of the kernel."""
+
+    def quicker(nbytes: int, ranks: int) -> str:
+        names = ("all_pairs", "two_shot")
+        return min(names, key=lambda name: time_ps(nbytes, system=system, algorithm=name, protocol="pull", ranks=ranks))
+
+    assert quicker(threshold // 2, n) == "all_pairs"
+    assert quicker(threshold * 2, n) == "two_shot"
+    assert {quicker(nbytes, 2) for nbytes in (1 << 10, 1 << 18, 4 << 20)} == {"all_pairs"}
+
+
+def test_a_fit_finds_the_costs_of_loads(tmp_path: Path):
+    """From times that they make, beginning at other values; the rest of the profile stays."""
+    truth = {"launch": 4_000_000, "flag": 300_000, "load": 900_000, "reach": 0.7}
+    base = load_profile("nccl-hopper")
+    table = tmp_path / "made.csv"
+    head = ["collective", "algorithm", "protocol", "ranks", "nodes", "dtype", "size_bytes", "time_us"]
+    rows = []
+    profile = tmp_path / "law.yaml"
+    text = "name: law\nkernels: {}\npull: {launch: 4 us, flag: 0.3 us, load: 0.9 us, reach: 70 %}\n"
+    profile.write_text(text)
+    for n in (2, 4):
+        for nbytes in (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22):
+            for name in ("all_pairs", "two_shot"):
+                how = {"algorithm": name, "ranks": n, "protocol": "pull", "dtype": "bfloat16"}
+                made = ran(profile=str(profile), size=f"{nbytes} B", **how).time_ps / 1e6
+                rows.append(["all_reduce", name, "pull", n, 1, "bfloat16", nbytes, made])
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+    free = [f"pull.{name}" for name in truth]
+    fitted = calibrate([table], "hgx-h100", fit=["ranks=2,4"], free=free)
+    found = parse_profile(fitted.text, "fitted")
+    assert found.pull
+    for name, value in truth.items():
+        assert getattr(found.pull, name) == pytest.approx(value, rel=0.02), name
+    assert found.kernels == base.kernels
+
+
+@pytest.mark.parametrize("how", [{"executor": "msccl"}, {"executor": "p2p"}, {"protocol": "pull"}], ids=str)
+def test_a_call_takes_as_long_in_a_plan_as_alone(how: dict[str, str]):
+    """To the picosecond: launches, hops and links are the call's own there, too."""
+    call = {"collective": "all_reduce", "algorithm": "two_shot", "size": "1 MiB"}
+    keys = {"profile": "nccl-hopper", "topology": {"system": "hgx-h100"}, **how}
+    workload = {"template": "operations", "operations": [{"name": "a", **call}]}
+    (point,) = loading.points(yaml_tree.located({**keys, "workload": workload}, Place("test", 1, 1)))
+    assert predict(point).time_ps == ran(**how).time_ps
