@@ -167,6 +167,52 @@ def test_rings_of_a_mesh_fit_its_links(name: str, gpus: int) -> None:
         assert all(count * graph.intra <= speeds[pair] + 1e-6 for pair, count in used.items())
 
 
+def box(
+    gpus: int, nics: int, rate: int, capability: int = 90, nvlink: float = 370.8, alone: bool = False
+) -> SystemFile:
+    """A box with NICs of so many Gb/s, on NVSwitch if `nvlink`; two GPUs on a PCIe switch, or each `alone`."""
+    switches = gpus if alone else gpus // 2
+    pairs = [[f"gpu{i}", f"pcie_switch{i * switches // gpus}"] for i in range(gpus)]
+    pairs += [[f"nic{i}", f"pcie_switch{i * switches // nics}"] for i in range(nics)]
+    pairs += [[f"pcie_switch{i}", f"cpu{2 * i // switches}"] for i in range(switches)]
+    links = [{"pairs": pairs, "bandwidth": "48 GB/s", "latency": "0.25 us", "kind": "pcie"},
+             {"from": "cpu0", "to": "cpu1", "bandwidth": "22 GB/s", "latency": "0.3 us", "kind": "socket"}]  # fmt: skip
+    if nvlink:
+        links.append({"from": "gpu*", "to": "nvswitch0", "bandwidth": f"{nvlink} GB/s", "latency": "0.3 us",
+                      "kind": "nvlink"})  # fmt: skip
+    devices = {"gpu": gpus, "nic": nics, "pcie_switch": switches, "cpu": 2, **({"nvswitch": 1} if nvlink else {})}
+    gpu = {"model": "some", "generation": "some", "compute_capability": capability}
+    nic = {"rate": f"{rate} Gb/s", "latency": "1 us", "trunk_latency": "1 us"}
+    document = {"name": "box", "cpu": {"vendor": "intel"}, "gpu": gpu, "nic": nic, "devices": devices, "links": links}
+    return SystemFile.model_validate({**document, "in_network": ["nvswitch0"] if nvlink and capability >= 90 else []})
+
+
+BOXES = {
+    "4 x 200G": (box(8, 4, 200), 8, 4 * 24),
+    "8 x 200G": (box(8, 8, 200, alone=True), 8, 8 * 24),
+    "32 x 100G": (box(8, 32, 100, alone=True), 8, 32 * 12),
+    "half of 32 x 100G": (box(8, 32, 100, alone=True), 4, 16 * 12),
+    "one NIC": (box(8, 1, 400), 8, 48),
+    "16 GPUs": (box(16, 8, 100, 70, nvlink=120), 16, 8 * 12),
+    "8 GPUs on PCIe": (box(8, 4, 200, nvlink=0), 8, 2 * 20),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_boxes_of_clouds(name: str) -> None:
+    """Rings between nodes fill the NICs of GPUs, at a speed that NCCL tries, or what their PCIe carries; each goes
+    through every GPU once, and no port of a NIC gets more than it has."""
+    system, gpus, between = BOXES[name]
+    graphs = search(system, gpus, across=True)
+    ring, tree = graphs["ring"], graphs["tree"]
+    assert ring.channels * ring.inter == between
+    assert tree.channels == ring.channels and tree.intra <= 2 * tree.inter
+    assert all(sorted(order) == list(range(gpus)) for order in (*ring.orders, *tree.orders))
+    if "nvls" in graphs:
+        heads = [order[0] for order in graphs["nvls"].orders]
+        assert len(set(heads)) == len(heads) <= gpus
+
+
 @pytest.mark.parametrize(("gpus", "bandwidth"), [((0, 3), 40), ((4, 7), 40), ((0, 1), 20), ((5, 7), 20)])
 def test_pairs_of_a_mesh_differ(gpus: tuple[int, int], bandwidth: float) -> None:
     """Two GPUs of the cube mesh have the links between them: two, or one. Without any they go over PCIe."""
