@@ -2,8 +2,9 @@
 
     python tools/graphs.py [SYSTEM …]
 
-A line for each graph: the system, GPUs a node, one node or several; `=`, or what is stored -> what is found; at the end
-the number of graphs that agree, and the processor time of the slowest search.
+A line for each graph: the system, GPUs a node, one node or several; `=`, or what is stored -> what is found. At the end
+stand the number of graphs that agree in channels and speeds, of those that agree in all, and the processor time of the
+slowest search.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import ChannelGraph
 from simcoll.topology.systems import load_system, shipped_systems
 
-FIELDS = ("channels", "intra", "inter", "pattern", "type_intra", "type_inter", "cross_nic", "same_channels")
+NUMBERS = ("channels", "intra", "inter")
+FIELDS = (*NUMBERS, "pattern", "type_intra", "type_inter", "cross_nic", "same_channels")
 
 
 def cases(system: SystemFile) -> Iterator[tuple[int, int]]:
@@ -39,7 +41,7 @@ def differences(stored: ChannelGraph, found: ChannelGraph | None) -> list[str]:
 
 def main(names: list[str]) -> None:
     """Print the comparison."""
-    agree, slowest, all_graphs = 0, 0.0, 0
+    agree, alike, slowest, all_graphs = 0, 0, 0.0, 0
     for name in names or list(shipped_systems()):
         system = load_system(name)
         for nodes, gpus in cases(system):
@@ -49,9 +51,11 @@ def main(names: list[str]) -> None:
             for kind, graph in (nccl_graphs.stored(system.nccl, gpus, nodes) or {}).items():
                 differ = differences(graph, found.get(kind))
                 agree, all_graphs = agree + (not differ), all_graphs + 1
+                alike += not any(text.startswith((*NUMBERS, "not")) for text in differ)
                 where = f"{name:<21} {gpus:>2} GPUs on {'one node' if nodes == 1 else 'several '}  {kind:<5}"
                 print(f"{where} {', '.join(differ) or '='}")
-    print(f"{agree} of {all_graphs} graphs agree; the slowest search takes {slowest:.2f} s")
+    print(f"of {all_graphs} graphs {alike} agree in channels and speeds, {agree} in all")
+    print(f"the slowest search takes {slowest:.2f} s of processor time")
 
 
 if __name__ == "__main__":
