@@ -118,6 +118,20 @@ def test_sizes_that_another_algorithm_serves_best_are_left_to_nccl(tmp_path: Pat
     assert chosen == [("ring", "LL"), ("ring", "LL"), None, None, ("tree", "LL"), ("tree", "LL")]
 
 
+def test_only_calls_of_nccl_are_chosen(tmp_path: Path) -> None:
+    """A schedule that another executor runs is none of NCCL's algorithms, though it may have the name of one."""
+    rows = [
+        result_rows.ResultRow(collective="all_reduce", algorithm=name, protocol="LL", ranks=8, nodes=1, executor=runs,
+                              size_bytes=1024, time_us=time_us, status="ok")
+        for name, runs, time_us in (("ring", "nccl", 2.0), ("tree", "msccl", 1.0))
+    ]  # fmt: skip
+    path = tmp_path / "results.csv"
+    path.write_text(result_rows.to_csv(rows), encoding="utf-8")
+    found = simcoll("export", path, "--to", "nccl-tuner")
+    assert plugin(found.out, Call("all_reduce", 1024, 1, 8)) == ("ring", "LL")
+    assert "all_reduce/tree" in found.err
+
+
 @pytest.mark.parametrize("column", ["dtype", "profile", "topology"])
 def test_rows_of_two_kinds_are_refused(column: str, tmp_path: Path) -> None:
     """A file that says nothing of types, profiles and systems cannot hold the choices of two."""

@@ -99,7 +99,8 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
             problem = f"rows differ in {column} ({', '.join(several)}), of which the tuner's file says nothing"
             raise InputError(problem, "give results of one of them")
     for row in having:
-        if row.collective not in _TUNER or row.algorithm not in (*ALGORITHMS, None):
+        own = row.algorithm in (*ALGORITHMS, None) and row.executor in (None, "nccl")  # others only have its names
+        if row.collective not in _TUNER or not own:
             unknown.add(f"{row.collective}/{row.algorithm}")
             continue
         sizes = best.setdefault((row.collective, row.nodes or -1, row.ranks or 1), {})
