@@ -158,10 +158,11 @@ def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str,
             yield text, launch
 
 
-def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, str]]]:
+def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, str | None]]]:
     for algorithm, protocol in executor(scenario).choices(scenario.model_copy(update={"protocol": "auto"})):
         if (algorithm, protocol) != (ran.algorithm, ran.protocol):
-            yield f"algorithm {algorithm}, protocol {protocol}", {"algorithm": algorithm, "protocol": protocol}
+            changed = {"algorithm": algorithm, "protocol": protocol, "executor": scenario.executed_by}
+            yield f"algorithm {algorithm}, protocol {protocol}", changed
     if executor(scenario).tunable:
         small = ran.totals.messages <= SMALL
         for name in registry.names(scenario.collective) if small else registry.library(scenario.collective):

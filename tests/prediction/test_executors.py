@@ -14,10 +14,12 @@ from command import simcoll
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place, RefusedError
+from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario import loading
 from simcoll.scenario.profile import PullCosts, load_profile, parse_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.algorithms import build
 
 MACHINES = {"dgx-a100": "nccl-ampere", "hgx-h100": "nccl-hopper", "hgx-b200": "nccl-blackwell"}
 TABLES = {
@@ -258,3 +260,23 @@ def test_a_call_takes_as_long_in_a_plan_as_alone(how: dict[str, str]):
     workload = {"template": "operations", "operations": [{"name": "a", **call}]}
     (point,) = loading.points(yaml_tree.located({**keys, "workload": workload}, Place("test", 1, 1)))
     assert predict(point).time_ps == ran(**how).time_ps
+
+
+@pytest.mark.parametrize("how", [{"executor": "msccl"}, {"executor": "p2p"}, {"protocol": "pull"}], ids=str)
+def test_causes_of_a_kernels_time_add_up(how: dict[str, str], tmp_path: Path):
+    """Each has a text, and together they are the time."""
+    file = tmp_path / "file.yaml"
+    head = "topology: {system: hgx-h100}\ncollective: all_reduce\nalgorithm: two_shot\nranks: 4\n"
+    lines = "".join(f"{key}: {value}\n" for key, value in how.items())
+    file.write_text(f"{head}size: 256 KiB\nprofile: nccl-hopper\n{lines}")
+    assert simcoll("explain", file).status == 0
+    (point,) = simcoll("explain", file, "--json").json["points"]
+    assert sum(cause["time_us"] for cause in point["causes"]) == pytest.approx(point["time_us"], rel=1e-6)
+
+
+def test_a_schedule_of_ones_own_runs_as_one_of_the_registry_does(tmp_path: Path):
+    """A file holds the same transfers; so do imported programs."""
+    own = tmp_path / "own.json"
+    own.write_text(schedule_json.dump(build("all_reduce", "two_shot", 8)))
+    assert ran(algorithm=str(own)).time_ps == ran(algorithm="two_shot").time_ps
+    assert row(ran(algorithm=str(own))).executor == "msccl"
