@@ -23,7 +23,7 @@ class Played(NamedTuple):
     """A program that ran, with its timeline.
 
     Participant p is called `names[p]`; channel c belongs to a stream, `streams[c]` ('' if there is only one). The trace
-    shows everything `shift` ps later, and each transfer as `times` of its size.
+    shows everything `shift` ps later, and each transfer as `times` of its size: one number, or one each.
     """
 
     program: Program
@@ -31,7 +31,7 @@ class Played(NamedTuple):
     names: Sequence[str]
     streams: Sequence[str]
     shift: int = 0
-    times: int = 1
+    times: int | NDArray[Any] = 1
 
 
 class _TracedTransfer(NamedTuple):

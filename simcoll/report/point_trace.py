@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 import simcoll
 from simcoll.engine.program import Program
@@ -54,7 +55,7 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
     if transfers:
         _check(prediction.program)
-    program, timeline, count = prediction.program, prediction.timeline, call.count if call else 1
+    program, timeline, count = prediction.program, prediction.timeline, call.count if call else _counts(prediction)
     names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
     names += [f"switch {number}" for number in range(len(names), program.schedule.participants)]
     shift = prediction.waited_ps + prediction.launch_ps
@@ -72,6 +73,13 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         return Trace(tracks, behind, [], about, names[:n])
     drawn = Tracks(played, tracks)
     return Trace(drawn.tracks, [*drawn.arrows, *behind], drawn.counters, about, names[:n])
+
+
+def _counts(prediction: Prediction) -> NDArray[Any]:
+    """The number of channels that each transfer of a joined plan stands for."""
+    called = [prediction.calls[work.call, work.ranks] for work in prediction.plan.works if work.call]
+    counts, lengths = [call.lowered.count for call in called], [len(call.program or ()) for call in called]
+    return np.repeat(np.array(counts, np.int64), lengths)
 
 
 def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, Any]:
