@@ -113,10 +113,11 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
 
 def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     from simcoll.config import text_table
+    from simcoll.scenario.profile import titled
 
     subject = advice["workload"] if "workload" in advice else f"{advice['collective']}, {advice['dtype']}"
     nodes = f"{advice['nodes']} node{'s' if advice['nodes'] > 1 else ''} of {advice['topology']}"
-    profile = f"{advice['profile']} ({advice['confidence']})"
+    profile = f"{titled(advice['profile'])} ({advice['confidence']})"
     yield f"# {subject}, {advice['ranks']} ranks on {nodes}   profile {profile}   sharing {advice['sharing']}"
     shown = [{**row, "margin": _margin(row), "choice": row["choice"]} for row in advice["ranges"]]
     sizes = [] if "workload" in advice else ["from_bytes", "to_bytes"]

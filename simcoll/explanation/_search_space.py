@@ -13,6 +13,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call import name_of, names
 from simcoll.prediction.lowering import PlainExecutor, executor
 from simcoll.prediction.placing import placed, topology_of
+from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.names import NCCL_ALGORITHMS
@@ -39,6 +40,7 @@ class Candidate:
     protocol: str = "none"
     groups: int | None = None
     chunk: int | None = None
+    copies: int | None = None
     channels: int | None = None
     bucket_cap: int | None = None
     prefetch: int | None = None
@@ -52,7 +54,7 @@ class Candidate:
     @property
     def settings(self) -> dict[str, int]:
         """The settings in which the choice differs from the scenario."""
-        names = ("groups", "chunk", "channels", "bucket_cap", "prefetch")
+        names = ("groups", "chunk", "copies", "channels", "bucket_cap", "prefetch")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
@@ -68,7 +70,7 @@ class Candidate:
 
     def of(self, scenario: Scenario) -> Scenario:
         """Return the scenario with this choice."""
-        own = {name: value for name, value in self.settings.items() if name in ("chunk", "channels")}
+        own = {name: value for name, value in self.settings.items() if name in ("chunk", "copies", "channels")}
         if scenario.workload:
             of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
             spec = scenario.workload.model_copy(update={"algorithm": self.algorithm, **of_step})
@@ -82,6 +84,8 @@ class Candidate:
 
 
 def _spelt(name: str, value: int) -> str:
+    if name == "channels" and not value:
+        return "per-peer"
     if name not in ("chunk", "bucket_cap"):
         return str(value)
     return format_size(value) if value else "none"
@@ -128,7 +132,8 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
         for spelling in [name] if options else _spellings(entry):
             for groups in splits:
                 candidate = Candidate(spelling, groups=groups, nccl=nccl)
-                yield from _settled(scenario, candidate, pipelined=entry.pipelined)
+                copies = 0 if large or options else runs.copies(candidate.of(scenario), topology)
+                yield from _settled(scenario, candidate, pipelined=entry.pipelined, copies=copies)
 
 
 def _runs(scenario: Scenario) -> PlainExecutor:
@@ -151,10 +156,18 @@ def _splits(n: int, default: int) -> list[int | None]:
     return [None, *(g for g in range(2, n) if n % g == 0 and g != default)]
 
 
-def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False) -> Iterator[Candidate]:
-    """Yield a candidate, then the same with each chunk, or number of channels, that is worth a try."""
+def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, copies: int = 0) -> Iterator[Candidate]:
+    """Yield a candidate, then the same with each chunk, or number of channels, that is worth a try; so many `copies`
+    are, with a channel for each peer, unless it is 0."""
     params = scenario.params()
     yield candidate
+    if load_profile(scenario.profile).bound:  # which tries them by itself
+        return
+    if copies:
+        apart = _with(candidate, channels=0)
+        yield from (_with(apart, copies=count) if count > 1 else apart for count in sorted({1, copies}))
+        if pipelined and not params.chunk:
+            yield from (_with(apart, copies=copies, chunk=chunk) for chunk in CHUNKS)
     if pipelined and not params.chunk:
         yield from (_with(candidate, chunk=chunk) for chunk in CHUNKS)
     elif params.chunk:

@@ -13,6 +13,7 @@ from simcoll.config.groups import grouped
 from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
+from simcoll.scenario.profile import titled
 from simcoll.units import format_duration, format_size
 
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
@@ -112,7 +113,7 @@ def _point(document: Explained) -> Iterator[str]:
     title = " ".join(str(word) for word in words if word and word != "none")
     size = f", {format_size(document['size_bytes'])}" if document.get("size_bytes") else ""
     where = f"{document['ranks']} ranks on {document['topology']}"
-    yield f"# {title}{size}, {where}   profile {document['profile']}   sharing {document['sharing']}"
+    yield f"# {title}{size}, {where}   profile {titled(document['profile'])}   sharing {document['sharing']}"
     interval = (
         f", 90 % within {document['low_us']:.4g} to {document['high_us']:.4g} us" if document.get("low_us") else ""
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call as calls
+from simcoll.prediction._schedule_source import copy_orders
 from simcoll.prediction.placing import placed, rated_topology, served_by
 from simcoll.scenario.launch import Process, processes
 from simcoll.scenario.profile import CostSetting, Profile
@@ -160,6 +161,14 @@ class PlainExecutor:
         if scenario.algorithm not in ("auto", "best"):
             return [scenario]
         return [scenario.model_copy(update={"algorithm": name}) for name in registry.library(scenario.collective)]
+
+    def copies(self, scenario: Scenario, topology: Topology) -> int:
+        """Copies of a call's schedule that use all NICs, direct links or directions; 0 where they are not to choose:
+        with a fitted profile, with one that chooses by itself, and where the scenario names copies or channels."""
+        given = scenario.model.copies or scenario.model.channels is not None
+        if given or self.profile.calibration or self.profile.bound:
+            return 0
+        return len(copy_orders(scenario, topology, placed(scenario, topology)))
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
         """Algorithms and protocols that NCCL could choose between; none for plain schedules."""

@@ -9,6 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
+from simcoll.scenario.profile import titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
 
@@ -108,6 +109,7 @@ def _varies(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 def values_of(rows: Sequence[ResultRow], column: str) -> str:
     """The first three values of a column, and how many there are."""
     values = list(dict.fromkeys(str(row[column]) for row in rows if row[column] is not None)) or ["-"]
+    values = [titled(value) for value in values] if column == "profile" else values
     return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
 
 

@@ -339,6 +339,11 @@ def load_profile(name: str) -> Profile:
     return profile
 
 
+def titled(name: str) -> str:
+    """The name of a profile as reports show it: a bound is no prediction."""
+    return f"{name}: a bound, not a prediction" if name == "ideal" else name
+
+
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
     path = find_profile(name)

@@ -21,6 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from simcoll.prediction.result_rows import swept
+from simcoll.scenario.profile import titled
 from simcoll.units import format_size
 
 INK: Final = "#222222"
@@ -185,6 +186,7 @@ def settings(rows: Sequence[PlotRow]) -> str:
     parts = []
     for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
         values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name)))
+        values = [titled(value) for value in values] if name == "profile" else values
         if values:
             parts.append(text.format(", ".join(values[:3]) + (", …" if len(values) > 3 else "")))
     return "  ·  ".join(parts)
