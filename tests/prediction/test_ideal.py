@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from helpers.command import simcoll
+from command import simcoll
 
-from simcoll.explanation.recommendation import recommendations
 from simcoll.errors import RefusedError, ScheduleError
+from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.call import SCHEDULES
 from simcoll.prediction.predict import predict
 from simcoll.report.plot.style import settings
