@@ -39,7 +39,7 @@ class Mutation(NamedTuple):
 
 UNBROKEN = Mutation("", "", "", "")
 TOUCH = "n_touched = touch(link, now, fabric, n_touched)"
-BEGIN = "free_link[link] = r + s"
+BEGIN = "free_link[server] = r + s"
 SERVE = "if there and value(receive, i):\n    state[i], there = SIDE, False\n    size = heaps.push(heap, size, t, i)"
 AT_ONCE = "if there and value(receive, i):\n    t = free_side[side[i]] = max(t, free_side[side[i]]) + receive[i]"
 READERS = "next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i"
@@ -52,8 +52,8 @@ BROKEN: dict[str, Mutation] = {
     ),
     "a slow link upstream is forgotten": Mutation(FIFO, "travel", "max(r + s, tail)", "r + s"),
     "a slow link upstream is forgotten by replay": Mutation(REPLAY, "cross", "max(r + s, tail)", "r + s"),
-    "a link is held until the tail has passed": Mutation(FIFO, "travel", BEGIN, "free_link[link] = max(r + s, tail)"),
-    "a channel's cap holds the link": Mutation(FIFO, "travel", BEGIN, "free_link[link] = r + max(s, value(cap, kind))"),
+    "a link is held until the tail has passed": Mutation(FIFO, "travel", BEGIN, "free_link[server] = max(r + s, tail)"),
+    "a channel's cap holds the link": Mutation(FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(cap, kind))"),
     "a channel's cap is forgotten": Mutation(FIFO, "travel", "r + max(s, value(cap, kind))", "r + s"),
     "a channel's cap is forgotten by replay": Mutation(REPLAY, "cross", "r + max(s, value(cap, kind))", "r + s"),
     "g is forgotten": Mutation(WAITS, "send", "max(t, ready)", "t"),
