@@ -17,6 +17,7 @@ from simcoll.scenario import loading
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import UNFITTED
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
@@ -113,7 +114,9 @@ class RowQuestions:
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
         """Return the keys for rows of the library's own collectives: the profile, the release and the protocol."""
-        if row.harness == "p2p" or self.profile is None:
+        if row.harness == "p2p":
+            return {"profile": UNFITTED}
+        if self.profile is None:
             return {}
         release = nearest(row.library_version, row.collective) if row.library_version else None
         keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}

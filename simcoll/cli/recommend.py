@@ -82,8 +82,10 @@ def _simulate(asked: Sequence[Recommendation], jobs: int, quiet: bool) -> None:
 
 def _text(documents: Sequence[Mapping[str, Any]]) -> str:
     from simcoll import __version__
+    from simcoll.report.result_tables import described
 
-    lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}"]
+    fitted = "; ".join(map(described, dict.fromkeys(document["profile"] for document in documents)))
+    lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}   {fitted}"]
     for document in documents:
         lines += [*_lines(document), ""]
     return "\n".join(lines[:-1])

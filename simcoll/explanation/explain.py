@@ -13,7 +13,7 @@ from simcoll.config.groups import grouped
 from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
-from simcoll.scenario.profile import titled
+from simcoll.scenario.profile import load_profile, titled
 from simcoll.units import format_duration, format_size
 
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
@@ -104,7 +104,9 @@ def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
 
 def text(documents: Sequence[Explained]) -> str:
     """Write the explanations of several points as text."""
-    head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}"
+    profiles = dict.fromkeys(document["profile"] for document in documents)
+    fitted = "; ".join(f"profile {name}: {load_profile(name).description}" for name in profiles)
+    head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}   {fitted}"
     return head + "\n" + "\n\n".join("\n".join(_point(document)) for document in documents)
 
 

@@ -16,7 +16,8 @@ from simcoll.measurement._workload_tasks import work_task
 from simcoll.measurement.torch_backend.support import Backend, done_in_place, refusal
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.loading import Point
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
@@ -68,6 +69,8 @@ def _case(point: Point, backend: Backend) -> Case:
     if scenario.workload:
         return Case(*work_task(point, backend), measure.launches)
     library = measure.harness == "library"
+    if load_profile(scenario.profile).as_nccl:  # messages are sent one by one, and not by kernels
+        scenario = scenario.model_copy(update={"profile": UNFITTED})
     prediction = predict(_whole(_any_algorithm(scenario)) if library else scenario)
     program = prediction.program
     schedule = _contract_only(program.schedule) if library else program.schedule

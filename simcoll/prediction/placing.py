@@ -9,12 +9,12 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.scenario.placement import Placement
 from simcoll.scenario.profile import LinkScale, load_profile, served
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import SystemFile
 
-ONE_PORT: Final = "one-port"  # the profile without costs, under which links are as rated
+ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 

@@ -9,7 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import titled
+from simcoll.scenario.profile import load_profile, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
 
@@ -27,7 +27,7 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     judged = any(row.low_us is not None for row in rows)
     columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
     head = [
-        _title(scenarios[0].name),
+        _title(scenarios[0].name, rows),
         f"# topology {values_of(rows, 'topology')}   profile {values_of(rows, 'profile')}"
         f" ({values_of(rows, 'confidence')})   sharing {values_of(rows, 'sharing')}   chunk {_chunks(scenarios)}"
         f"   type {values_of(rows, 'dtype')}   engine {values_of(rows, 'engine')}",
@@ -45,7 +45,7 @@ def step_table(rows: Sequence[ResultRow]) -> str:
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
-    lines = [_title(rows[0].scenario), f"# {shared}"]
+    lines = [_title(rows[0].scenario, rows), f"# {shared}"]
     lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
     lines += [text_table.render([*columns_shown, *swept(rows)], shown)] if good else []
     lines += _refused(rows)
@@ -78,8 +78,14 @@ def _by_name(row: ResultRow) -> bool:
     return row.asked in (None, row.algorithm)
 
 
-def _title(scenario: str | None) -> str:
-    return f"# simcoll {simcoll.__version__}: {scenario}"
+def _title(scenario: str | None, rows: Sequence[ResultRow]) -> str:
+    names = dict.fromkeys(row.profile for row in rows if row.profile)
+    return f"# simcoll {simcoll.__version__}: {scenario}   {'; '.join(map(described, names))}"
+
+
+def described(profile: str) -> str:
+    """A profile and what it was fitted to, in a line."""
+    return f"profile {profile}: {load_profile(profile).description}"
 
 
 def _refused(rows: Sequence[ResultRow]) -> list[str]:

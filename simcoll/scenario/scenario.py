@@ -42,7 +42,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES
-from simcoll.topology.systems import TopologySpec, shipped_systems
+from simcoll.topology.systems import TopologySpec, described, shipped_systems
 from simcoll.workload.workload_keys import Workload
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
@@ -64,6 +64,7 @@ WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so th
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
     | {"workload.template", "workload.algorithm"}
 )
+UNFITTED: Final = "one-port"  # the profile where no other is known
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
@@ -148,8 +149,9 @@ class Scenario(Model):
     """Ranks that come later, and by how much: `{3: 50 us}`."""
     model: ModelSpec = ModelSpec()
     """Parameters of the timing model. The profile gives those that are left out."""
-    profile: str = Field(default="one-port", validate_default=True)
-    """Name of a shipped profile, or path of one of your own."""
+    profile: str = Field(default="", validate_default=True)
+    """Name of a shipped profile, or path of one of your own. Default: the profile that the file of the topology names,
+    which was fitted to such machines; `one-port` where it names none, and for hosts of a fabric."""
     executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
     """The way in which a schedule is run, with a profile that has `kernels`. `nccl`: NCCL's own call. `msccl`: one
     kernel that runs the schedule with NCCL's primitives, as MSCCL's executor does. `p2p`: sends and receives, a launch
@@ -259,9 +261,10 @@ class Scenario(Model):
 
     @field_validator("profile")
     @classmethod
-    def _known_profile(cls, value: str) -> str:
-        find_profile(value)
-        return value
+    def _known_profile(cls, value: str, info: ValidationInfo) -> str:
+        profile = value or _own_profile(info.data.get("topology"))
+        find_profile(profile)
+        return profile
 
     @field_validator("executor")
     @classmethod
@@ -319,7 +322,7 @@ class Scenario(Model):
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
         names = nccl_call.names(self.collective)
-        own = self.algorithm in CHOSEN or nccl_call.name_of(self.algorithm, self.collective) in names
+        own = (self.algorithm in CHOSEN and bool(names)) or nccl_call.name_of(self.algorithm, self.collective) in names
         own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
         return "nccl" if own else "msccl"
 
@@ -366,6 +369,15 @@ class Scenario(Model):
     @property
     def _modelled(self) -> dict[str, Any]:
         return load_profile(self.profile).model.model_dump(exclude_none=True)
+
+
+def _own_profile(spec: TopologySpec | None) -> str:
+    """The profile of a topology for which none is given."""
+    try:
+        system = described(spec) if spec else None
+    except InputError:  # of the file: building the topology says so, with the place
+        return UNFITTED
+    return (system.profile if system else None) or UNFITTED
 
 
 def _schedule_of(path: str, collective: str | None) -> str:
