@@ -307,7 +307,7 @@ def test_a_pattern_that_matches_no_link_is_told_once():
 
 def test_a_barrier_has_no_size():
     """`predict` asks for the size of all else, as a file does."""
-    (row,) = simcoll("predict", "barrier", "--on", "hgx-h100", "--json").json["points"]
+    (row,) = simcoll("predict", "barrier", "--on", "hgx-h100", "--profile", "one-port", "--json").json["points"]
     assert (row["status"], row["size_bytes"]) == ("ok", 0)
     found = simcoll("predict", "[barrier, all_reduce]", "--on", "hgx-h100")
     assert (found.status, found.out) == (2, "")

@@ -40,8 +40,9 @@ def star(hosts: int = 4, bandwidth: object = "1 GB/s", latency: str = "1 us", **
 
 
 def rows(*assignments: str, **keys: Any) -> list[Row]:
-    """The rows of a scenario given as keys: by default one message of 1000 B from host0 to host1."""
-    given = {"topology": star(), "collective": "send_recv", "algorithm": "direct", "size": "1 kB", **keys}
+    """The rows of a scenario given as keys: by default one message of 1000 B from host0 to host1, without costs."""
+    plain = {"topology": star(), "collective": "send_recv", "algorithm": "direct", "size": "1 kB"}
+    given = {**plain, "profile": "one-port", **keys}
     return list(simcoll.run(simcoll.load(given, list(assignments))))
 
 
