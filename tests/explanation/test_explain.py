@@ -189,6 +189,7 @@ POINTS: dict[str, dict[str, Any]] = {
         "faults": [{"link": "host1->host2", "at": "10 us", "until": "500 us", "kind": "down"}],
     },
     "two nodes": {
+        "profile": "one-port",
         "topology": {"system": "hgx-h100", "nodes": 2},
         "collective": "all_gather",
         "algorithm": "hierarchical",
