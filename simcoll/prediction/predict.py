@@ -64,6 +64,7 @@ def row(prediction: Prediction) -> ResultRow:
         topology=topology.name,
         asked=prediction.asked,
         algorithm=prediction.algorithm or None,
+        sharing=prediction.sharing,
         executor=prediction.executor,
         ranks=prediction.ranks,
         nodes=len({topology.node_of(device) for device in prediction.devices[: prediction.plan.n]}),

@@ -120,6 +120,12 @@ class Prediction:
         return ", ".join(protocols) or self.scenario.protocol
 
     @property
+    def sharing(self) -> str:
+        """The ways in which its calls share links."""
+        ways = dict.fromkeys(call.lowered.point(self.costs).params().sharing for call in self.calls.values())
+        return ", ".join(ways) or self.scenario.params().sharing
+
+    @property
     def proved(self) -> str:
         """Levels at which the schedules of its calls were proved."""
         return ", ".join(dict.fromkeys(call.proved for call in self.calls.values()))

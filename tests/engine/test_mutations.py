@@ -53,7 +53,9 @@ BROKEN: dict[str, Mutation] = {
     "a slow link upstream is forgotten": Mutation(FIFO, "travel", "max(r + s, tail)", "r + s"),
     "a slow link upstream is forgotten by replay": Mutation(REPLAY, "cross", "max(r + s, tail)", "r + s"),
     "a link is held until the tail has passed": Mutation(FIFO, "travel", BEGIN, "free_link[server] = max(r + s, tail)"),
-    "a channel's cap holds the link": Mutation(FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(cap, kind))"),
+    "a channel's cap holds the link": Mutation(
+        FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(cap, kind))"
+    ),
     "a channel's cap is forgotten": Mutation(FIFO, "travel", "r + max(s, value(cap, kind))", "r + s"),
     "a channel's cap is forgotten by replay": Mutation(REPLAY, "cross", "r + max(s, value(cap, kind))", "r + s"),
     "g is forgotten": Mutation(WAITS, "send", "max(t, ready)", "t"),

@@ -1,0 +1,65 @@
+"""From what `nvidia-smi topo -m` prints to a verdict, without a word about profiles or graphs on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import simcoll
+
+GPUS = 8
+
+
+def matrix() -> str:
+    """Eight GPUs on an NVSwitch, each with a NIC on its PCIe switch, four to a processor."""
+    names = [*(f"GPU{i}" for i in range(GPUS)), *(f"NIC{i}" for i in range(GPUS))]
+
+    def cell(a: int, b: int) -> str:
+        if a == b:
+            return "X"
+        if a < GPUS and b < GPUS:
+            return "NV18"
+        return "PIX" if a % GPUS == b % GPUS else "NODE" if a % GPUS // 4 == b % GPUS // 4 else "SYS"
+
+    rows = [
+        "\t".join([name, *(cell(i, j) for j in range(2 * GPUS)), f"{i % GPUS // 4}"]) for i, name in enumerate(names)
+    ]
+    return "\n".join(["\t".join(["", *names, "NUMA Affinity"]), *rows, ""])
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The machine that such a matrix becomes."""
+    folder = tmp_path_factory.mktemp("journey")
+    (folder / "topo.txt").write_text(matrix())
+    guessed = simcoll("import", folder / "topo.txt", "-o", folder / "machine.yaml")
+    assert guessed.status == 1 and "hgx-h100, hgx-h100-efa, hgx-h200" in guessed.err
+    made = simcoll("import", folder / "topo.txt", "-o", folder / "machine.yaml", "--assume", "hgx-h100")
+    assert made.status == 0
+    return folder / "machine.yaml"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_it_predicts_as_the_shipped_machine(machine: Path, collective: str, nodes: int) -> None:
+    """Within 2 %, with the profile that its file names, though no graphs are stored with it."""
+    words = ["predict", collective, "--nodes", nodes, "--size", "16 MiB", "--json", "--on"]
+    own, shipped = (simcoll(*words, name).json["points"][0] for name in (machine, "hgx-h100"))
+    assert own["time_us"] == pytest.approx(shipped["time_us"], rel=0.02)
+    for key in ("profile", "algorithm", "protocol", "confidence"):
+        assert own[key] == shipped[key], key
+    assert own["profile"] == "nccl-hopper"
+
+
+def test_every_command_reads_it(machine: Path, tmp_path: Path) -> None:
+    """`compare` and `diagnose` judge a table of H100s, a workload runs, `recommend` and `explain` answer."""
+    table = ["h100_sxm_nccl-2.27.3.csv", "--where", "dtype=float16", "--where", "ranks=8"]
+    assert simcoll("compare", f"system={machine}", *table, "--max-mape", "6").status == 0
+    one = [*table, "--where", "collective=all_reduce"]
+    assert simcoll("diagnose", *one, "--topology", machine, "--json").json["verdict"] == "healthy"
+    scenario, work = tmp_path / "call.yaml", tmp_path / "step.yaml"
+    scenario.write_text(f"topology: {{file: {machine}}}\ncollective: all_reduce\nsize: 1 MiB\n")
+    work.write_text(f"topology: {{file: {machine}, nodes: 2}}\nworkload: {{template: ddp, model: gpt2, gpu: h100}}\n")
+    assert simcoll("run", work, "-o", tmp_path / "out", "--quiet").status == 0
+    assert "NCCL_ALGO" in simcoll("recommend", scenario).out
+    assert simcoll("explain", scenario).status == 0
