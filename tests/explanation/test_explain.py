@@ -349,7 +349,8 @@ def test_the_crossover_is_that_of_the_closed_forms() -> None:
         return float(first - second)
 
     at = -difference(0) / (difference(1) - difference(0))
-    keys = {"topology": mesh(), "collective": "all_reduce", "size": {"from": "1 KiB", "to": "1 MiB", "factor": 4}}
+    sizes, one_port = {"from": "1 KiB", "to": "1 MiB", "factor": 4}, {"channels": 1, "copies": 1}
+    keys = {"topology": mesh(), "collective": "all_reduce", "size": sizes, "model": one_port}
     found = recommended(keys, ["recursive_doubling", "ring"])
     assert [row["choice"] for row in found["ranges"]] == ["recursive_doubling", "ring"]
     assert found["ranges"][1]["from_bytes"] == pytest.approx(at, rel=0.01)

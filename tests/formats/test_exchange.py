@@ -229,7 +229,7 @@ def test_a_ring_of_four_is_the_ring(tmp_path: Path):
     steps = re.findall(r"<step", msccl_writer.dump(algorithms.build("all_reduce", "ring", 4)))
     assert len(steps) == 4 * (2 * 3 + 1)
     (tmp_path / "s.yaml").write_text(
-        "topology: {system: hgx-h100}\nranks: 4\ncollective: all_reduce\n"
+        "topology: {system: hgx-h100}\nprofile: one-port\nranks: 4\ncollective: all_reduce\n"
         f"algorithm: [ring, {path}]\nsize: [1 KiB, 1000000 B, 64 MiB]\nmodel: {{sharing: [fair, fifo], channels: 2}}\n"
     )
     rows = simcoll("run", tmp_path / "s.yaml", "--json").json["points"]

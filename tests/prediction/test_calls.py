@@ -455,7 +455,7 @@ def test_releases_choose_otherwise() -> None:
         ({"subgroups": [[0, 1], [2, 3]]}, "one group with equal blocks"),
         ({"collective": "all_gather", "weights": [1, 2, 1, 1, 1, 1, 1, 1]}, "one group with equal blocks"),
         ({"nodes": 2, "ranks": 12}, "12 ranks are not as many on each node"),
-        ({"collective": "barrier"}, "kernels for barrier are not modelled"),
+        ({"collective": "barrier", "executor": "nccl"}, "kernels for barrier are not modelled"),
         ({"collective": "barrier", "algorithm": "tree", "executor": "nccl"}, "kernels for barrier are not"),
         ({"algorithm": "naive", "executor": "nccl"}, "NCCL has no naive for all_reduce; it has ring, tree, nvls,"),
         ({"algorithm": "nvls", "protocol": "LL"}, "NCCL has no nvls/LL for all_reduce"),

@@ -46,8 +46,8 @@ POINTS = {
     "faults": STAR + "model: {sharing: SHARING}\ncollective: all_reduce\nalgorithm: ring\nsize: 1 MiB\nfaults:\n"
     "  - {link: host1->switch, at: 5 us, kind: slow, factor: 3, until: 400 us}\n"
     "  - {link: switch->host2, at: 20 us, kind: flap, down_for: 30 us, period: 100 us, times: 3}\n",
-    "a way around": "topology: {system: hgx-h100, nodes: 2}\nmodel: {sharing: SHARING}\ncollective: all_reduce\n"
-    "algorithm: ring\nsize: 4 MiB\nfaults:\n"
+    "a way around": "topology: {system: hgx-h100, nodes: 2}\nprofile: one-port\nmodel: {sharing: SHARING}\n"
+    "collective: all_reduce\nalgorithm: ring\nsize: 4 MiB\nfaults:\n"
     "  - {link: 'node1.nic0->*', at: 30 us, kind: down, on_failure: reroute, detection: 100 us}\n",
     "varied": STAR + "model: {sharing: SHARING}\ncollective: broadcast\nalgorithm: binomial\nsize: 8 KiB\n"
     "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}\nreplications: 3\n",
