@@ -99,7 +99,7 @@ def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
 def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
     """Return system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
     tables = []
-    for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_*.csv")):
+    for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_nccl-*.csv")):
         rows = [row for row in read_measured(path) if row.dtype == "float16"]
         system = system_of(rows[0].system or "", path)
         tables.append((system, _capability(system) or 0, rows))
