@@ -119,7 +119,7 @@ def fit_together(faults: Sequence[Fault], replications: int | None, profile: Pro
         raise ValueError("faults with a probability need replications; add e.g. replications: 200")
     if profile.as_nccl:
         problem = f"of calls with the kernels of {profile.name!r} one channel stands for all, and faults strike some"
-        raise ValueError(f"{problem}; take a profile without kernels, or leave out faults")
+        raise ValueError(f"{problem}; take a profile without kernels, e.g. profile: one-port, or leave out faults")
     if buckets > 1:
         raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
 
