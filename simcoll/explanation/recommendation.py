@@ -71,7 +71,9 @@ class Recommendation:
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
             raise InputError("nothing takes any time", "ask for two ranks or more")
         if nccl := nccl_choice(self.scenario):
-            chosen = [self._point(size, nccl) for size in self.sizes]
+            points = [self._point(size, nccl) for size in self.sizes]
+            own = {"executor": None}  # NCCL's, whatever runs the schedules
+            chosen = [Point(point.scenario.model_copy(update=own)) for point in points]
             self.nccl = {
                 self.sizes[i]: row for i, row in workers.compute(sweep.run_point, dict(enumerate(chosen)), jobs)
             }
