@@ -8,6 +8,7 @@ and to all-reduces that read peers' memory; no run of these compositions was mea
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,7 +55,7 @@ PULL: Final = "pull"
 
 
 @dataclass(frozen=True, eq=False)
-class KernelCall(PlainCall):
+class KernelCall(PlainCall, ABC):
     """A schedule that one kernel runs on all ranks at `places`: its `traffic` in chunks of at most `chunk_bytes`, with
     `between` B/s from GPU to GPU. `inner` are the kinds of links within nodes, `network_costs` what NICs cost where the
     profile does not say it."""
@@ -84,9 +85,9 @@ class KernelCall(PlainCall):
         bandwidths: Index = np.rint(self.rated.bandwidths * shares[self._numbers]).astype(np.int64)
         return bandwidths
 
+    @abstractmethod
     def _share(self, kind: str, costs: CostSetting) -> float:
         """Share of rated links of a kind that its data have."""
-        raise NotImplementedError
 
     @cached_property
     def _names(self) -> list[str]:
@@ -109,9 +110,9 @@ class KernelCall(PlainCall):
                 latencies[-1] += host
         return np.maximum(np.array(latencies, np.int64), 1)
 
+    @abstractmethod
     def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
         """Time of a hop, what it takes longer between nodes, and what through the host's memory, in ps."""
-        raise NotImplementedError
 
     def network(self, costs: CostSetting) -> Topology:
         """Links as the call has them."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count, Duration, Share, parsed, text
@@ -239,6 +249,11 @@ class OperationSpec(Model):
     """Groups of ranks. Each does the operation by itself, at the same time."""
     after: tuple[str, ...] = ()
     """Names of operations that must be done before."""
+
+    @field_validator("size")
+    @classmethod
+    def _none_of_a_barrier(cls, value: int | None, info: ValidationInfo) -> int | None:
+        return None if info.data.get("collective") == "barrier" else value  # as of a barrier by itself
 
     @model_validator(mode="after")
     def _one_thing(self) -> OperationSpec:
