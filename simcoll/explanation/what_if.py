@@ -240,7 +240,7 @@ def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dic
 
 
 def _with(topology: Topology, changed: Callable[[Link], Link]) -> Topology:
-    return topology.with_links(changed(topology.graph.edges[ends]["link"]) for ends in topology.links)
+    return topology.with_links(map(changed, topology.every_link))
 
 
 def _faster(kinds: frozenset[str], link: Link) -> Link:

@@ -22,21 +22,21 @@ def gathered(topology: Topology, places: Sequence[str]) -> Topology:
     direct = [(u, v) for u, v in topology.links if u != v and v in of_node.get(topology.node_of(u), ()) and u in places]
     if {u for u, _ in direct} != set(places):
         return topology
-    graph = topology.graph.copy()
+    wiring = topology.rewired()
     out: dict[str, list[Link]] = defaultdict(list)
     into: dict[str, list[Link]] = defaultdict(list)
     for u, v in direct:
         link = topology.link(u, v)
         out[u].append(link)
         into[v].append(link)
-        graph.remove_edge(u, v)
+        wiring.part(u, v)
     for node in of_node:
-        graph.add_node(_hub(topology, node), kind=HUB, node=node)
+        wiring.add(_hub(topology, node), {"kind": HUB, "node": node})
     for place in places:
         hub = _hub(topology, topology.node_of(place))
-        graph.add_edge(place, hub, link=_together(out[place]))
-        graph.add_edge(hub, place, link=_together(into[place]))
-    return Topology(graph, topology.name, topology.routing)
+        wiring.join(place, hub, _together(out[place]))
+        wiring.join(hub, place, _together(into[place]))
+    return Topology(wiring, topology.name, topology.routing)
 
 
 def _hub(topology: Topology, node: int | None) -> str:

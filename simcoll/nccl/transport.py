@@ -14,6 +14,7 @@ from simcoll.errors import RefusedError
 from simcoll.nccl.communicator import Communicator
 from simcoll.topology.graph import Topology
 from simcoll.topology.nccl_graphs import PATHS
+from simcoll.topology.wiring import Wiring
 
 _DIRECT = ("nvlink", "xgmi")  # kinds of links that serve direct transfers only
 SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
@@ -34,20 +35,24 @@ def by_host(topology: Topology, comm: Communicator) -> Topology:
     two, one for what goes up to the host and one for what comes down, and NVLinks are left out."""
     if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
         return topology
-    graph, far = topology.graph.copy(), _far(topology)
+    wiring, far = topology.rewired(), _far(topology)
     for u, v in topology.links:
         if topology.link(u, v).kind in _DIRECT:
-            graph.remove_edge(u, v)
+            wiring.part(u, v)
             continue
         half = "up" if far[v] < far[u] else "down"
-        ends = [f"{end}.{half}" if topology.kinds[end] == SWITCH else end for end in (u, v)]
-        for end, old in zip(ends, (u, v), strict=True):
-            graph.add_node(end, **topology.graph.nodes[old])
-            if end != old:
-                graph.nodes[end]["kind"] = HALF
-        graph.add_edge(*ends, link=topology.link(u, v))
-    graph.remove_nodes_from(topology.of_kind(SWITCH))
-    return Topology(graph, topology.name, topology.routing)
+        tail, head = (_halved(wiring, end, half) if topology.kinds[end] == SWITCH else end for end in (u, v))
+        wiring.join(tail, head, topology.link(u, v))
+    for switch in topology.of_kind(SWITCH):
+        wiring.remove(switch)
+    return Topology(wiring, topology.name, topology.routing)
+
+
+def _halved(wiring: Wiring, switch: str, half: str) -> str:
+    """The half of a switch, which is added where it is not there yet."""
+    name = f"{switch}.{half}"
+    wiring.add(name, {**wiring.devices[switch], "kind": HALF})
+    return name
 
 
 def _far(topology: Topology) -> dict[str, int]:

@@ -86,7 +86,7 @@ def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Orde
 
 def _meshed(topology: Topology, places: Sequence[str]) -> bool:
     """Whether all are joined directly."""
-    return all(topology.graph.has_edge(u, v) for u, v in itertools.permutations(places, 2))
+    return all(topology.has_link(u, v) for u, v in itertools.permutations(places, 2))
 
 
 def _rooted(order: Order, root: int | None, grouped: bool) -> Order:

@@ -62,8 +62,8 @@ def _beyond_rated(scenario: Scenario, rated: Topology) -> dict[str, LinkScale]:
         return {}
     blocks = [getattr(profile.kernels, kind) for kind in get_args(CostKind)]
     reach = max(max(block.reach, block.host_reach) for block in blocks)
-    ends = zip(rated.links, rated.graph.edges.data("link"), strict=True)
-    inner = {link.kind for (u, v), (*_, link) in ends if rated.node_of(u) == rated.node_of(v) is not None}
+    ends = zip(rated.links, rated.link_kinds, strict=True)
+    inner = {kind for (u, v), kind in ends if rated.node_of(u) == rated.node_of(v) is not None}
     shares = {kind: profile.links.get(kind, LinkScale()).efficiency * reach for kind in inner}
     return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
 

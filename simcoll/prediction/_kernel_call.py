@@ -36,7 +36,7 @@ from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile,
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS, Protocol
-from simcoll.topology.graph import Link, Topology
+from simcoll.topology.graph import Topology
 
 # Thread blocks of one kernel: microsoft/msccl gives a program channels × instances of them, and leaves SMs to others.
 MOST_BLOCKS: Final = 64
@@ -116,9 +116,7 @@ class KernelCall(PlainCall, ABC):
 
     def network(self, costs: CostSetting) -> Topology:
         """Links as the call has them."""
-        rated = (link for *_, link in self.rated.graph.edges.data("link"))
-        served = zip(rated, self.bandwidths(costs).tolist(), self.latencies(costs).tolist(), strict=True)
-        return self.rated.with_links(Link(bandwidth, latency, link.kind) for link, bandwidth, latency in served)
+        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
     def kernels(self, costs: CostSetting) -> Kernels:
         """Costs of kernels, with those of NICs where the profile does not say them."""

@@ -123,8 +123,7 @@ class NcclChannel(PlainCall):
     def _sorts(self) -> tuple[list[tuple[int, str, bool]], Any]:
         """The sorts of links that differ in bandwidth, kind, or in being one to a host; and the number of each link's
         sort. There are few sorts, and a fit asks often."""
-        links = enumerate(self.rated.graph.edges.data("link"))
-        sorts = [(link.bandwidth, link.kind, number in self.host) for number, (*_, link) in links]
+        sorts = [(link.bandwidth, link.kind, i in self.host) for i, link in enumerate(self.rated.every_link)]
         numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
         return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
 
@@ -159,14 +158,11 @@ class NcclChannel(PlainCall):
 
     def network(self, costs: CostSetting) -> Topology:
         """Links as the channel has them."""
-        rated = (link for *_, link in self.rated.graph.edges.data("link"))
-        served = zip(rated, self.bandwidths(costs).tolist(), self.latencies(costs).tolist(), strict=True)
-        return self.rated.with_links(Link(bandwidth, latency, link.kind) for link, bandwidth, latency in served)
+        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """Bytes counted on one link to the network went by all rails."""
-        kinds = (link.kind for *_, link in self.rated.graph.edges.data("link"))
-        links = np.array([1.0 if kind in self.inner else self.call.rails for kind in kinds])
+        links = np.array([1.0 if kind in self.inner else self.call.rails for kind in self.rated.link_kinds])
         capacities: NDArray[Any] = super().capacities(costs) * links
         return capacities
 
@@ -176,7 +172,7 @@ class NcclChannel(PlainCall):
         links: dict[object, list[int]] = defaultdict(list)
         for number, sort in enumerate(alike):
             links[sort].append(number)
-        kinds = [link.kind for *_, link in self.rated.graph.edges.data("link")]
+        kinds = self.rated.link_kinds
         others = {link: [each for each in links[alike[link]] if each != link][: count - 1] for link in used}
         return {link: (link,) if kinds[link] in self.inner else (link, *others[link]) for link in used}
 
@@ -250,8 +246,7 @@ class NcclExecutor(PlainExecutor):
         host = host_links(rated, call.communicator) if through else frozenset[int]()
         beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
         path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
-        edges = [link for *_, link in rated.graph.edges.data("link")]
-        inner = {edges[number].kind for number in path} if beside else set[str]()
+        inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
         if len(nodes) > 1 and call.algorithm != "p2p":
             rated = _MESHES.get((rated, "slowest", *sorted(inner)), lambda: _as_the_slowest(rated, inner))
         ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
@@ -297,8 +292,7 @@ class NcclExecutor(PlainExecutor):
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
     is run, and a call ends with the last."""
-    links = [link for *_, link in rated.graph.edges.data("link")]
-    alike = _alike(rated)
+    links, alike = rated.every_link, _alike(rated)
     least: dict[object, int] = {}
     for sort, link in zip(alike, links, strict=True):
         least[sort] = min(link.bandwidth, least.get(sort, link.bandwidth))
@@ -310,8 +304,8 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 
 def _alike(rated: Topology) -> list[tuple[object, ...]]:
     """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes."""
-    kinds, edges = rated.kinds, rated.graph.edges.data("link")
-    return [(link.kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for u, v, link in edges]
+    kinds, edges = rated.kinds, zip(rated.links, rated.link_kinds, strict=True)
+    return [(kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for (u, v), kind in edges]
 
 
 def network_of(system: str | None) -> Profile:

@@ -99,7 +99,7 @@ class PlainCall:
 
     @cached_property
     def _kinds(self) -> Any:
-        return np.array([link.kind for *_, link in self.rated.graph.edges.data("link")])
+        return np.array(self.rated.link_kinds)
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """B/s that serve the bytes counted on each link, (links,)."""

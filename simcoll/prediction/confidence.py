@@ -44,7 +44,7 @@ def fingerprint(topology: Topology, params: Params) -> str:
     kinds = topology.kinds
     links = {
         (kinds[u], kinds[v], link.kind, link.bandwidth, link.latency)
-        for u, v, link in topology.graph.edges.data("link")
+        for (u, v), link in zip(topology.links, topology.every_link, strict=True)
     }
     plain = vars(Params())
     own = {name: value for name, value in vars(params).items() if name not in NEWER or value != plain[name]}

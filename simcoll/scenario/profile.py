@@ -280,10 +280,9 @@ class Profile(Model):
 
 def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
-    links = [topology.graph.edges[ends]["link"] for ends in topology.links]
-    if not scales.keys() & {link.kind for link in links}:
+    if not scales.keys() & set(topology.link_kinds):
         return topology
-    return topology.with_links(scales.get(link.kind, LinkScale()).of(link) for link in links)
+    return topology.with_links(scales.get(link.kind, LinkScale()).of(link) for link in topology.every_link)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from simcoll.topology.graph import Link
+from simcoll.topology.wiring import Link
 
 Ports = Sequence[Sequence[str]]  # the ports of each machine
 Leaves = dict[str, list[str]]  # what plugs into each leaf switch

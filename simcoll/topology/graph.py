@@ -1,8 +1,8 @@
 """The network that a run happens on: devices, and directed links between them.
 
-A topology wraps a `networkx.DiGraph`. Devices have a `kind` (gpu, host, nvswitch, pcie_switch, cpu, nic, switch, …),
+Devices have a `kind` (gpu, host, nvswitch, pcie_switch, cpu, nic, switch, …),
 may have a `node` (the index of the machine they sit in) and be `in_network` (a switch that can reduce and multicast);
-edges have a `link`. Ranks are placed on GPUs, where there are any, and on hosts otherwise.
+every link has a `Link`. Ranks are placed on GPUs, where there are any, and on hosts otherwise.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import heapq
 import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,42 +22,26 @@ from simcoll.config.arrays import Numbers
 from simcoll.config.groups import alike, grouped
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
+from simcoll.topology.wiring import MEMORY, Link, Wiring
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["MEMORY", "Link", "RankGroups", "Topology"]
 
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
-MEMORY: Final = "memory"  # the kind of a device's link to itself
 _OF_LINKS: Final = (
-    "bandwidths",
-    "latencies",
-    "link_kinds",
-    "_ways",
-    "_device_bandwidths",
+    *("graph", "every_link", "bandwidths", "latencies", "link_kinds", "_least", "_ways", "_device_bandwidths"),
 )  # of a topology: made of its links
 
 
-@dataclass(frozen=True)
-class Link:
-    """One direction of a cable or bus: B/s (0: the link is down), ps (0 is taken as 1), and what it is made of."""
-
-    bandwidth: int
-    latency: int
-    kind: str = "link"
-
-    def __post_init__(self) -> None:
-        for name, value, example in (("bandwidth", self.bandwidth, "B/s"), ("latency", self.latency, "ps")):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {example}")
-            if value < 0:
-                raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {example}")
-        object.__setattr__(self, "latency", max(1, self.latency))
-
-
 class Topology:
-    """Devices and links with numbers, and routes over them. Links are numbered in the order of the graph's edges."""
+    """Devices and links with numbers, and routes over them. Links are numbered in the order of the wiring."""
 
     def __init__(
         self,
-        graph: nx.DiGraph[str],
+        wiring: Wiring,
         name: str = "topology",
         routing: RoutingPolicy = "shortest",
         routes: Mapping[str, Sequence[str]] | None = None,
@@ -67,17 +49,15 @@ class Topology:
         if routing not in POLICIES:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
         self.name, self.routing, self.explicit = name, routing, dict(routes or {})
-        self.graph = nx.freeze(graph)
-        _check(graph)
-        self.links: tuple[tuple[str, str], ...] = tuple(graph.edges)
+        self.wiring = wiring
+        self.links: tuple[tuple[str, str], ...] = tuple((u, v) for u, v, _ in wiring)
         self._id = {ends: link for link, ends in enumerate(self.links)}
-        self.kinds: dict[str, str] = {device: data["kind"] for device, data in graph.nodes(data=True)}
-        self._node: dict[str, int | None] = {device: data.get("node") for device, data in graph.nodes(data=True)}
+        self.kinds: dict[str, str] = {device: data["kind"] for device, data in wiring.devices.items()}
+        self._node: dict[str, int | None] = {device: data.get("node") for device, data in wiring.devices.items()}
         self.ranks = self.of_kind("gpu") or self.of_kind("host")
-        self.agents: tuple[str, ...] = tuple(d for d, flag in graph.nodes.data("in_network") if flag)
+        self.agents: tuple[str, ...] = tuple(d for d, data in wiring.devices.items() if data.get("in_network"))
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
         self._routes_given = bool(self._routes)
-        self._least: dict[str, Mapping[str, int]] = {}
         self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
         self._connected()
 
@@ -94,7 +74,19 @@ class Topology:
 
         Every device needs a `kind`, every edge a `link=Link(…)`. Raises TopologyError.
         """
-        return cls(nx.DiGraph(graph), name, routing, routes)
+        return cls(Wiring.of(graph), name, routing, routes)
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
+        return self.rewired().graph()
+
+    def rewired(self) -> Wiring:
+        """Its devices and links, to be changed, for another topology."""
+        wiring = self.wiring.copy()
+        for (u, v), link in zip(self.links, self.every_link, strict=True):
+            wiring.join(u, v, link)
+        return wiring
 
     # --- devices ---
 
@@ -126,7 +118,7 @@ class Topology:
         all that gives no two groups.
         """
         nodes = [self._node[device] for device in devices]
-        dims = self.graph.graph.get("dims", ())
+        dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
             return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
         groups: RankGroups = alike(nodes)
@@ -138,7 +130,9 @@ class Topology:
     def _leaf(self, device: str) -> Hashable:
         """The first device without a node on the way out of the device's node."""
         node = self._node[device]
-        return next((v for d in self._members.get(node, ()) for v in self.graph[d] if self._node[v] is None), device)
+        return next(
+            (v for d in self._members.get(node, ()) for v in self.wiring.ahead[d] if self._node[v] is None), device
+        )
 
     @cached_property
     def _members(self) -> dict[int | None, list[str]]:
@@ -146,22 +140,41 @@ class Topology:
 
     # --- links ---
 
+    def has_link(self, u: str, v: str) -> bool:
+        """Whether there is a link from one device to another."""
+        return (u, v) in self._id
+
     def link(self, u: str, v: str) -> Link:
         """The link between two devices; raises TopologyError if there is none."""
         if (u, v) not in self._id:
             names = [f"{a}->{b}" for a, b in self.links if u in (a, b)]
             raise TopologyError(f"{self.name} has no link {u}->{v}", did_you_mean(f"{u}->{v}", names))
-        link: Link = self.graph.edges[u, v]["link"]
-        return link
+        return self.every_link[self._id[u, v]]
+
+    @cached_property
+    def every_link(self) -> tuple[Link, ...]:
+        """The links, by number."""
+        if "bandwidths" not in vars(self):
+            return tuple(link for *_, link in self.wiring)
+        rates = zip(self.bandwidths.tolist(), self.latencies.tolist(), self.link_kinds, strict=True)
+        return tuple(itertools.starmap(Link, rates))
 
     def with_links(self, links: Iterable[Link]) -> Topology:
         """The same with other links, one for each; messages go the ways that they went."""
-        graph = self.graph.copy()
-        for (u, v), link in zip(self.links, links, strict=True):
-            graph[u][v]["link"] = link
-        _check_links(graph)
+        changed = self._changed()
+        changed.every_link = tuple(link for _, link in zip(self.links, links, strict=True))
+        return changed
+
+    def with_rates(self, bandwidths: Numbers, latencies: Numbers) -> Topology:
+        """The same with links of other bandwidths and latencies, int64 (links,) in B/s and ps, the latter at least 1;
+        messages go the ways that they went."""
+        kinds, changed = self.link_kinds, self._changed()
+        changed.bandwidths, changed.latencies, changed.link_kinds = bandwidths, latencies, kinds
+        return changed
+
+    def _changed(self) -> Topology:
+        """A copy without anything that is made of links."""
         changed, _ = copy.copy(self), self._router  # which is the same for both, made now if it was not yet
-        changed.graph, changed._least = nx.freeze(graph), {}
         for name in _OF_LINKS:
             vars(changed).pop(name, None)
         return changed
@@ -174,17 +187,17 @@ class Topology:
     @cached_property
     def link_kinds(self) -> tuple[str, ...]:
         """Kinds of the links, by link."""
-        return tuple(link.kind for *_, link in self.graph.edges.data("link"))
+        return tuple(link.kind for link in self.every_link)
 
     @cached_property
     def bandwidths(self) -> NDArray[np.int64]:
         """B/s of each link, int64 (links,)."""
-        return np.fromiter((link.bandwidth for *_, link in self.graph.edges.data("link")), np.int64, len(self.links))
+        return np.fromiter((link.bandwidth for link in self.every_link), np.int64, len(self.links))
 
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
         """ps of each link, int64 (links,)."""
-        return np.fromiter((link.latency for *_, link in self.graph.edges.data("link")), np.int64, len(self.links))
+        return np.fromiter((link.latency for link in self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 
@@ -233,7 +246,7 @@ class Topology:
             number = {device: i for i, device in enumerate(self.kinds)}
             stubs = np.full((3, len(devices)), -1, np.int64)
             for i, device in enumerate(devices):
-                ahead, behind = self.graph.succ[device], self.graph.pred[device]
+                ahead, behind = self.wiring.ahead[device], self.wiring.behind[device]
                 if len(ahead) == len(behind) == 1 and self._node[device] is not None and not self._routes_given:
                     (switch,) = ahead
                     if switch in behind and self._node[switch] is None and self.kinds[switch] not in ENDPOINTS:
@@ -267,13 +280,18 @@ class Topology:
         if not self.ranks:
             raise TopologyError(f"{self.name} has neither gpus nor hosts", "give the devices that compute kind='gpu'")
         first = self.ranks[0]
-        for way, reached in (("to", nx.descendants(self.graph, first)), ("from", nx.ancestors(self.graph, first))):
+        for way in ("to", "from"):
+            reached = self.wiring.reached(first, way == "to")
             lost = [rank for rank in self.ranks[1:] if rank not in reached]
             if lost:
                 pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
                 raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")
 
     # --- what no schedule can beat ---
+
+    @cached_property
+    def _least(self) -> dict[str, Mapping[str, int]]:
+        return {}
 
     def least_latencies(self, source: str) -> Mapping[str, int]:
         """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
@@ -319,9 +337,14 @@ class Topology:
 
     def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
         """B/s of all links out of a set of devices, and of all into it."""
-        out = sum(d["link"].bandwidth for u in inside for v, d in self.graph.succ[u].items() if v not in inside)
-        into = sum(d["link"].bandwidth for v in inside for u, d in self.graph.pred[v].items() if u not in inside)
-        return out, into
+        out, into = self.crossing(inside)
+        return sum(self.bandwidths[out].tolist()), sum(self.bandwidths[into].tolist())
+
+    def crossing(self, inside: Collection[str]) -> tuple[Numbers, Numbers]:
+        """The links out of a set of devices, and those into it, by number."""
+        out = (self._id[u, v] for u in inside for v in self.wiring.ahead[u] if v not in inside)
+        into = (self._id[u, v] for v in inside for u in self.wiring.behind[v] if u not in inside)
+        return np.fromiter(out, np.int64), np.fromiter(into, np.int64)
 
     def enclosures(self, devices: Sequence[str]) -> Iterator[set[str]]:
         """Sets of devices worth cutting out: each node, and each switch with all nodes that hang on it alone."""
@@ -332,7 +355,7 @@ class Topology:
                 continue
             inside = set(self._members[node])
             yield inside
-            outside = {v for u in inside for v in (*self.graph.succ[u], *self.graph.pred[u]) if v not in inside}
+            outside = {v for u in inside for v in (*self.wiring.ahead[u], *self.wiring.behind[u]) if v not in inside}
             if len(outside) == 1:
                 below.setdefault(outside.pop(), set()).update(inside)
         yield from (inside | {switch} for switch, inside in below.items())
@@ -355,6 +378,8 @@ class Topology:
 
     def _flow(self, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
         """Maximum flow from all of `left` to all of `right`, each seen as one point."""
+        import networkx as nx
+
         point: dict[str, str] = {d: "left" for group in left for d in group}
         point |= {d: "right" for group in right for d in group}
         flow: nx.DiGraph[str] = nx.DiGraph()
@@ -370,24 +395,6 @@ class Topology:
         if any(len(group) > 1 for group in left) or self.nodes > 1:
             return range(len(self.links))
         return {link for (u,) in left for (v,) in right for link in self.route(u, v)}
-
-
-def _check(graph: nx.DiGraph[str]) -> None:
-    for device, data in graph.nodes(data=True):
-        if not isinstance(device, str):
-            raise TopologyError(f"device {device!r} is not a text", "name devices by strings")
-        if not isinstance(data.get("kind"), str):
-            raise TopologyError(f"device {device!r} has no kind", "give it e.g. kind='gpu', 'host' or 'switch'")
-        node = data.get("node")
-        if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
-            raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
-    _check_links(graph)
-
-
-def _check_links(graph: nx.DiGraph[str]) -> None:
-    for u, v, data in graph.edges(data=True):
-        if not isinstance(data.get("link"), Link):
-            raise TopologyError(f"{u}->{v} has no link", "give it link=Link(bandwidth, latency, kind)")
 
 
 def _nested(part: list[Any]) -> RankGroups:

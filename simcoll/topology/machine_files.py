@@ -23,9 +23,9 @@ from simcoll.config.quantity_field import Count
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.topology.fabrics import FabricPlan
-from simcoll.topology.graph import Link
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
+from simcoll.topology.wiring import Link
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:

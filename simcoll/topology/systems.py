@@ -17,7 +17,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import networkx as nx
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from simcoll import units
@@ -28,7 +27,7 @@ from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.topology import fabrics
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape
-from simcoll.topology.graph import Link, Topology
+from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import (
     Bandwidth,
     DurationText,
@@ -41,6 +40,7 @@ from simcoll.topology.machine_files import (
     template,
 )
 from simcoll.topology.routing import RoutingPolicy
+from simcoll.topology.wiring import Link, Wiring
 
 
 @functools.cache
@@ -244,15 +244,16 @@ def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
     elif spec.file is not None:
         spec, machine = _read_file(spec)
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
-    graph: nx.DiGraph[str] = nx.DiGraph()
     rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
-    graph.graph["dims"] = spec.dims or rings
-    graph.add_nodes_from(plan.devices)
-    graph.add_edges_from((u, v, {"link": link}) for u, v, link in plan.links)
+    wiring = Wiring(spec.dims or rings)
+    for device, data in plan.devices:
+        wiring.add(device, data)
+    for u, v, link in plan.links:
+        wiring.join(u, v, link)
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
-        _draw(graph, units.parse_exact(spec.link.bandwidth.spread, "share"), random.Random(seed))
-    _override(graph, spec.links)
-    return Topology(graph, title, spec.routing or routing, {**routes, **spec.routes})
+        _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), random.Random(seed))
+    _override(wiring, spec.links)
+    return Topology(wiring, title, spec.routing or routing, {**routes, **spec.routes})
 
 
 def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
@@ -347,25 +348,24 @@ def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) ->
     FABRICS[fabric](plan, routers, _shape(spec, replace(spec.link.link, kind="trunk"), trunk_latency))
 
 
-def _draw(graph: nx.DiGraph[str], spread: Fraction, rng: random.Random) -> None:
+def _draw(wiring: Wiring, spread: Fraction, rng: random.Random) -> None:
     """Unequal links: every link's bandwidth times 1 + U(−spread, spread), drawn in the order of link numbers."""
-    for _, _, data in graph.edges(data=True):
-        link: Link = data["link"]
+    for u, v, link in list(wiring):
         factor = 1 + rng.uniform(-float(spread), float(spread))
-        data["link"] = replace(link, bandwidth=max(1, int(link.bandwidth * factor)))
+        wiring.join(u, v, replace(link, bandwidth=max(1, int(link.bandwidth * factor))))
 
 
-def _override(graph: nx.DiGraph[str], overrides: Mapping[str, Override]) -> None:
+def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
     """Change single links; where several patterns match, the later one decides."""
     if not overrides:
         return
-    names = {f"{u}->{v}": data for u, v, data in graph.edges(data=True)}
+    names = {f"{u}->{v}": (u, v) for u, v, _ in wiring}
     for pattern, override in overrides.items():
         matching = fnmatch.filter(names, pattern.replace(" ", ""))
         if not matching:
             raise InputError([Diagnostic("matches no link", did_you_mean(pattern, names), f"topology.links.{pattern}")])
-        for name in matching:
-            names[name]["link"] = override.changed(names[name]["link"])
+        for u, v in map(names.__getitem__, matching):
+            wiring.join(u, v, override.changed(wiring.ahead[u][v]))
 
 
 # --- text for people ---
@@ -374,7 +374,7 @@ def _override(graph: nx.DiGraph[str], overrides: Mapping[str, Override]) -> None
 def describe(topology: Topology) -> dict[str, Any]:
     """The facts that `simcoll topology show` prints: devices and links by kind, ranks, bisection bandwidth, routing."""
     links: dict[tuple[str, int, int], list[str]] = {}
-    for u, v, link in topology.graph.edges.data("link"):
+    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
         links.setdefault((link.kind, link.bandwidth, link.latency), []).append(f"{u}->{v}")
     return {
         "name": topology.name,

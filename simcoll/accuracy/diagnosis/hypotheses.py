@@ -165,7 +165,7 @@ def _with_slow_link(scenario: Scenario, kind: str, share: float) -> Scenario:
 @functools.lru_cache(maxsize=64)
 def _first(spec: str, kind: str) -> tuple[str, str, Link] | None:
     """Return the first link of a kind and the devices at its ends; None if there is none."""
-    edges = build(TopologySpec.model_validate_json(spec)).graph.edges.data("link")
+    edges = build(TopologySpec.model_validate_json(spec)).wiring
     return next(((u, v, link) for u, v, link in edges if link.kind == kind), None)
 
 

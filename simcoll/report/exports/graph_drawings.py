@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
-
 from simcoll.config.groups import grouped
 from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth, format_duration
@@ -23,10 +21,10 @@ def graphviz(topology: Topology) -> str:
             lines += [*opened, *(f"    {line}" for line in declared), "  }"]
     drawn: set[tuple[str, str]] = set()
     for u, v in topology.links:
-        link = topology.graph.edges[u, v]["link"]
+        link = topology.link(u, v)
         if (v, u) in drawn:
             continue
-        back = topology.graph.get_edge_data(v, u, {}).get("link") == link and u != v
+        back = u != v and topology.has_link(v, u) and topology.link(v, u) == link
         if back:
             drawn.add((u, v))
         label = _quoted(f"{link.kind} {format_bandwidth(link.bandwidth)} {format_duration(link.latency)}")
@@ -36,12 +34,14 @@ def graphviz(topology: Topology) -> str:
 
 def graphml(topology: Topology) -> str:
     """GraphML text: every link an edge with `bandwidth` in B/s, `latency` in ps and `kind`."""
+    import networkx as nx
+
     graph: nx.DiGraph[str] = nx.DiGraph(name=topology.name)
     for device, kind in topology.kinds.items():
         node = topology.node_of(device)
         graph.add_node(device, kind=kind, **({} if node is None else {"node": node}))
     for u, v in topology.links:
-        link = topology.graph.edges[u, v]["link"]
+        link = topology.link(u, v)
         graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency, kind=link.kind)
     return "\n".join([*nx.generate_graphml(graph), ""])
 

@@ -120,7 +120,7 @@ def _layout(topology: Topology) -> Drawing:
     groups = grouped(topology.kinds, topology.node_of)
     switches, members = groups.get(None, []), {node: of for node, of in groups.items() if node is not None}
     if not members or (not switches and len(members) == len(topology.ranks) > 1):
-        dims = topology.graph.graph.get("dims", ())
+        dims = topology.wiring.dims
         (_grid if len(dims) == 2 else _circle)(layout, list(topology.kinds), dims)
         return layout
     if all(len(devices) == 1 for devices in members.values()) and len(members) > 1:
@@ -202,7 +202,7 @@ def _spread(layout: Drawing, devices: Sequence[str], left: float, width: float, 
 
 def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top: float) -> None:
     """Switches outside machines, a row a level, each row spread over the whole width."""
-    levels = grouped(switches, lambda switch: int(topology.graph.nodes[switch].get("level", 1)))
+    levels = grouped(switches, lambda switch: int(topology.wiring.devices[switch].get("level", 1)))
     edges = [edge for box in layout.boxes.values() for edge in (box.x - box.width / 2, box.x + box.width / 2)]
     left, width = min(edges), max(edges) - min(edges)
     height = max(LEVEL, min(1.8, 0.1 * width))
@@ -268,7 +268,7 @@ def _strokes(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | N
     for u, v in topology.links:
         if u == v or u not in layout.boxes or v not in layout.boxes:
             continue
-        link, back = topology.link(u, v), (v, u) in topology.graph.edges
+        link, back = topology.link(u, v), topology.has_link(v, u)
         two = back and (
             _differ(topology, u, v) if busy is None else not math.isclose(busy[u, v], busy[v, u], abs_tol=1e-3)
         )
@@ -361,7 +361,7 @@ def _box(x: float, y: float, width: float, height: float, **style: Any) -> Fancy
 def _shades(topology: Topology) -> dict[tuple[str, int], str]:
     """A colour a kind of link, paler for its lower bandwidths."""
     rates: dict[str, set[int]] = defaultdict(set)
-    for u, v, link in topology.graph.edges.data("link"):
+    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
         if u != v:
             rates[link.kind].add(link.bandwidth)
     others = itertools.cycle(OTHERS)

@@ -1,0 +1,123 @@
+"""Devices and the links between them: the little that a topology needs of a graph, so that a run loads no library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from simcoll.errors import TopologyError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MEMORY: Final = "memory"  # the kind of a device's link to itself
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a cable or bus: B/s (0: the link is down), ps (0 is taken as 1), and what it is made of."""
+
+    bandwidth: int
+    latency: int
+    kind: str = "link"
+
+    def __post_init__(self) -> None:
+        for name, value, example in (("bandwidth", self.bandwidth, "B/s"), ("latency", self.latency, "ps")):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {example}")
+            if value < 0:
+                raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {example}")
+        object.__setattr__(self, "latency", max(1, self.latency))
+
+
+class Wiring:
+    """Devices with attributes, and at most one link from one to another; in the order of a networkx.DiGraph's nodes and
+    edges. `dims` are the lengths of a torus or ring of machines, empty for other fabrics."""
+
+    def __init__(self, dims: Iterable[int] = ()):
+        self.dims = tuple(dims)
+        self.devices: dict[str, dict[str, Any]] = {}
+        self.ahead: dict[str, dict[str, Link]] = {}
+        self.behind: dict[str, dict[str, Link]] = {}
+
+    @classmethod
+    def of(cls, graph: nx.Graph[str]) -> Wiring:
+        """The same as `graph`, of which an undirected edge is two links. Raises TopologyError for a device without
+        `kind`, an edge without `link`."""
+        import networkx as nx
+
+        directed = nx.DiGraph(graph)
+        wiring = cls(directed.graph.get("dims", ()))
+        for device, data in directed.nodes(data=True):
+            _check_device(device, data)
+            wiring.add(device, data)
+        for u, v, data in directed.edges(data=True):
+            if not isinstance(data.get("link"), Link):
+                raise TopologyError(f"{u}->{v} has no link", "give it link=Link(bandwidth, latency, kind)")
+            wiring.join(u, v, data["link"])
+        return wiring
+
+    def graph(self) -> nx.DiGraph[str]:
+        """The same as a networkx graph that cannot be changed."""
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph(dims=self.dims)
+        graph.add_nodes_from(self.devices.items())
+        graph.add_edges_from((u, v, {"link": link}) for u, v, link in self)
+        nx.freeze(graph)
+        return graph
+
+    def __iter__(self) -> Iterator[tuple[str, str, Link]]:
+        """Each link with its ends, in the order of their numbers."""
+        return ((u, v, link) for u, links in self.ahead.items() for v, link in links.items())
+
+    def add(self, device: str, data: Mapping[str, Any]) -> None:
+        """Add a device, or attributes to one that is there."""
+        if device not in self.devices:
+            self.devices[device], self.ahead[device], self.behind[device] = {}, {}, {}
+        self.devices[device].update(data)
+
+    def join(self, u: str, v: str, link: Link) -> None:
+        """Add a link between two devices, or put it in the place of theirs."""
+        self.ahead[u][v] = self.behind[v][u] = link
+
+    def part(self, u: str, v: str) -> None:
+        """Take away a link."""
+        del self.ahead[u][v], self.behind[v][u]
+
+    def remove(self, device: str) -> None:
+        """Take away a device with its links."""
+        for v in list(self.ahead[device]):
+            self.part(device, v)
+        for u in list(self.behind[device]):
+            self.part(u, device)
+        del self.devices[device], self.ahead[device], self.behind[device]
+
+    def copy(self) -> Wiring:
+        """Another one, which may be changed."""
+        found = Wiring(self.dims)
+        for device, data in self.devices.items():
+            found.add(device, data)
+        for u, v, link in self:
+            found.join(u, v, link)
+        return found
+
+    def reached(self, device: str, forward: bool = True) -> set[str]:
+        """The devices to which there is a way from `device`, or from which there is one to it."""
+        steps, found, left = self.ahead if forward else self.behind, {device}, [device]
+        while left:
+            new = [v for v in steps[left.pop()] if v not in found]
+            found.update(new)
+            left += new
+        return found
+
+
+def _check_device(device: object, data: Mapping[str, Any]) -> None:
+    if not isinstance(device, str):
+        raise TopologyError(f"device {device!r} is not a text", "name devices by strings")
+    if not isinstance(data.get("kind"), str):
+        raise TopologyError(f"device {device!r} has no kind", "give it e.g. kind='gpu', 'host' or 'switch'")
+    node = data.get("node")
+    if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
+        raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
