@@ -3,8 +3,8 @@
 >>> import simcoll
 >>> points = simcoll.load("quickstart", ["size=1 MiB", "algorithm=ring"])
 >>> results = simcoll.run(points)
->>> results[0]["messages"]
-112
+>>> results[0]["algorithm"], results[0]["confidence"]
+('ring', 'interpolated')
 """
 
 from __future__ import annotations

@@ -429,18 +429,19 @@ def test_explain_prints_text_or_json(capsys: pytest.CaptureFixture[str]) -> None
 
 LARGE = [
     "topology={fabric: single-switch, hosts: 2400, link: {bandwidth: 50 GB/s, latency: 1 us}}",
+    "profile=one-port",
     "algorithm=ring",
     "size=1 MiB",
     "proof=off",
 ]
 REFUSED = {
-    "too many points": (["explain", "quickstart"], "44 points"),
+    "too many points": (["explain", "quickstart"], "35 points"),
     "too many messages": (
         ["explain", "quickstart", *(word for text in LARGE for word in ("--set", text))],
         "can be explained",
     ),
     "no such run": (["explain", "stragglers", "--replication", "200"], "give 0 … 199"),
-    "no runs": (["explain", "two-node-h100", "--replication", "0"], "leave it out"),
+    "no runs": (["explain", "two-node-h100", "--set", "algorithm=ring", "--replication", "0"], "leave it out"),
     "an unknown name": (["recommend", "quickstart", "--among", "rings"], "did you mean 'ring'"),
     "nowhere to write": (["recommend", "quickstart", "--to", "nccl-tuner"], "-o"),
 }

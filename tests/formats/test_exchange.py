@@ -377,7 +377,7 @@ def test_programs_of_others_take_as_long_as_ours(pair: str, tmp_path: Path):
     (tmp_path / "p.xml").write_text(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
     assert simcoll("import", tmp_path / "p.xml", "-o", tmp_path / "p.json").status == 0
     which, _, name = pair.partition("/")
-    sets = ["size=[1 KiB, 64 MiB]", "model.sharing=[fair, fifo]", f"collective={which}"]
+    sets = ["profile=one-port", "size=[1 KiB, 64 MiB]", "model.sharing=[fair, fifo]", f"collective={which}"]
     words = [word for item in (*sets, f"algorithm=[{name}, {tmp_path / 'p.json'}]") for word in ("--set", item)]
     rows = simcoll("run", "quickstart", *words, "--json").json["points"]
     times = {key: [row["time_us"] for row in rows if (row["algorithm"] == name) == key] for key in (True, False)}

@@ -172,12 +172,12 @@ def test_data_of_scripts_end_no_script() -> None:
 
 
 def test_the_quickstart_is_small(tmp_path: Path) -> None:
-    """The report of the shipped quickstart has at most 600 KB, and shows each of its four algorithms."""
+    """The report of the shipped quickstart has at most 600 KB, and shows each of its five algorithms."""
     done = simcoll("run", "quickstart", "--report", tmp_path / "q.html", "--quiet")
     assert done.status == 0
     assert (tmp_path / "q.html").stat().st_size <= 600_000
     text = (tmp_path / "q.html").read_text(encoding="utf-8")
-    assert text.count('class="lanes-of-a-point"') == 4
+    assert text.count('class="lanes-of-a-point"') == 5
 
 
 @pytest.mark.parametrize(("name", "complaint"), [("report.pdf", "end its name in .html"), ("no/r.html", "")])

@@ -6,6 +6,8 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -41,9 +43,12 @@ Value = Literal["time_us", "busbw_GBps"]  # the column that is drawn
 LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like it
 
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
-MAX_BANDS: Final = 3  # lines with a band around them; more are a fog
+MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar: bands are a fog
+HALO: Final = 2.0  # points by which a line is wider than another that runs on it
+BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
 MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
 WITHOUT: Final = "without in-network reduction"
+_APART: Final = ("profile", *COMPETING, *SETTINGS)  # executors differ where profiles do
 
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
 _REDUCING: Final[dict[str, Any]] = {**_BOUND, "linestyle": (0, (1, 2))}
@@ -74,7 +79,7 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
     sized, points = [row for row in as_asked(drawable(rows)) if row["size_bytes"] > 0], list(measured)
     if not sized:
         raise ValueError("no row has a size (a barrier has none); plot 'scaling' instead")
-    panels = by_columns(sized, points, ("collective", "ranks"), _ranked)
+    panels = by_columns(sized, points, ("collective", "ranks", "nodes"), _ranked)
     figure, grid = grid_of(panels)
     entries = _draw(grid, panels, "size_bytes", "busbw_GBps" if quantity == "busbw" else "time_us")
     _size_axes(grid, panels)
@@ -114,7 +119,7 @@ def compare_figure(points: Iterable[PlotRow]) -> Figure:
     panels = by_columns(joined, (), ("collective", "ranks"), _ranked)
     figure, tall = grid_of(panels, strip=True)
     grid, strips = tall[::2], tall[1::2]
-    columns = telling(joined, COMPETING + SETTINGS)
+    columns = telling(joined, _APART)
     entries: LegendLines = {}
     for axes, strip, panel in zip(grid, strips, panels, strict=False):
         _compared(axes, strip, panel, columns, entries)
@@ -132,7 +137,8 @@ def compare_figure(points: Iterable[PlotRow]) -> Figure:
 
 
 def _ranked(row: PlotRow) -> str:
-    return f"{row['collective']}, {row['ranks']} ranks"
+    nodes = row.get("nodes") or 1
+    return f"{row['collective']}, {row['ranks']} ranks" + (f" on {nodes} nodes" if nodes > 1 else "")
 
 
 def _sized(row: PlotRow) -> str:
@@ -178,7 +184,7 @@ def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineS
 def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> LegendLines:
     """Lines, measured points and bounds of all panels; returns the legend."""
     rows = [row for panel in panels for row in panel.rows]
-    columns = telling(rows, COMPETING + SETTINGS)
+    columns = telling(rows, _APART)
     drawn, plain = _strokes(rows, columns), _plain_bound(rows)
     entries: LegendLines = {}
     for axes, panel in zip(grid, panels, strict=False):
@@ -196,13 +202,22 @@ def _lines(
     drawn: Mapping[str, LineStyle],
     entries: LegendLines,
 ) -> None:
-    for text, rows in series.items():
+    curves = {text: _curve(rows, x, value) for text, rows in series.items()}
+    for number, (text, rows) in enumerate(series.items()):
         (color, marker), dash, *_ = drawn[text]
-        style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.6}
-        (line,) = axes.plot(*_curve(rows, x, value), label=text, markersize=4.5, **style)
-        entries.setdefault(text, line)
-        if len(series) <= MAX_BANDS:
-            _band(axes, rows, x, value, color)
+        above = sum(_coincide(curves[text], other) for other in list(curves.values())[number + 1 :])
+        style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "label": text}
+        axes.plot(*curves[text], linewidth=1.6 + HALO * above, markersize=4.5 + HALO * above, **style)
+        entries.setdefault(text, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
+        _band(axes, rows, x, value, color, thin=len(series) > MAX_BANDS)
+
+
+def _coincide(first: tuple[list[int], list[float]], second: tuple[list[int], list[float]]) -> bool:
+    """Whether two lines run on each other, so that the lower one has to be wider to be seen."""
+    points, others = (dict(zip(*curve, strict=True)) for curve in (first, second))
+    shared = sorted(points.keys() & others.keys())
+    same = [math.isclose(points[at], others[at], rel_tol=0.01) for at in shared]
+    return any(map(operator.and_, same, same[1:])) or same == [True]
 
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
@@ -225,11 +240,13 @@ def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLin
         entries["measured"] = Line2D([], [], marker="o", **_MEASURED)
 
 
-def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str) -> None:
-    """Between the least and the largest time that the profile allows, where it says."""
+def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str, thin: bool) -> None:
+    """Between the least and the largest time that the profile allows, where it says; `thin`: a bar at each point."""
     sure = sorted((row for row in rows if row.get("low_us") and row.get("high_us")), key=lambda row: row[x])
     low, high = ([_if_it_took(row, row[name], value) for row in sure] for name in ("low_us", "high_us"))
-    if sure:
+    if sure and thin:
+        axes.vlines([row[x] for row in sure], low, high, color=color, alpha=0.5, linewidth=1.0, zorder=1.2)
+    elif sure:
         axes.fill_between([row[x] for row in sure], low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
 
 
@@ -283,8 +300,9 @@ def _size_axes(grid: Iterable[Axes], panels: Iterable[Panel]) -> None:
 
 def _time_axes(grid: Sequence[Axes]) -> None:
     drawn = [y for axes in grid for y in _heights(axes) if y > 0]
+    times = [y for axes in grid for y in _heights(axes, bounds=False) if y > 0]
     for axes in grid:
-        time_axis(axes, drawn)
+        time_axis(axes, [y for y in drawn if y >= min(times) / BELOW])
 
 
 def _busbw_axes(grid: Sequence[Axes]) -> None:
@@ -301,5 +319,6 @@ def _error_axes(strips: Sequence[Axes]) -> None:
         strip.set_ylabel("error (%)", size=9, color=INK)
 
 
-def _heights(axes: Axes) -> list[float]:
-    return [float(y) for line in axes.lines for y in np.asarray(line.get_ydata())]
+def _heights(axes: Axes, bounds: bool = True) -> list[float]:
+    lines = [line for line in axes.lines if bounds or not str(line.get_label()).startswith("bound")]
+    return [float(y) for line in lines for y in np.asarray(line.get_ydata())]

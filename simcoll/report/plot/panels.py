@@ -26,15 +26,19 @@ class Panel:
 def by_columns(
     rows: Sequence[PlotRow], measured: Sequence[PlotRow], key: Sequence[str], title: Callable[[PlotRow], str]
 ) -> list[Panel]:
-    """Rows by the columns of `key`, in order of appearance; measured points go where they fit."""
+    """Rows by the columns of `key`, in order of appearance; measured points go where what they say fits."""
 
     def values(row: PlotRow) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in key)
 
     return [
-        Panel(title(group[0]), group, [point for point in measured if values(point) == of_group])
+        Panel(title(group[0]), group, [point for point in measured if _fits(values(point), of_group)])
         for of_group, group in grouped(rows, values).items()
     ]
+
+
+def _fits(said: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
+    return all(one in (None, other) for one, other in zip(said, key, strict=True))
 
 
 def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = True) -> tuple[Figure, list[Axes]]:

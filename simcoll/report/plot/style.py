@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from simcoll.prediction.result_rows import swept
 from simcoll.scenario.profile import titled
-from simcoll.units import format_size
+from simcoll.units import format_duration, format_size
 
 INK: Final = "#222222"
 GREY: Final = "#777777"
@@ -50,6 +50,7 @@ class Look(NamedTuple):
 
 # Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
 _KNOWN: Final = {
+    "auto": Look("#BB5566", "o"),
     "ring": Look("#332288", "o"),
     "bidirectional_ring": Look("#4477AA", "H"),
     "ring_unchunked": Look("#88CCEE", "h"),
@@ -325,15 +326,20 @@ def _fixed(axes: Axes, ticks: Sequence[int], text: Any) -> None:
 
 
 def time_axis(axes: Axes, values: Iterable[float]) -> None:
-    """log10, ticks at 1, 2, 5 or at decades, as plain numbers of microseconds."""
+    """log10, ticks at 1, 2, 5 or at decades, each with its unit."""
     low, high = _roomy(list(values))
     wide = high / low > 2000
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("time (µs)", size=9, color=INK)
+    axes.set_ylabel("time", size=9, color=INK)
+
+
+def time_text(time_us: float) -> str:
+    """A time of so many microseconds as one reads it: 20 µs, 1.5 ms, 2 s."""
+    return format_duration(time_us * 1e6).replace("us", "µs")
 
 
 def _roomy(values: list[float]) -> tuple[float, float]:
