@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Numbers
 from simcoll.config.groups import alike, grouped
 from simcoll.errors import TopologyError, did_you_mean
+from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
 from simcoll.topology.wiring import MEMORY, Link, Wiring
 
@@ -224,18 +225,29 @@ class Topology:
         (rows + 1,), and the links. Raises TopologyError as `route` does."""
         plain, up, hub, down = self._stubs(tuple(devices))
         meet = plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst)
-        met, others = np.flatnonzero(meet), np.flatnonzero(~meet)
-        count = np.zeros(len(src) + 1, np.int64)
-        count[met + 1] = 2
-        searched = [self.route(devices[a], devices[b]) for a, b in zip(src[others], dst[others], strict=True)]
-        count[others + 1] = [len(route) for route in searched]
-        hop = np.cumsum(count)
+        count = np.full(len(src), 2, np.int64)
+        count[~meet], searched = self._searched(devices, src[~meet], dst[~meet])
+        hop = np.append(0, np.cumsum(count))
         links = np.empty(hop[-1], np.int64)
-        links[hop[met]], links[hop[met] + 1] = up[src[met]], down[dst[met]]
-        rest = np.ones(len(links), np.bool_)
-        rest[hop[met]] = rest[hop[met] + 1] = False
-        links[rest] = np.fromiter(itertools.chain.from_iterable(searched), np.int64)
+        own = np.repeat(meet, count)
+        links[own] = np.stack([up[src[meet]], down[dst[meet]]], axis=1).ravel()
+        links[~own] = searched
         return hop, links
+
+    def _searched(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """The number of links on the route of each pair, and these laid end to end: by tables where pairs are many, and
+        one by one where these have none."""
+        count, tabled = np.full(len(src), -1, np.int64), np.zeros(0, np.int64)
+        if len(src) >= MANY and not self._routes_given:
+            number = np.array([self._router.number[self._known(device)] for device in devices], np.int64)
+            count, tabled = self._tables.routes(number[src], number[dst])
+        left = count < 0
+        routes = [self.route(devices[a], devices[b]) for a, b in zip(src[left], dst[left], strict=True)]
+        count[left] = [len(route) for route in routes]
+        links, found = np.empty(count.sum(), np.int64), np.repeat(~left, count)
+        links[found] = tabled
+        links[~found] = np.fromiter(itertools.chain.from_iterable(routes), np.int64)
+        return count, links
 
     def _stubs(self, devices: tuple[str, ...]) -> tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]:
         """Devices that hang on a switch of the fabric by one link each way: whether each does, its links, its switch.
@@ -258,6 +270,10 @@ class Topology:
     @cached_property
     def _router(self) -> Router:
         return Router(self.links, self.routing, self.kinds, self._node, self.bandwidths.tolist())
+
+    @cached_property
+    def _tables(self) -> RouteTables:
+        return RouteTables(self._router, tuple(self.kinds))
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
         """A route given by the devices on the way, with or without its ends."""

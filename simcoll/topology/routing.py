@@ -199,10 +199,11 @@ class MachineRoutes:
         """Route `number` of the widest among the fewest-hop routes inside the machine."""
         if first == last:
             return ()
-        ways = self._ways(first, last)
+        ways = self.ways(first, last)
         return ways and self._fields[last].route(ways, number)
 
-    def _ways(self, first: int, last: int) -> FewestHops | None:
+    def ways(self, first: int, last: int) -> FewestHops | None:
+        """The routes inside the machine."""
         if (first, last) not in self._legs:
             if last not in self._fields:
                 self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
@@ -222,7 +223,7 @@ class MachineRoutes:
         return nics
 
     def _nearest(self, gpu: int) -> tuple[int, ...]:
-        ways = {nic: self._ways(gpu, nic) for nic in self.nics}
+        ways = {nic: self.ways(gpu, nic) for nic in self.nics}
         hops = {nic: way.hops for nic, way in ways.items() if way}
         return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
 
@@ -279,11 +280,11 @@ class Router:
         node, to = self.nodes[first], self.nodes[last]
         number = 0 if self.policy == "shortest" else zlib.crc32(f"{src}->{dst}".encode())
         if node is not None and node == to:
-            inside, place = self._insides[node], self._place
+            inside, place = self.insides[node], self.place
             within = inside.leg(place[first], place[last], number)
             return within or self._leg(first, last, "everywhere", False, number)
         rails = self.policy == "rails" and node is not None and to is not None
-        railed = self._rails(first, last, self._insides[node], self._insides[to], number) if rails else None
+        railed = self._rails(first, last, self.insides[node], self.insides[to], number) if rails else None
         return railed or self._leg(first, last, "everywhere", True, number)
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
@@ -308,7 +309,7 @@ class Router:
 
     def _rails(self, src: int, dst: int, here: NodeInside, there: NodeInside, number: int) -> Route | None:
         """The route by the destination's NIC and the source's NIC of that index; None if any is missing."""
-        first, last = self._place[src], self._place[dst]
+        first, last = self.place[src], self.place[dst]
         if first not in here.machine.nic_of or last not in there.machine.nic_of:
             return None
         enter = there.machine.nic_of[last]
@@ -322,13 +323,14 @@ class Router:
         return None if None in legs else tuple(itertools.chain.from_iterable(filter(None, legs)))
 
     @cached_property
-    def _place(self) -> list[int]:
+    def place(self) -> list[int]:
         """The place of each device in its node."""
         counts: dict[int | None, itertools.count[int]] = {}
         return [next(counts.setdefault(node, itertools.count())) for node in self.nodes]
 
     @cached_property
-    def _insides(self) -> dict[int | None, NodeInside]:
+    def insides(self) -> dict[int | None, NodeInside]:
+        """The inside of each node."""
         devices = grouped(range(len(self.nodes)), self.nodes.__getitem__)
         inside = (link for link, (u, v) in enumerate(self.links) if self.nodes[u] == self.nodes[v])
         links = grouped(inside, lambda link: self.nodes[self.links[link][0]])
@@ -343,7 +345,7 @@ class Router:
         self, devices: list[int], links: list[int], made: dict[tuple[object, ...], MachineRoutes]
     ) -> MachineRoutes:
         kinds = tuple(self.kinds[device] for device in devices)
-        ends = tuple((self._place[u], self._place[v]) for u, v in map(self.links.__getitem__, links))
+        ends = tuple((self.place[u], self.place[v]) for u, v in map(self.links.__getitem__, links))
         widths = tuple(self.widths[link] for link in links)
         if (kinds, ends, widths) not in made:
             made[kinds, ends, widths] = MachineRoutes(kinds, ends, widths)

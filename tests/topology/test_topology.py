@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,6 +86,21 @@ def test_routes_do_not_depend_on_what_was_asked_before(name: str) -> None:
 
 
 BARE = ["switch", "tree", "three levels", "torus", "cube", "ring", "mesh"]
+
+
+@pytest.mark.parametrize("policy", ["shortest", "ecmp", "rails"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
+    """Routes put together from shared legs are, link by link, those that are searched for one by one."""
+    topology, alone = make(**SEVERAL[name], routing=policy), make(**SEVERAL[name], routing=policy)
+    ranks = topology.ranks
+    pairs = list(itertools.product(range(len(ranks)), repeat=2))
+    src, dst = np.tile(np.array(pairs).T, -(-3_000 // len(pairs)))
+    hop, links = topology.routes(ranks, src, dst)
+    for i, (a, b) in enumerate(pairs):
+        assert tuple(links[hop[i] : hop[i + 1]].tolist()) == alone.route(ranks[a], ranks[b])
+    first = links[: hop[len(pairs)]]
+    assert np.array_equal(links, np.resize(first, len(links)))
 
 
 @pytest.mark.parametrize("policy", ["shortest", "ecmp"])
