@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from simcoll.cli._options import JSON
 from simcoll.errors import InputError
+
+if TYPE_CHECKING:
+    from simcoll.schedule.names import Protocol
 
 FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "parquet", "arrow", "torch")
 
@@ -78,9 +81,27 @@ def _stdin() -> bytes:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
 @click.option("--ranks", type=click.IntRange(1), help="Number of ranks of a schedule.")
 @click.option("--root", default=0, show_default=True, type=click.IntRange(0), help="Root of a schedule.")
+@click.option("--groups", type=click.IntRange(1), help="Equal groups of a hierarchical schedule, as nodes.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["LL", "LL128", "Simple"]),
+    default="Simple",
+    show_default=True,
+    help="Protocol of an MSCCL program.",
+)
 @click.option("--nodes", type=click.IntRange(1), help="Number of nodes of a topology.")
 @click.option("--size", default="1 MiB", show_default=True, help="Size of the buffer, for GOAL's messages.")
-def export(what: str, to: str, output: Path | None, ranks: int | None, root: int, nodes: int | None, size: str) -> None:
+def export(
+    what: str,
+    to: str,
+    output: Path | None,
+    ranks: int | None,
+    root: int,
+    groups: int | None,
+    protocol: Protocol,
+    nodes: int | None,
+    size: str,
+) -> None:
     """Write a schedule, a topology or results for another program.
 
     Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml.
@@ -99,7 +120,7 @@ def export(what: str, to: str, output: Path | None, ranks: int | None, root: int
     if ranks is not None and root >= ranks:
         raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
     notes = ImportLog()
-    written = exporters.convert(what, to, exporters.Options(ranks, root, nodes, nbytes), notes)
+    written = exporters.convert(what, to, exporters.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
     if output:
         result_rows.write_atomically(output, written)
         print(f"{to}: {output}")

@@ -92,25 +92,54 @@ def _text(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
-    """Lines for a shell, one for each choice, and the tuner's file; none where no protocol of NCCL is recommended."""
+    """Lines for a shell: variables of NCCL for each choice of its own, the tuner's file, and exports of schedules."""
     from simcoll.config.import_log import ImportLog
     from simcoll.report.exports import nccl_tables
     from simcoll.units import format_size
 
-    ranges: dict[str, list[str]] = {}
-    for choice in (choice for document in documents for choice in document["ranges"] if "NCCL_PROTO" in choice["env"]):
+    variables: dict[str, list[str]] = {}
+    exports: dict[str, list[str]] = {}
+
+    def add(lines: dict[str, list[str]], line: str, choice: Mapping[str, Any]) -> None:
         end = "up" if choice["to_bytes"] is None else f"to {format_size(choice['to_bytes'])}"
-        line = " ".join(f"{name}={value}" for name, value in choice["env"].items())
-        ranges.setdefault(line, []).append(f"{format_size(choice['from_bytes'])} {end}")
-    if not ranges:
+        lines.setdefault(line, []).append(f"{format_size(choice['from_bytes'])} {end}")
+
+    for document in documents:
+        for choice in document.get("nccl_ranges", document["ranges"]):
+            if "NCCL_PROTO" in choice["env"]:
+                add(variables, " ".join(f"{name}={value}" for name, value in choice["env"].items()), choice)
+        for choice in document["ranges"]:
+            if line := _export(document, choice):
+                add(exports, line, choice)
+    if exports:
+        yield "# a schedule for MSCCL's executor, which was not measured so: the times are modelled"
+        yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in exports.items())
+    if not variables:
         return
-    yield "# NCCL takes such a choice where it is given"
-    yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in ranges.items())
+    yield "# NCCL takes such a choice of its own where it is given"
+    yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in variables.items())
     yield "# and each where it is best by the file of its example tuner plugin (NCCL_TUNER_CONFIG_FILE)"
     try:
         yield nccl_tables.tuner([row for each in asked for row in each.rows()], ImportLog()).rstrip()
     except InputError as error:
         yield f"# {error}"
+
+
+def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+    """The command that writes a schedule as a program of MSCCL; None of what it cannot run."""
+    from simcoll.formats.schedules import schedule_json
+    from simcoll.schedule import registry
+
+    name = choice["algorithm"]
+    if choice.get("executor") != "msccl" or schedule_json.is_file(name):
+        return None
+    entry, _ = registry.find(document["collective"], name)
+    if entry.needs_agent:
+        return None
+    groups = f" --groups {document['nodes']}" if entry.uses_groups and document["nodes"] > 1 else ""
+    what = f"{document['collective']}/{name}" if "(" not in name else f"'{document['collective']}/{name}'"
+    options = f"--ranks {document['ranks']}{groups} --protocol {choice['protocol']}"
+    return f"simcoll export {what} {options} --to msccl -o {entry.name}_{choice['protocol']}.xml"
 
 
 def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
@@ -134,8 +163,14 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
             {**row, "longer": f"{100 * row['longer']:.1f} %"} for row in advice["choices"][:10]
         ])  # fmt: skip
     if regret := advice.get("regret"):
-        worst = f"{100 * regret['worst']:.1f} % at {regret['worst_size_bytes']} B"
-        yield f"# NCCL's own choice takes longer by {100 * regret['mean']:.1f} % in the mean, {worst} at worst"
+        yield f"# NCCL's own choice takes longer by {_regret(regret)}"
+    if regret := advice.get("nccl_regret"):
+        yield f"# NCCL's own choice takes longer than the best of its own by {_regret(regret)}"
+
+
+def _regret(regret: Mapping[str, Any]) -> str:
+    worst = f"{100 * regret['worst']:.1f} % at {regret['worst_size_bytes']} B"
+    return f"{100 * regret['mean']:.1f} % in the mean, {worst} at worst"
 
 
 def _margin(row: Mapping[str, Any]) -> str:

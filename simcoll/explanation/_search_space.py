@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.errors import InputError, did_you_mean
+from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call import name_of, names
 from simcoll.prediction.lowering import PlainExecutor, executor
@@ -33,11 +33,13 @@ PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 class Candidate:
     """One choice; None leaves a setting as the scenario has it.
 
-    `groups` is their number; `nccl` is NCCL's name of the algorithm, if it has it.
+    `groups` is their number; `executor` is who runs it, where that is open; `nccl` is NCCL's name of the algorithm, if
+    it has it.
     """
 
     algorithm: str
     protocol: str = "none"
+    executor: str | None = None
     groups: int | None = None
     chunk: int | None = None
     copies: int | None = None
@@ -47,9 +49,9 @@ class Candidate:
     nccl: str | None = None
 
     @property
-    def method(self) -> tuple[str, str]:
+    def method(self) -> tuple[str, str, str | None]:
         """The choice without its settings."""
-        return self.algorithm, self.protocol
+        return self.algorithm, self.protocol, self.executor
 
     @property
     def settings(self) -> dict[str, int]:
@@ -66,7 +68,8 @@ class Candidate:
 
     def __str__(self) -> str:
         method = self.algorithm if self.protocol == "none" else f"{self.algorithm}/{self.protocol}"
-        return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items())])
+        by = [f"({self.executor})"] if self.executor else []
+        return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items()), *by])
 
     def of(self, scenario: Scenario) -> Scenario:
         """Return the scenario with this choice."""
@@ -76,6 +79,8 @@ class Candidate:
             spec = scenario.workload.model_copy(update={"algorithm": self.algorithm, **of_step})
             return scenario.model_copy(update={"workload": spec})
         changed: dict[str, Any] = {"algorithm": self.algorithm, "protocol": self.protocol}
+        if self.executor:
+            changed["executor"] = self.executor
         if own:
             changed["model"] = scenario.model.model_copy(update=own)
         if self.groups is not None:
@@ -107,12 +112,11 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
+    if not _runs(scenario).tunable:
+        yield from _of_kernels(scenario, named)
+        return
     collective, runs = scenario.collective, _runs(scenario)
     nccl_names = names(collective)
-    if not runs.tunable:
-        for algorithm, protocol in runs.choices(scenario):
-            yield Candidate(algorithm, protocol, nccl=nccl_names.get(algorithm))
-        return
     topology = topology_of(scenario)
     places = placed(scenario, topology)
     large = len(places) > LARGE
@@ -136,6 +140,37 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
                 yield from _settled(scenario, candidate, pipelined=entry.pipelined, copies=copies)
 
 
+def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
+    """Pairs that NCCL could take, then schedules that one kernel runs, or those of the executor that the scenario
+    names."""
+    nccl_names, refused, found = names(scenario.collective), list[RefusedError](), False
+    for by in [scenario.executor] if scenario.executor else ["nccl", "msccl"]:
+        own = scenario.model_copy(update={"algorithm": "auto", "executor": by})
+        runs = executor(own)
+        try:
+            pairs = runs.choices(own)
+        except RefusedError as error:
+            refused.append(error)
+            continue
+        if by != "nccl":
+            protocols = dict.fromkeys(protocol for _, protocol in pairs)
+            asked = [_schedule_named(name, scenario.collective) for name in named if name not in (*CHOSEN, *nccl_names)]
+            pairs += [(name, protocol) for name in asked for protocol in protocols]
+        for algorithm, protocol in dict.fromkeys(pairs):
+            found = True
+            yield Candidate(algorithm, protocol, by, nccl=nccl_names.get(algorithm) if by == "nccl" else None)
+    if refused and not found:
+        raise refused[0]
+
+
+def _schedule_named(name: str, collective: str) -> str:
+    """A schedule's file, or its name with the options that it takes."""
+    if schedule_json.is_file(name):
+        return name
+    entry, options = registry.find(collective, name)
+    return entry.spelt(options)
+
+
 def _runs(scenario: Scenario) -> PlainExecutor:
     """The executor that a scenario names, or NCCL's, whatever algorithm it has before one is chosen."""
     return executor(scenario.model_copy(update={"algorithm": "auto"}))
@@ -143,7 +178,7 @@ def _runs(scenario: Scenario) -> PlainExecutor:
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:
     """NCCL's own choice of a call; None where calls are not NCCL's, or of a workload."""
-    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", "auto")
+    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", "auto", "nccl")
 
 
 def _spellings(entry: registry.Algorithm) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Best(NamedTuple):
 class Recommendation:
     """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest.
 
-    A workload has one size, 0.
+    A workload has one size, 0. `own`: the same among NCCL's own calls, where other executors have candidates, too.
     """
 
     def __init__(self, scenario: Scenario, sizes: Sequence[int], of: Sequence[Candidate]):
@@ -60,6 +60,8 @@ class Recommendation:
         self.timed: Timed = {}
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
+        own = [candidate for candidate in of if candidate.executor == "nccl"]
+        self.own = Recommendation(scenario, sizes, own) if own and len(own) < len(of) else None
 
     # --- simulating ---
 
@@ -72,11 +74,16 @@ class Recommendation:
             raise InputError("nothing takes any time", "ask for two ranks or more")
         if nccl := nccl_choice(self.scenario):
             points = [self._point(size, nccl) for size in self.sizes]
-            own = {"executor": None}  # NCCL's, whatever runs the schedules
-            chosen = [Point(point.scenario.model_copy(update=own)) for point in points]
-            self.nccl = {
-                self.sizes[i]: row for i, row in workers.compute(sweep.run_point, dict(enumerate(chosen)), jobs)
-            }
+            rows = workers.compute(sweep.run_point, dict(enumerate(points)), jobs)
+            self.nccl = {self.sizes[number]: row for number, row in rows}
+        if self.own:
+            for size, timed in self.timed.items():
+                self.own.timed[size] = {each: row for each, row in timed.items() if each.executor == "nccl"}
+            self.own.nccl = self.nccl
+            self.own._bisect(jobs, done)
+        self._bisect(jobs, done)
+
+    def _bisect(self, jobs: int, done: OnProgress) -> None:
         while gaps := list(self._gaps()):
             self._take([(middle, candidate) for middle, near in gaps for candidate in near], jobs, done)
 
@@ -102,11 +109,16 @@ class Recommendation:
         for low, high in pairwise(self.bests):
             middle = self._between(low.size, high.size)
             if low.winner != high.winner and middle and middle not in self.timed:
-                yield middle, [each for each in self.of if self._near(each, low) or self._near(each, high)]
+                yield middle, [each for each in self.of if self._between_is_best(each, low, high)]
 
-    def _near(self, candidate: Candidate, best: Best) -> bool:
-        row = self.timed[best.size].get(candidate)
-        return row is not None and row.time_ps <= NEAR * best.row.time_ps
+    def _between_is_best(self, candidate: Candidate, low: Best, high: Best) -> bool:
+        """Whether a candidate may be the best between two sizes: it takes no longer at the lower one than the best at
+        the higher, as times grow with sizes, and is near the best at either."""
+        at_low, at_high = (self.timed[best.size].get(candidate) for best in (low, high))
+        if candidate in (low.winner, high.winner):
+            return True
+        near = any(row and row.time_ps <= NEAR * best.row.time_ps for row, best in ((at_low, low), (at_high, high)))
+        return near and at_low is not None and at_low.time_ps <= high.row.time_ps
 
     def _between(self, low: int, high: int) -> int | None:
         """Return the geometric middle, in whole elements for each rank; None if there is none or the two are close."""
@@ -128,7 +140,8 @@ class Recommendation:
         for size, rows in sorted(self.timed.items()):
             if rows:
                 winner, *others = self._ranked(rows, bests[-1].winner if bests else None)
-                second = next((each for each in others if each.method != winner.method), others[0] if others else None)
+                left = others[:1] if size in self.sizes else []  # of another size the other methods did not run
+                second = next((each for each in others if each.method != winner.method), left[0] if left else None)
                 bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None))
         return bests
 
@@ -150,6 +163,11 @@ class Recommendation:
             "sizes": [self._size(best) for best in bests],
             **({"choices": self._choices()} if self.scenario.workload else {}),
             **self._regret(),
+            **(
+                {"nccl_ranges": list(self.own._ranges(self.own.bests)), "nccl_regret": self.own._regret().get("regret")}
+                if self.own and self.own.bests
+                else {}
+            ),
             "candidates": len(self.of),
             "left_out": self.left_out,
         }
@@ -217,6 +235,9 @@ class Recommendation:
 
         At sizes between those asked for not all candidates ran, so these count only if NCCL has all candidates.
         """
+        if self.own:
+            yield from self.own.rows()
+            return
         all_nccl, last = all(candidate.nccl for candidate in self.of), None
         for size, rows in sorted(self.timed.items()):
             known = {each: row for each, row in rows.items() if each.nccl}
@@ -226,7 +247,7 @@ class Recommendation:
 
 
 def _choice(candidate: Candidate) -> dict[str, Any]:
-    names = {name: getattr(candidate, name) for name in ("algorithm", "protocol", "nccl")}
+    names = {name: getattr(candidate, name) for name in ("algorithm", "protocol", "executor", "nccl")}
     return {"choice": str(candidate), **names, **candidate.settings}
 
 

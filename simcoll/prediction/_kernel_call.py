@@ -356,18 +356,23 @@ class KernelExecutor(PlainExecutor):
         return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each algorithm of the library for `auto`, each protocol of the machine unless one is named."""
+        """Each choice for `auto`; each protocol of the machine unless one is named."""
+        if scenario.algorithm in ("auto", "best"):
+            pairs = self.choices(scenario, topology)
+            return [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
         algorithms = super().alternatives(scenario, topology)
         if scenario.protocol not in ("none", "auto"):
             return algorithms
         return [
             algorithm.model_copy(update={"protocol": protocol})
             for algorithm in algorithms
-            for protocol in self._protocols(scenario, topology)
+            for protocol in self.protocols_for(scenario, topology)
         ]
 
-    def _protocols(self, scenario: Scenario, topology: Topology | None) -> list[str]:
-        """Protocols that NCCL uses on the machine."""
+    def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
+        """The protocol that a scenario names, or else those that NCCL uses on the machine."""
+        if scenario.protocol not in ("none", "auto"):
+            return [scenario.protocol]
         rated = topology or rated_topology(scenario)
         if len(places := placed(scenario, rated)) < 2:
             raise RefusedError(TOO_FEW)
@@ -379,10 +384,12 @@ class KernelExecutor(PlainExecutor):
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Schedules of the collective, of many ranks only those that libraries have; protocols as the scenario says."""
+        """Schedules of the collective, of many ranks only those that libraries have or that use groups, each with the
+        protocols that it may have."""
         small = len(placed(scenario, topology or rated_topology(scenario))) <= SMALL
-        served = registry.names(scenario.collective) if small else registry.library(scenario.collective)
-        return [(name, scenario.protocol) for name in served]
+        entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
+        served = [entry.name for entry in entries if small or entry.library or entry.uses_groups]
+        return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
         """Algorithms that have a schedule for all of these collectives."""
@@ -415,5 +422,11 @@ class MessagesExecutor(KernelExecutor):
         return calls.call(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each algorithm of the library for `auto`; protocols are NCCL's choice."""
+        """Each choice for `auto`; protocols are NCCL's choice."""
+        if scenario.algorithm in ("auto", "best"):
+            return super().alternatives(scenario, topology)
         return PlainExecutor.alternatives(self, scenario, topology)
+
+    def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
+        """The protocol of the scenario: messages choose by themselves."""
+        return [scenario.protocol]

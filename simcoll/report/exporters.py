@@ -17,6 +17,7 @@ from simcoll.report import schedule_view, torch_benchmark
 from simcoll.report.exports import arrow, graph_drawings, nccl_tables
 from simcoll.scenario import loading
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import Protocol
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 
@@ -25,12 +26,15 @@ Written = str | bytes
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of writers: `ranks` and `root` of a schedule, `nodes` of a topology, bytes of a buffer."""
+    """Settings of writers: `ranks`, `root`, number of `groups` and `protocol` of a schedule, `nodes` of a topology,
+    bytes of a buffer."""
 
     ranks: int | None = None
     root: int = 0
     nodes: int | None = None
     nbytes: int = 1 << 20
+    groups: int | None = None
+    protocol: Protocol = "Simple"
 
 
 def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written:
@@ -49,7 +53,7 @@ def _schedule(source: str, options: Options) -> Schedule:
     if options.ranks is None:
         raise InputError(f"{source}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
     schedule_view.check_length(source, options.ranks, options.root)
-    return schedule_view.build(source, options.ranks, options.root)
+    return schedule_view.build(source, options.ranks, options.root, options.groups)
 
 
 def _topology(source: str, options: Options) -> Topology:
@@ -68,7 +72,8 @@ def _tuner(source: str, notes: ImportLog) -> Written:
     try:
         document = json.loads(read_bounded(Path(source)))
         if "recommendations" in document:
-            ranges = ((each, choice) for each in document["recommendations"] for choice in each["ranges"])
+            advised = document["recommendations"]
+            ranges = ((each, choice) for each in advised for choice in each.get("nccl_ranges", each["ranges"]))
             rows = [_chosen(each, {**each, **choice}, "nccl", "from_bytes") for each, choice in ranges]
         else:
             rows = [_chosen(document, choice, "algorithm", "size_bytes") for choice in document["choice"]]
@@ -93,7 +98,7 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
 
 
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
-    "msccl": lambda source, options, _: msccl_writer.dump(_schedule(source, options)),
+    "msccl": lambda source, options, _: msccl_writer.dump(_schedule(source, options), options.protocol),
     "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
     "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
     "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),

@@ -22,10 +22,15 @@ _STAR: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 _STAR_SIZE: Final = 64 * 2**20
 
 
-def build(name: str, n: int, root: int = 0) -> Schedule:
-    """The schedule of `COLLECTIVE/ALGORITHM` on n ranks; a switch that reduces is taken to be there."""
+def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedule:
+    """The schedule of `COLLECTIVE/ALGORITHM` on n ranks, in so many equal groups or as the registry has them; a switch
+    that reduces is taken to be there. Raises InputError for groups that cannot be equal."""
     entry, options = _found(name)
-    return algorithms.build(entry.collective, entry.spelt(options), n, root=root, agents=int(entry.needs_agent))
+    if groups is not None and n % groups:
+        raise InputError(f"--groups: {n} ranks are not {groups} equal groups", "give a divisor of the ranks")
+    parts = () if groups is None else tuple(zip(*[iter(range(n))] * (n // groups), strict=True))
+    agents = int(entry.needs_agent)
+    return algorithms.build(entry.collective, entry.spelt(options), n, root=root, groups=parts, agents=agents)
 
 
 def _found(name: str) -> tuple[registry.Algorithm, dict[str, str]]:

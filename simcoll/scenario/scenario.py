@@ -112,7 +112,8 @@ class Scenario(Model):
     """Name, `all`, or the path of a schedule that ends in `.json`. Options go in brackets:
     `hierarchical(across=recursive_doubling)`. `auto` takes the algorithm predicted to finish first of those that NCCL
     has. With a profile that has `kernels` it takes NCCL's choice, and `best` takes the fastest pair of algorithm and
-    protocol that NCCL could use."""
+    protocol that NCCL could use; with `executor: msccl` or `p2p` both take the schedule, of all, that is predicted to
+    finish first. The column `algorithm` says what was taken."""
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
     """Number of ranks. Default: every GPU, or every host."""
     placement: Placed = None

@@ -27,10 +27,12 @@ from simcoll.explanation.explain import explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
+from simcoll.formats.schedules import msccl_writer
 from simcoll.prediction import sweep
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
+from simcoll.schedule.algorithms import build
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Link, Topology
 
@@ -381,11 +383,11 @@ def test_ranges_tile_the_sizes_and_hold_the_best(nodes: int) -> None:
 
 def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With NCCL's kernels pairs of algorithm and protocol are recommended, at each size no slower than what NCCL takes;
-    and the CSV for its tuner says the same, range by range, also from the JSON file."""
+    and the CSV for its tuner says the same of NCCL's own, range by range, also from the JSON file."""
     (tmp_path / "s.yaml").write_text(
         "topology: {system: hgx-h100}\ncollective: all_reduce\nprofile: nccl-hopper\nsize: [4 KiB, 256 KiB, 64 MiB]\n"
     )
-    run = ["recommend", str(tmp_path / "s.yaml"), "--quiet"]
+    run = ["recommend", str(tmp_path / "s.yaml"), "--quiet", "--among", "ring,tree,nvls,two_shot"]
     assert main([*run, "-o", str(tmp_path / "t.csv"), "--to", "nccl-tuner"]) == 0
     assert main([*run, "-o", str(tmp_path / "r.json"), "--json"]) == 0
     found = json.loads((tmp_path / "r.json").read_text())["recommendations"][0]
@@ -393,11 +395,38 @@ def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytes
     assert found["regret"]["worst"] >= found["regret"]["mean"] >= 0
     lines = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
     starts = [(int(line[1]), line[3], line[4]) for line in lines]
-    told = [(row["from_bytes"], row["nccl"], row["protocol"].lower()) for row in found["ranges"]]
+    told = [(row["from_bytes"], row["nccl"], row["protocol"].lower()) for row in found["nccl_ranges"]]
     assert starts == [(0, *told[0][1:]), *told[1:]]
     capsys.readouterr()
     assert main(["export", str(tmp_path / "r.json"), "--to", "nccl-tuner"]) == 0
     assert capsys.readouterr().out == (tmp_path / "t.csv").read_text()
+
+
+def test_schedules_are_held_against_nccl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a fitted system the best of all is no slower than the best of either executor alone, each choice takes as long
+    as a run of the same, and a schedule's line writes a program that runs its protocol in the nodes' groups."""
+    asked = [64 << 10, 1 << 30]
+    keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce"}
+    sizes = {"size": [f"{size} B" for size in asked]}
+    among = ["hierarchical", "ring"]
+    found = recommended({**keys, **sizes}, among)
+    alone = [recommended({**keys, **sizes, "executor": by}, few) for by, few in (("nccl", ["ring"]), ("msccl", among))]
+    times = [{size["size_bytes"]: size["time_us"] for size in each["sizes"]} for each in (found, *alone)]
+    assert all(times[0][size] == min(times[1][size], times[2][size]) for size in asked)
+    for told in found["ranges"]:
+        own = {name: told[name] for name in ("algorithm", "protocol", "executor")}
+        (point,) = points({**keys, **own, "size": f"{told['from_bytes']} B"})
+        assert sweep.run_point(point)["time_us"] == told["time_us"]
+    assert [found["ranges"][at]["executor"] for at in (0, -1)] == ["msccl", "nccl"]
+
+    (tmp_path / "s.yaml").write_text(json.dumps({**keys, "size": "64 KiB"}))
+    assert main(["recommend", str(tmp_path / "s.yaml"), "--quiet", "--among", "hierarchical"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("simcoll export")]
+    assert main(line.partition(" -o ")[0].split()[1:]) == 0
+    written = capsys.readouterr().out
+    assert 'proto="LL"' in written
+    groups = (tuple(range(8)), tuple(range(8, 16)))
+    assert written == msccl_writer.dump(build("all_reduce", "hierarchical", 16, groups=groups), "LL")
 
 
 def test_bucket_sizes_are_recommended() -> None:

@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from simcoll.errors import RefusedError
 from simcoll.schedule.ir import Schedule, Transfer
-from simcoll.schedule.names import COLLECTIVES, spellings
+from simcoll.schedule.names import COLLECTIVES, Protocol, spellings
 
 MOST_TRANSFERS: Final = 200_000  # as many as readers take back
 MOST_CHANNELS: Final = 32  # of the executors
@@ -67,8 +67,8 @@ class _GpuBlocks:
         return list(self.threads).index(peers)
 
 
-def dump(schedule: Schedule) -> str:
-    """The XML; raises RefusedError for what the format cannot hold."""
+def dump(schedule: Schedule, protocol: Protocol = "Simple") -> str:
+    """The XML, to be run in a protocol; raises RefusedError for what the format cannot hold."""
     _check(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
@@ -80,7 +80,7 @@ def dump(schedule: Schedule) -> str:
     own = "o" if schedule.collective in _IN_OUTPUT else "i"
     sizes = {"i": 0, "o": 0, own: schedule.n_chunks, "s": scratch}
     head = {
-        "name": schedule.algorithm, "proto": "Simple", "nchannels": channels, "nchunksperloop": schedule.n_chunks,
+        "name": schedule.algorithm, "proto": protocol, "nchannels": channels, "nchunksperloop": schedule.n_chunks,
         "ngpus": schedule.n, "coll": _COLL[schedule.collective], "inplace": 1, "outofplace": 0,
         "minBytes": 0, "maxBytes": 0,
     }  # fmt: skip
