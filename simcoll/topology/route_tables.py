@@ -152,7 +152,7 @@ class RouteTables:
     # --- on rails ---
 
     def _on_rails(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """By the destination's NIC and the source's NIC of that index."""
+        """Routes by the destination's NIC and the source's NIC of that index."""
         enter = _each(self._nic, last)
         index = _each(self._index, enter)
         some = np.flatnonzero((enter != NONE) & (_each(self._nic, first) != NONE))
@@ -295,7 +295,7 @@ class _Across:
 
 
 def _each(find: Callable[..., int | tuple[int, int]], *columns: Numbers, width: int = 1) -> Numbers:
-    """What is found for each row, `width` numbers, once for rows that are equal in all columns."""
+    """Find `width` numbers for each row, once for rows that are equal in all columns."""
     if not len(columns[0]):
         return np.zeros((0, 2) if width > 1 else 0, np.int64)
     key, space = np.zeros(len(columns[0]), np.int64), 1
