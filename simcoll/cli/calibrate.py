@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from simcoll.cli._options import JSON, SETS, with_profile
+from simcoll.cli._progress import Lines
 from simcoll.errors import InputError
 
 
@@ -50,7 +51,7 @@ def calibrate(
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
     names = [name.strip() for name in free.split(",")] if free else []
     fitted = fits.calibrate(
-        measured, topology, name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed
+        measured, topology, name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed, tell=Lines()
     )  # fmt: skip
     result_rows.write_atomically(output, fitted.text)
     print(output, file=sys.stderr)

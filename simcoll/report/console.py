@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.config import text_table
+from simcoll.config.groups import grouped
 from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.result_tables import few
 from simcoll.scenario.loading import shipped_scenarios
@@ -128,18 +129,24 @@ def _ranking_line(ranking: Mapping[str, Any]) -> str:
 
 
 def calibration_table(document: Mapping[str, Any]) -> str:
-    """Parameters with their intervals, what was left as it was, and errors on fitted and on other rows."""
+    """What the fit is worth beside what could be asked without it, then remarks, and parameters with intervals."""
+    errors = document["errors"]
+    which = "held out" if "held_out" in errors else "fitted, as none is held out"
+    count = document["beside"][-1]["points"]
+    parts = [f"# simcoll {simcoll.__version__}: profile {document['profile']}, harness {document['harness']}; "
+             f"fitted: {document['split']}", f"# errors on the {count} rows {which}:"]  # fmt: skip
+    parts += [text_table.render(["predicted_by", *_ERRORS], document["beside"])]
+    fitted = errors["fitted"]
+    parts += [f"# on the {fitted['rows']} rows fitted: mape {fitted['mape']:.1f} %, bias {fitted['bias']:.1f} %"]
+    parts += [f"# {note}" for note in document["notes"]]
     shown = [
         {"parameter": p["name"], "value": _quantity(p["value"], p), "from": p["low"], "to": p["high"]}
         for p in document["parameters"]
     ]
-    parts = [f"# simcoll {simcoll.__version__}: profile {document['profile']}, harness {document['harness']}; "
-             f"fitted: {document['split']}; from … to: 90 % intervals"]  # fmt: skip
-    parts += [text_table.render(["parameter", "value", "from", "to"], shown)]
-    parts += [f"# {name} is left as it is: {why}" for name, why in document["left"].items()]
-    parts += [f"# {note}" for note in document["notes"]]
-    errors = [{**e, "rows": name.replace("_", " "), "points": e["rows"]} for name, e in document["errors"].items()]
-    return "\n".join([*parts, "", text_table.render(["rows", *_ERRORS], errors)])
+    parts += ["", text_table.render(["parameter", "value", "from", "to"], shown), "# from … to: 90 % intervals"]
+    reasons = grouped(document["left"].items(), lambda item: item[1])
+    parts += [f"# left as is: {few([name for name, _ in left], most=6)}: {why}" for why, left in reasons.items()]
+    return "\n".join(parts)
 
 
 def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:

@@ -45,6 +45,43 @@ def estimate(samples: Samples, start: Profile, params: Params, free: Sequence[st
     return _Estimating(samples, start, params, free, seed).run()
 
 
+def starting_costs(samples: Samples, start: Profile, params: Params, free: Sequence[str]) -> dict[str, float]:
+    """Return the parameters to fit, those named by `free` or all that rows of this kind can show, with their costs in a
+    profile. Those whose values columns of the table give are left out; raises InputError if one of them was asked for.
+    """
+    reduces = any(collective(row.collective).reduces for row in samples.rows)
+    names = (
+        parameters.named(free, samples.kinds)
+        if free
+        else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *samples.launches]
+    )
+    given = {key.removeprefix("model.") for row in samples.rows for key in row.others if key.startswith("model.")}
+    if clash := [name for name in names if name in given and free]:
+        raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
+    return {name: parameters.cost(name, start, params) for name in names if name not in given}
+
+
+def bounds_of(samples: Samples, names: Sequence[str]) -> Bounds:
+    """Return limits and scales of parameters for these rows."""
+    return parameters.bounds(names, samples.measured, max(question.fastest for question in samples.questions))
+
+
+def check_limits(names: Sequence[str], values: Floats, bounds: Bounds) -> None:
+    """Raise InputError for values that stand at a limit; a cost of zero is an answer, not a limit."""
+    limits = zip(names, values.tolist(), bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
+    wrong = [
+        Diagnostic(
+            f"the rows ask for more than {parameters.text(name, most if cost > AT_LIMIT * most else least)}, its limit",
+            "the model lacks what these rows show: see whether --topology is the machine, or leave such rows out",
+            name,
+        )
+        for name, cost, least, most in limits
+        if cost > AT_LIMIT * most or AT_LIMIT * cost < least
+    ]
+    if wrong:
+        raise InputError(wrong)
+
+
 class _Estimating:
     """State of an estimate: the names still to be fitted, the reasons why others are not, and the rows."""
 
@@ -52,23 +89,8 @@ class _Estimating:
         self.samples, self.seed, self.asked = samples, seed, bool(free)
         self.before = ParameterSetting.of(start)
         self.left: dict[str, str] = {}
-        reduces = any(collective(row.collective).reduces for row in samples.rows)
-        self.names = (
-            parameters.named(free, samples.kinds)
-            if free
-            else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *samples.launches]
-        )
-        self._check_given()
-        self.null = {name: parameters.cost(name, start, params) for name in self.names}
-
-    def _check_given(self) -> None:
-        """Drop parameters whose values the table's columns give; refuse those that were asked for."""
-        given = {
-            key.removeprefix("model.") for row in self.samples.rows for key in row.others if key.startswith("model.")
-        }
-        if clash := [name for name in self.names if name in given and self.asked]:
-            raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
-        self.names = [name for name in self.names if name not in given]
+        self.null = starting_costs(samples, start, params, free)
+        self.names = list(self.null)
 
     def run(self) -> Estimate:
         line = self._second_look(self._fitted(self._first()))
@@ -86,8 +108,7 @@ class _Estimating:
 
     @property
     def _bounds(self) -> Bounds:
-        fastest = max(question.fastest for question in self.samples.questions)
-        return parameters.bounds(self.names, self.samples.measured, fastest)
+        return bounds_of(self.samples, self.names)
 
     @property
     def _start(self) -> Floats:
@@ -192,6 +213,7 @@ class _Estimating:
     # --- the outcome ---
 
     def _estimate(self, line: Line, draws: Floats) -> Estimate:
+        check_limits(self.names, line.values, self._bounds)
         low, high = np.percentile(draws, INTERVAL, axis=0)
         costs, lows, highs = (
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
@@ -210,18 +232,11 @@ class _Estimating:
         ]
 
     def _limited(self, line: Line, high: Floats) -> list[str]:
-        """Report links that carry more than their rates, and values that stand at a limit."""
+        """Report links that carry more than their rates, and values without effect."""
         notes = []
         for j, name in enumerate(self.names):
             if name.startswith("efficiency") and high[j] < 1:
                 notes.append(f"{name} is above 100 %: the topology understates its links, or another schedule ran")
             elif self._stuck(line, j):
                 notes.append(f"{name} has no effect from where it stands on: something else is slower")
-            elif self._at_limit(line.values[j], self._bounds.lower[j], self._bounds.upper[j]):
-                notes.append(f"{name} stands at the most that is allowed: the model lacks what these rows show")
         return notes
-
-    @staticmethod
-    def _at_limit(cost: float, least: float, most: float) -> bool:
-        """Whether a cost stands at a limit. A cost of zero is an answer, not a limit."""
-        return cost > AT_LIMIT * most or AT_LIMIT * cost < least

@@ -4,6 +4,9 @@ Times of a schedule are sums and maxima of costs: linear in them as long as noth
 linearises the model, fits that line, moves there, and repeats until nothing moves. Running the model is costly, and
 happens once for each parameter and round; the bootstrap runs on the last line alone.
 
+With a `Belief` the fit is that of the greatest posterior probability: values are drawn to where they were believed to
+be, the more so the less the rows say of them.
+
 Everything here is numbers: `values` (parameters,) are costs, at least 0; times (rows,) are in any one unit.
 """
 
@@ -21,8 +24,10 @@ from simcoll.errors import InputError
 
 ROUNDS: Final = 20  # linearisations at most, against cycles: SETTLED ends a fit that goes well
 SETTLED: Final = 1e-4  # relative move of each value that ends the fit: far below the width of any interval
+SETTLED_FROM_BELIEF: Final = 0.01  # the same where rows and belief weigh: neither is known to a percent
 LEAST_WIDTH: Final = 0.02  # log residuals below are noise of runs, however well the other rows fit
 SINE: Final = 0.01  # sine of the angle between a column and those before it, below which they count as parallel
+OWN_ERROR: Final = 0.05  # log residuals that the model itself leaves where it is fitted to a machine of another
 EFFECT: Final = 1e-3  # share of a time: a parameter that changes no time by more has no effect
 DRAWS: Final = 400  # of the bootstrap: 20 lie beyond either end of a 90 % interval, which puts the ends within a few %
 POLISHING: Final = 12  # evaluations of the model at most in the last search, which is only to leave a bend
@@ -65,6 +70,29 @@ class Line:
         return shares
 
 
+class Belief(NamedTuple):
+    """What is known of the values before any row: each is normal around `values` with the standard deviation `widths`,
+    both (parameters,). A row counts as `share` of an independent one, as errors of a model are alike in rows alike.
+    """
+
+    values: Floats
+    widths: Floats
+    share: float
+
+    def off(self, values: Floats) -> Floats:
+        """Return how far values are from the believed ones, in widths."""
+        distances: Floats = (values - self.values) / self.widths
+        return distances
+
+    def without(self, j: int) -> Belief:
+        """Return the belief in the parameters other than `j`."""
+        return Belief(np.delete(self.values, j), np.delete(self.widths, j), self.share)
+
+    def keeping(self, keep: NDArray[np.bool_]) -> Belief:
+        """Return the belief in some of the parameters."""
+        return Belief(self.values[keep], self.widths[keep], self.share)
+
+
 ModelFunction = Callable[[Floats], Floats]
 
 
@@ -81,19 +109,32 @@ def line(model: ModelFunction, values: Floats, bounds: Bounds) -> Line:
     return Line(values, times, slopes)
 
 
-def fit(model: ModelFunction, measured: Floats, start: Floats, bounds: Bounds) -> Line:
-    """Fit the model; return its line at the best values. `start` (parameters,) should come from `begin`."""
+def fit(
+    model: ModelFunction,
+    measured: Floats,
+    start: Floats,
+    bounds: Bounds,
+    belief: Belief | None = None,
+    rounds: int = ROUNDS,
+) -> Line:
+    """Fit the model; return its line at the best values. `start` (parameters,) should come from `begin`, or be what is
+    believed.
+    """
     values, wide, before = start, 0.0, None
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         here = before = in_effect(model, line(model, values, bounds), before, bounds)
         values = here.values
-        wide = width(here, measured) if turn < ROUNDS // 2 else wide  # fixed in the second half, so that the fit ends
-        wanted = refit(here, measured, bounds, wide)
-        if (np.abs(wanted - values) <= SETTLED * np.maximum(values, 0.01 * bounds.scale)).all():
+        if belief:
+            wide = OWN_ERROR
+        elif turn < ROUNDS // 2:  # fixed in the second half, so that the fit ends
+            wide = width(here, measured)
+        wanted = refit(here, measured, bounds, wide, belief)
+        settled = SETTLED if belief is None else SETTLED_FROM_BELIEF
+        if (np.abs(wanted - values) <= settled * np.maximum(values, 0.01 * bounds.scale)).all():
             break
-        moved = _damped(model, here, measured, wanted, wide)
+        moved = _damped(model, here, measured, wanted, wide, belief)
         if np.array_equal(moved, values):
-            return _polished(model, here, measured, bounds, wide)
+            return here if belief else _polished(model, here, measured, bounds, wide)
         values = moved
     return here
 
@@ -148,19 +189,38 @@ def begin(here: Line, measured: Floats, bounds: Bounds) -> Floats:
     return values
 
 
-def refit(here: Line, measured: Floats, bounds: Bounds, width: float) -> Floats:
+def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Belief | None = None) -> Floats:
     """Return the values for which the line fits best; residuals far beyond `width` count less and less."""
     from scipy.optimize import least_squares
 
     goal, scale = np.log(measured), bounds.scale
     lower, upper = bounds.lower / scale, bounds.upper / scale
     inside = np.clip(here.values / scale, lower + 1e-9, upper - 1e-9)
+    # Below the residuals of rows stand those of what is believed, in units that let each row count for its share.
+    unit = np.zeros(0) if belief is None else width / belief.widths / np.sqrt(belief.share)
+    believed = np.zeros(0) if belief is None else belief.values
+
+    def residuals(x: Floats) -> Floats:
+        of_rows = np.log(here.at(x * scale)) - goal
+        return of_rows if belief is None else np.concatenate([of_rows, (x * scale - believed) * unit])
+
+    def slopes(x: Floats) -> Floats:
+        of_rows = here.slopes * scale / here.at(x * scale)[:, None]
+        return of_rows if belief is None else np.concatenate([of_rows, np.diag(scale * unit)])
+
+    def loss(squares: Floats) -> Floats:
+        """Return soft L1 for rows and squares for what is believed, each with its first and second derivative."""
+        root = np.sqrt(1 + squares)
+        parts = np.array([2 * (root - 1), 1 / root, -0.5 / root**3])
+        parts[:, len(goal) :] = [squares[len(goal) :], np.ones(len(unit)), np.zeros(len(unit))]
+        return parts
+
     solution = least_squares(
-        lambda x: np.log(here.at(x * scale)) - goal,
+        residuals,
         inside,
-        lambda x: here.slopes * scale / here.at(x * scale)[:, None],
+        slopes,
         (lower, upper),
-        loss="soft_l1",
+        loss="soft_l1" if belief is None else loss,
         f_scale=width,
         x_scale="jac",
         max_nfev=60,
@@ -169,12 +229,19 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float) -> Floats:
     return values
 
 
-def _damped(model: ModelFunction, here: Line, measured: Floats, wanted: Floats, width: float) -> Floats:
+def _damped(
+    model: ModelFunction, here: Line, measured: Floats, wanted: Floats, width: float, belief: Belief | None = None
+) -> Floats:
     """Go as far towards `wanted` as the model itself fits better."""
-    before = _cost(here.times, measured, width)
+
+    def cost(values: Floats, times: Floats) -> float:
+        doubt = 0.0 if belief is None else float(np.sum(belief.off(values) ** 2)) / 2 / belief.share
+        return _cost(times, measured, width) + doubt
+
+    before = cost(here.values, here.times)
     for halvings in range(HALVINGS):
         values: Floats = here.values + (wanted - here.values) / 2**halvings
-        if _cost(model(values), measured, width) < before:
+        if cost(values, model(values)) < before:
             return values
     return here.values
 
@@ -182,6 +249,17 @@ def _damped(model: ModelFunction, here: Line, measured: Floats, wanted: Floats, 
 def _cost(times: Floats, measured: Floats, width: float) -> float:
     """Sum the soft-L1 loss over the rows; residuals are logarithms in units of `width`."""
     return float(np.sum(np.sqrt(1 + (np.log(times / measured) / width) ** 2) - 1))
+
+
+def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
+    """Return the covariance of the values given the rows, (parameters, parameters), for small errors around the line
+    (Laplace's approximation); rows far off count less, as in the fit."""
+    slopes = here.slopes / here.times[:, None]
+    weights = belief.share / np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2) / OWN_ERROR**2
+    scaled = slopes * belief.widths  # in units of the widths believed, so that no inverse is of numbers far apart
+    information = scaled.T @ (weights[:, None] * scaled) + np.eye(len(belief.widths))
+    covariance: Floats = np.linalg.inv(information) * np.outer(belief.widths, belief.widths)
+    return covariance
 
 
 def width(here: Line, measured: Floats) -> float:

@@ -6,6 +6,7 @@ refused if the user asked for it. The profile records how it was fitted, and how
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import defaultdict
@@ -19,19 +20,25 @@ from numpy.typing import NDArray
 
 import simcoll
 from simcoll.accuracy import bad_rows, scores, table_join
-from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters
+from simcoll.accuracy.fit import _fit_rows, _least_squares, _posterior_estimate, _prior, parameters
 from simcoll.accuracy.fit._estimate import Estimate, estimate
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
+from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
-from simcoll.errors import InputError
+from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
+from simcoll.measurement.run_cases import Tell
+from simcoll.nccl.call import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
+from simcoll.prediction.predict import predict
+from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile, spelt
+from simcoll.scenario.scenario import UNFITTED
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
@@ -57,6 +64,7 @@ def calibrate(
     free: Sequence[str] = (),
     sets: Sequence[str] = (),
     seed: int = 0,
+    tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit a profile to measured tables on a topology (a system's name, or a file).
 
@@ -79,7 +87,7 @@ def calibrate(
     began = Beginning(name, params, start, topology, sources, split, about, file, asking.network, generations)
     if of_launches and not (free := data.launches):
         raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
-    return fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more])
+    return fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,13 @@ class Beginning:
         links = {**self.network.links, **self.profile.links}
         return self.profile.model_copy(update={"kernels": kernels, "links": links})
 
+    @property
+    def known(self) -> dict[str, tuple[str, str]] | None:
+        """The 90 % intervals of parameters that were fitted before; None where nothing was: then nothing is known."""
+        if self.profile.calibration is None:
+            return None
+        return _prior.intervals(self.network, self.profile)
+
     def about(self, seed: int) -> Document:
         """Return the profile's record of how it was fitted."""
         return {
@@ -132,12 +147,17 @@ def fitted(
     free: Sequence[str] = (),
     seed: int = 0,
     notes: Sequence[str] = (),
+    tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
     _least_squares.need_scipy()
     odd = np.array(bad_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
-    estimated = estimate(data.of(used), begin.whole, begin.params, free, seed)
+    fitting = data.of(used)
+    if begin.known is None:
+        estimated = estimate(fitting, begin.whole, begin.params, free, seed)
+    else:
+        estimated = _posterior_estimate.estimate(fitting, begin.whole, begin.params, free, begin.known, tell)
     left = int((chosen & ~used).sum())
     notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
     lone = ["no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit"] * bool(
@@ -199,6 +219,7 @@ def _written(
         "left": dict(estimated.left),
         "split": begin.split,
         "errors": errors,
+        "beside": _beside_others(data, predicted, chosen, begin),
         "notes": list(notes),
         "points": _points(data, predicted, chosen),
     }
@@ -284,6 +305,32 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
 
 
 # --- how good it is ---
+
+
+def _beside_others(data: Samples, fitted: Floats, chosen: NDArray[np.bool_], begin: Beginning) -> list[Document]:
+    """Score the rows held out, or all where none is, by what could be asked without a fit, and by the fit."""
+    which = chosen if chosen.all() else ~chosen
+    ways = {"plain model": _by_plain_model(data)}
+    if begin.profile.calibration is not None:
+        ways[f"profile {begin.profile.name}"] = data.times(ParameterSetting.of(begin.whole))
+    ways["fitted"] = fitted
+    return [
+        {"predicted_by": name, **scores.errors((times[known] / data.measured[known] - 1).tolist())}
+        for name, times in ways.items()
+        if (known := which & ~np.isnan(times)).any()
+    ]
+
+
+def _by_plain_model(data: Samples) -> Floats:
+    """Predict the rows by the plain model, to which nothing was fitted; NaN where it has no such call."""
+    times = np.full(len(data.questions), np.nan)
+    for number, scenario in enumerate(data.scenarios):
+        schedule = SCHEDULES.get((scenario.algorithm, scenario.collective), scenario.algorithm)  # type: ignore[arg-type]  # any
+        plain = {"profile": UNFITTED, "protocol": "none", "launch": Launch(), "algorithm": schedule}
+        with contextlib.suppress(InputError, RefusedError):
+            times[number] = predict(scenario.model_copy(update=plain)).time_ps
+    of_rows: Floats = times[data.which]
+    return of_rows
 
 
 def _errors(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:

@@ -96,8 +96,10 @@ def of_kernels(name: str) -> bool:
     return name in OF_CALLS or name.partition(".")[0] in OF_BLOCKS
 
 
-def _family(name: str) -> str:
-    """Return the parameter whose unit and limits this one shares."""
+def family(name: str) -> str:
+    """Return the parameter whose unit and limits this one shares: `launch` for times, `channel_bandwidth` for rates,
+    `efficiency` for shares of links.
+    """
     if name in OF_PULL:
         return "efficiency" if name == "pull.reach" else "launch"
     if name in LAUNCHES:
@@ -109,9 +111,9 @@ def _family(name: str) -> str:
 def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
     """Return the kernels with another cost of one parameter."""
     kernels = kernels or Kernels()
-    family, (block, _, key) = _family(name), name.partition(".")
+    unit_of, (block, _, key) = family(name), name.partition(".")
     values = {"own": cost, "load": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
-    value = values.get(family, _rate(cost))
+    value = values.get(unit_of, _rate(cost))
     changed = {key: value} if key else {}
     update = {block: getattr(kernels, block).model_copy(update=changed)} if key else {name: value}
     return kernels.model_copy(update=update)
@@ -125,7 +127,7 @@ def _kernel_cost(name: str, kernels: Kernels) -> float:
         return _kernel_cost(f"{block}.net", kernels)
     if value is None:  # a hop between nodes, of which the profile says nothing
         return 0.0
-    above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(_family(name))
+    above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(family(name))
     return above / value if above and value else float(value)
 
 
@@ -201,7 +203,7 @@ def bounds(names: Sequence[str], measured_ps: Floats, fastest: int) -> Bounds:
     }
     to_nics = (0.0, longest, PS_PER_S / SLOW)
     limits["pull.reach"] = (1.0, *limits["efficiency"][1:])  # loads are never quicker than the links
-    rows = [to_nics if name.endswith(".net_rate") else limits.get(name, limits[_family(name)]) for name in names]
+    rows = [to_nics if name.endswith(".net_rate") else limits.get(name, limits[family(name)]) for name in names]
     return Bounds(*np.array(rows).reshape(-1, 3).T)
 
 
@@ -213,19 +215,33 @@ def text(name: str, cost: float) -> str:
     >>> text("o_send", 1e-4)
     '0 us'
     """
-    family = _family(name)
-    if family in DURATIONS:
+    unit_of = family(name)
+    if unit_of in DURATIONS:
         return f"{round(cost) / 1e6:.6g} us"
-    if family in (*OF_LINKS, "own", "load"):
-        return f"{100 * (1 / cost if family == 'efficiency' else cost):.6g} %"
+    if unit_of in (*OF_LINKS, "own", "load"):
+        return f"{100 * (1 / cost if unit_of == 'efficiency' else cost):.6g} %"
     if not _rate(cost):
         return "none"
-    return f"{cost:.6g} ps/B" if family == "gamma" else f"{PS_PER_S / cost / 1e9:.6g} GB/s"
+    return f"{cost:.6g} ps/B" if unit_of == "gamma" else f"{PS_PER_S / cost / 1e9:.6g} GB/s"
+
+
+def cost_of(name: str, text: str) -> float:
+    """Read a cost as `text` writes it.
+
+    >>> cost_of("o_send", "1.5 us"), cost_of("efficiency.cable", "80 %"), cost_of("LL.rate", "none")
+    (1500000.0, 1.25, 0.0)
+    """
+    of_unit = {"us": 1e6, "%": 0.01, "ps/B": 1.0, "GB/s": 1e9, "none": 0.0}
+    number, _, unit = text.rpartition(" ")
+    value = float(number or 0) * of_unit[unit]
+    if unit == "GB/s":
+        return PS_PER_S / value if value else 0.0
+    return 1 / value if unit == "%" and family(name) == "efficiency" and value else value
 
 
 def falls(name: str) -> bool:
     """Whether the number that is shown falls as the cost rises."""
-    return _family(name) in ("efficiency", "channel_bandwidth")
+    return family(name) in ("efficiency", "channel_bandwidth")
 
 
 def described(name: str, cost: float, ends: Sequence[float]) -> dict[str, object]:

@@ -1,0 +1,188 @@
+"""Estimate parameters that were fitted before: the most probable values, given rows and the profile.
+
+A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
+themselves: each rank count, or each collective, is predicted from the others, and the fit goes no further from the
+profile than serves these predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.accuracy.fit import _least_squares, _prior
+from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, bounds_of, check_limits, starting_costs
+from simcoll.accuracy.fit._fit_rows import Samples
+from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.config.arrays import Floats
+from simcoll.config.groups import grouped
+from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError
+from simcoll.formats.measured import MeasuredRow
+from simcoll.measurement.run_cases import Tell
+from simcoll.scenario.profile import Profile
+
+COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
+ROUNDS: Final = 4  # linearisations: the fit begins near its end
+NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
+BOLDNESS: Final = (0.0, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out; 0 keeps the profile
+BETTER: Final = 0.97  # share of the error of the more careful choice that a bolder one has to reach
+
+HARDLY: Final = "these rows tell hardly anything of it"
+
+
+def estimate(
+    samples: Samples,
+    start: Profile,
+    params: Params,
+    free: Sequence[str],
+    known: Mapping[str, tuple[str, str]],
+    tell: Tell,
+) -> Estimate:
+    """Fit the parameters named by `free`, or all that the rows see, near the values of a profile that was fitted.
+
+    `known` are the 90 % intervals of that fit. Raises InputError if no parameter has an effect, and for one at its
+    limit.
+    """
+    return _FromPrior(samples.of(_coarse(samples.rows)), start, params, free, known, tell).run()
+
+
+class _FromPrior:
+    """State of an estimate: the coarse rows, and the names that are still fitted."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        start: Profile,
+        params: Params,
+        free: Sequence[str],
+        known: Mapping[str, tuple[str, str]],
+        tell: Tell,
+    ):
+        self.samples, self.known, self.tell, self.asked = samples, known, tell, bool(free)
+        self.before = ParameterSetting.of(start)
+        self.null = starting_costs(samples, start, params, free)
+        self.left: dict[str, str] = {}
+        self.names = [name for name in self.null if self.asked or not _prior.zero(name, self.null)]
+        self.evaluated = 0
+
+    def run(self) -> Estimate:
+        measured = self.samples.measured
+        first = self._seen(_least_squares.line(self._model, self._values, self._bounds))
+        bounds, belief = self._bounds, self._belief
+        self.tell(f"{len(self.names)} parameters, {len(measured)} rows; {_error(first.times, measured)} before the fit")
+        line = _least_squares.fit(self._model, measured, first.values, bounds, belief, ROUNDS)
+        self.tell(f"{_error(line.times, measured)} after {self.evaluated} predictions of these rows")
+        boldness = self._boldness(first, line)
+        if boldness == 0:
+            return self._at(first, belief, ["what the fit begins with predicts rows left out best: nothing is changed"])
+        if boldness < 1:
+            belief = belief._replace(widths=belief.widths * boldness)
+            values = _least_squares.refit(line, measured, bounds, _least_squares.OWN_ERROR, belief)
+            line = _least_squares.line(self._model, values, bounds)
+        return self._at(line, belief, [])
+
+    # --- the model ---
+
+    def _model(self, costs: Floats) -> Floats:
+        self.evaluated += 1
+        return self.samples.times(self.before.at(dict(zip(self.names, costs.tolist(), strict=True))))
+
+    @property
+    def _values(self) -> Floats:
+        return np.array([self.null[name] for name in self.names])
+
+    @property
+    def _bounds(self) -> Bounds:
+        return bounds_of(self.samples, self.names)
+
+    @property
+    def _belief(self) -> Belief:
+        return _prior.belief(self.names, self.null, self.known, self.samples.rows, self._bounds)
+
+    # --- which parameters ---
+
+    def _seen(self, line: Line) -> Line:
+        """Leave out the parameters that change no row, and those of which the rows would tell hardly anything."""
+        shares = np.abs(line.relative(self._bounds)).max(axis=0)
+        line = self._leaving(line, shares < _least_squares.EFFECT, NO_EFFECT)
+        if not self.names:
+            raise InputError("no parameter has an effect on these rows", "name some with --free")
+        if self.asked:
+            return line
+        belief = self._belief
+        after = np.sqrt(np.diag(_least_squares.posterior(line, line.times, belief)))
+        hardly = after > NARROWED * belief.widths
+        return line if hardly.all() else self._leaving(line, hardly, HARDLY)
+
+    def _leaving(self, line: Line, which: NDArray[np.bool_], why: str) -> Line:
+        """Leave parameters at the values that they have in a line, and record why."""
+        self.left |= {name: why for name, leave in zip(self.names, which.tolist(), strict=True) if leave}
+        self.names = [name for name in self.names if name not in self.left]
+        return Line(line.values[~which], line.times, line.slopes[:, ~which])
+
+    # --- how far ---
+
+    def _boldness(self, first: Line, line: Line) -> float:
+        """Return the factor of the widths believed with which rows that are left out are predicted best."""
+        groups = _groups(self.samples.rows)
+        if len(groups) < 2:
+            return 1.0
+        measured, bounds = self.samples.measured, self._bounds
+        best, least = BOLDNESS[0], _off(first.times, measured, groups)
+        for boldness in BOLDNESS[1:]:
+            times = np.empty(len(measured))
+            for group in groups:
+                others = np.setdiff1d(np.arange(len(measured)), group)
+                belief = self._belief
+                belief = belief._replace(widths=belief.widths * boldness)
+                own = _least_squares.OWN_ERROR
+                values = _least_squares.refit(line.of(others), measured[others], bounds, own, belief)
+                times[group] = line.of(group).at(values)
+            error = _off(times, measured, groups)
+            if error < BETTER * least:
+                best, least = boldness, error
+        return best
+
+    def _at(self, line: Line, belief: Belief, notes: Sequence[str]) -> Estimate:
+        """Return the estimate at a line's values, with intervals of the posterior distribution."""
+        bounds = self._bounds
+        check_limits(self.names, line.values, bounds)
+        widths = np.sqrt(np.diag(_least_squares.posterior(line, self.samples.measured, belief)))
+        ends = [np.clip(line.values + sign * _prior.NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
+        costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
+        return Estimate(costs, low, high, self.left, notes)
+
+
+def _coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
+    """Flag at most about COARSE rows: of each series every n-th size, with its smallest and its largest."""
+    step = -(-len(rows) // COARSE)
+    flags = np.zeros(len(rows), bool)
+    numbers = grouped(range(len(rows)), lambda i: _prior.series(rows[i]))
+    for series in numbers.values():
+        of_size = sorted(series, key=lambda i: rows[i].size_bytes)
+        flags[of_size[::step]] = flags[of_size[-1]] = True
+    return flags
+
+
+def _groups(rows: Sequence[MeasuredRow]) -> list[NDArray[np.int64]]:
+    """Return the numbers of the rows of each rank count; of each collective where there is one rank count."""
+    for key in ("ranks", "collective"):
+        groups = grouped(range(len(rows)), lambda i, key=key: getattr(rows[i], key))  # type: ignore[misc]  # a default binds
+        if len(groups) > 1:
+            return [np.array(numbers) for numbers in groups.values()]
+    return []
+
+
+def _off(times: Floats, measured: Floats, groups: Sequence[NDArray[np.int64]]) -> float:
+    """Return the mean error of the groups, each counting alike."""
+    errors = np.abs(np.log(times / measured))
+    return float(np.mean([errors[group].mean() for group in groups]))
+
+
+def _error(times: Floats, measured: Floats) -> str:
+    return f"mean error {100 * np.mean(np.abs(times / measured - 1)):.1f} %"

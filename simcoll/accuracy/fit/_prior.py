@@ -1,0 +1,83 @@
+"""What is known of parameters before a fit: the values of a profile that was fitted before, and how sure they are.
+
+A profile without the record of a fit (`one-port`) says nothing of the machine: a fit from there believes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from simcoll.accuracy.fit import parameters
+from simcoll.accuracy.fit._least_squares import Belief, Bounds
+from simcoll.accuracy.fit.parameters import cost_of, family
+from simcoll.config.groups import grouped
+from simcoll.formats.measured import MeasuredRow
+from simcoll.scenario.profile import Profile
+
+NORMAL_90: Final = 1.6449  # standard deviations from the middle of a normal distribution to its 95th percentile
+
+# How machines of one kind differ, as a share of a cost, beside the interval of a fit to one of them. Rates of links and
+# of what loads from them follow from clocks, which are alike everywhere; times of fences and NICs depend on processors
+# and firmware.
+OF_RATES: Final = 0.05
+OF_TIMES: Final = 0.25
+OF_LAUNCHES: Final = 1.0  # which belong to the host and to the way of measuring: one process or several, loop or call
+ALIKE: Final = 16  # the errors of a model at sizes within this factor are one error, not as many as there are rows
+
+
+def intervals(*profiles: Profile | None) -> dict[str, tuple[str, str]]:
+    """Return the 90 % intervals of parameters that fits of these profiles recorded; the last profile wins."""
+    known: dict[str, tuple[str, str]] = {}
+    for profile in profiles:
+        if profile is None:
+            continue
+        ways = (profile.host, profile.graph, profile.pull)
+        records = [profile.calibration, *(way.calibration for way in ways if way is not None)]
+        for record in records:
+            known |= dict(record.intervals) if record else {}
+    return known
+
+
+def belief(
+    names: Sequence[str],
+    costs: Mapping[str, float],
+    known: Mapping[str, tuple[str, str]],
+    rows: Sequence[MeasuredRow],
+    bounds: Bounds,
+) -> Belief:
+    """Return what is believed of parameters with these `costs`, whose recorded 90 % intervals are `known`."""
+    values = np.array([costs[name] for name in names])
+    widths = [_width(name, costs[name], known.get(name)) for name in names]
+    return Belief(values, np.maximum(widths, 1e-9 * bounds.scale), independent(rows) / len(rows))
+
+
+def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
+    """Return the standard deviation of a cost: that of the fit, and how machines of a kind differ."""
+    launches = name == "launch" or name in parameters.LAUNCHES
+    share = OF_LAUNCHES if launches else OF_RATES if family(name) == "efficiency" else OF_TIMES
+    if interval is None or "none" in interval:
+        return share * cost
+    low, high = sorted(cost_of(name, text) for text in interval)
+    return float(np.hypot(share * cost, (high - low) / 2 / NORMAL_90))
+
+
+def independent(rows: Sequence[MeasuredRow]) -> int:
+    """Count the rows that differ by more than a factor of ALIKE in size, or in anything else."""
+    zones = (
+        {int(np.log(max(1, row.size_bytes)) // np.log(ALIKE)) for row in of_series}
+        for of_series in grouped(rows, series).values()
+    )
+    return sum(map(len, zones))
+
+
+def series(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows of one series have in common: they differ in size only."""
+    return row.system, row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype
+
+
+def zero(name: str, costs: Mapping[str, float]) -> bool:
+    """Whether a measured profile has none of a parameter: it has no width, and stays so."""
+    return costs[name] == 0 and name not in parameters.LAUNCHES

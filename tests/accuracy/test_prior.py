@@ -1,0 +1,127 @@
+"""Fits that begin at a profile that was fitted before: what rows do not see stays, and no fit makes a machine worse."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from extras import needs
+
+from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError
+from simcoll.prediction.sweep import run_point
+from simcoll.scenario.loading import load
+from simcoll.scenario.profile import find_profile, parse_profile
+
+pytestmark = needs("scipy")
+
+SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
+MACHINES = 4
+WHOLE = ("links", "kernels", "launch")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def machine(chance: np.random.Generator, times: float = 0.25, rates: float = 0.05) -> dict[str, Any]:
+    """A profile whose costs differ from those of the shipped one as machines of a generation do."""
+    plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    kept = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
+
+    def changed(value: Any, share: float) -> str:
+        number, _, unit = str(value).partition(" ")
+        return f"{float(number) * max(0.2, 1 + share * chance.normal())} {unit}"
+
+    kept["launch"] = changed(kept["launch"], times)
+    kept["links"] = {"nvlink": {"efficiency": changed(plain["links"]["nvlink"]["efficiency"], rates)}}
+    for block in ("LL", "LL128", "Simple", "NVLS"):
+        costs = kept["kernels"][block]
+        kept["kernels"][block] = {
+            key: changed(value, rates if key == "reach" else times) for key, value in costs.items()
+        }
+    return {**kept, "name": "law"}
+
+
+def measured(law: Mapping[str, Any], name: str, chance: np.random.Generator, noise: float, *sets: str) -> str:
+    """A table of what a law predicts on a node of eight H100, with noise."""
+    Path("law.yaml").write_text(yaml_tree.dump(dict(law)), encoding="utf-8")
+    asked = ["topology={system: hgx-h100}", "dtype=float16", "profile=law.yaml", "algorithm=auto", "protocol=auto"]
+    rows = [run_point(point) for point in load("quickstart", [*asked, SIZES, *sets])]
+    columns = ("system", "collective", "ranks", "dtype", "size_bytes", "time_us", "harness")
+    with Path(name).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for row in rows:
+            time_us = row["time_us"] * float(np.exp(noise * chance.normal()))
+            writer.writerow(["h100", row["collective"], row["ranks"], "float16", row["size_bytes"], time_us, "library"])
+    return name
+
+
+def fitted(table: str, *fit: str, **more: Any) -> Calibrated:
+    """A fit that begins at the shipped profile."""
+    return calibrate([table], "hgx-h100", fit=fit, **more)
+
+
+def errors(found: Calibrated) -> dict[str, float]:
+    """The mean error on rows held out, by what predicted them."""
+    return {way["predicted_by"]: way["mape"] for way in found.document["beside"]}
+
+
+def test_a_fit_is_no_worse_than_the_profile_that_it_begins_with(folder: Path):
+    """Over machines that differ from the shipped profile as machines of a generation do: fitted to all-reduce on 2 and
+    4 ranks, other collectives on 8 are predicted better than before, on average, and on none much worse."""
+    chance = np.random.default_rng(1)
+    before, after = [], []
+    for _ in range(MACHINES):
+        law = machine(chance)
+        table = measured(law, "t.csv", chance, 0.03, "collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]")
+        found = errors(fitted(table, "collective=all_reduce", "ranks=2,4"))
+        before.append(found["profile nccl-hopper"])
+        after.append(found["fitted"])
+    assert np.mean(after) < 0.8 * np.mean(before)
+    assert max(np.subtract(after, before)) < 2
+    assert found["plain model"] > max(before)
+
+
+def test_what_rows_do_not_see_stays(folder: Path):
+    """Rows of small all-reduces say nothing of point-to-point messages, nor of switches that reduce: these costs stay
+    exactly as the profile has them. The launch, which they do see, is found."""
+    chance = np.random.default_rng(2)
+    law = {**machine(chance), "launch": "15 us"}
+    table = measured(law, "t.csv", chance, 0.02, "collective=all_reduce", "ranks=[2, 4]", "size=[1 KiB, 2 KiB]")
+    found = parse_profile(fitted(table, "ranks=2,4").text, "p")
+    before = parse_profile(find_profile("nccl-hopper").read_text("utf-8"), "nccl-hopper")
+    assert found.kernels and before.kernels
+    assert (found.kernels.P2P, found.kernels.NVLS) == (before.kernels.P2P, before.kernels.NVLS)
+    assert found.links == before.links
+    assert found.launch == pytest.approx(15_000_000, rel=0.1)
+
+
+def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
+    """From rows of the shipped profile itself, no prediction moves by more than the noise."""
+    chance = np.random.default_rng(3)
+    plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    law = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
+    table = measured(law, "t.csv", chance, 0.0, "collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]")
+    assert errors(fitted(table, "collective=all_reduce"))["fitted"] < 0.5
+
+
+def test_a_parameter_at_its_limit_is_an_error(folder: Path):
+    """Rows that would need links of more than twice their rate are refused in words, and nothing is written."""
+    chance = np.random.default_rng(4)
+    law = machine(chance)
+    law["links"] = {"nvlink": {"efficiency": "700 %"}}
+    table = measured(
+        law, "t.csv", chance, 0.0, "collective=all_gather", "ranks=[2, 4]", "size={from: 64 MiB, to: 8 GiB, factor: 2}"
+    )
+    with pytest.raises(InputError, match=r"efficiency.nvlink: the rows ask for more than 200 %, its limit"):
+        fitted(table, free=["efficiency"])
