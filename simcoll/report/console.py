@@ -129,7 +129,7 @@ def _ranking_line(ranking: Mapping[str, Any]) -> str:
 
 
 def calibration_table(document: Mapping[str, Any]) -> str:
-    """What the fit is worth beside what could be asked without it, then remarks, and parameters with intervals."""
+    """Errors of the fit beside those of what could be asked without it, then remarks, and parameters with intervals."""
     errors = document["errors"]
     which = "held out" if "held_out" in errors else "fitted, as none is held out"
     count = document["beside"][-1]["points"]

@@ -71,7 +71,7 @@ class Line:
 
 
 class Belief(NamedTuple):
-    """What is known of the values before any row: each is normal around `values` with the standard deviation `widths`,
+    """Knowledge of the values before any row: each is normal around `values` with the standard deviation `widths`,
     both (parameters,). A row counts as `share` of an independent one, as errors of a model are alike in rows alike.
     """
 

@@ -1,4 +1,4 @@
-"""What is known of parameters before a fit: the values of a profile that was fitted before, and how sure they are.
+"""Knowledge of parameters before a fit: the values of a profile that was fitted before, and how sure they are.
 
 A profile without the record of a fit (`one-port`) says nothing of the machine: a fit from there believes nothing.
 """
