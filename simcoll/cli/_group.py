@@ -8,6 +8,7 @@ So `simcoll --help` and the start of any command are quick, however many command
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,8 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
     try:
         with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
             status = cli.invoke(context)
@@ -71,9 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(NO_MEMORY, file=sys.stderr)
         return 1
     except BrokenPipeError:  # `simcoll … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:  # a full disk, or a file that went away
+        print(f"{error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
+        _drop_output()
+        return 1
     return status if isinstance(status, int) else 0
+
+
+def _drop_output() -> None:
+    """Send what a broken stdout still holds nowhere: Python writes it when it ends, and would complain again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Commands(click.Group):

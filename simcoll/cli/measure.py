@@ -127,7 +127,7 @@ def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backe
     from simcoll.measurement import real_run as real
 
     if output:
-        real.write(output, rows, real.remarks(backend))
+        real.write(output, rows, backend)
         print(output, file=sys.stderr)
     table = real.beside_library(rows)
     print(text_table.render([column for column in SHOWN if any(made.get(column) is not None for made in table)], table))

@@ -63,6 +63,8 @@ def run(
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
     journal = Journal(output, shard) if output else None
+    if journal and not quiet and (earlier := sweep.replaced(journal.folder, points)):
+        print(f"{journal.folder}: replaces the results of `{earlier}`", file=sys.stderr)
     if shard and journal and sweep.is_written(journal.folder, points):
         rows, reused = list["ResultRow"](), 0
     else:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -150,9 +149,9 @@ def _state(folder: Path) -> str:
 
 
 def _cache_folder() -> Path | None:
-    """The folder for numba's compiled code: the first that can be written; None leaves the choice to numba."""
+    """The folder for numba's compiled code: the first that serves; None leaves the choice to numba."""
     asked = [Path(value) for name in ("SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR") if (value := os.environ.get(name))]
-    return next((folder for folder in (*asked, *_own_folders()) if _has_room(folder)), None)
+    return next((folder for folder in (*asked, *_own_folders()) if _is_own(folder)), None)
 
 
 def _own_folders() -> Iterator[Path]:
@@ -160,16 +159,17 @@ def _own_folders() -> Iterator[Path]:
     with suppress(RuntimeError):  # a user without a home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcoll"
     with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids
-        folder = Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-            yield folder  # nobody else can put code there
+        yield Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
 
 
-def _has_room(folder: Path) -> bool:
+def _is_own(folder: Path) -> bool:
+    """Whether a folder can be written, and by nobody else: compiled code in it runs with the user's rights."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        link, status = folder.lstat(), folder.stat()
+        if hasattr(os, "getuid") and ({link.st_uid, status.st_uid} != {os.getuid()} or status.st_mode & 0o022):
+            return False
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(ROOM))
     except OSError:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import simcoll
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.measurement import real_run
@@ -108,31 +107,23 @@ def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
 
 
 def write(path: Path, rows: Sequence[CaseRow], name: str) -> None:
-    """Write rows with their provenance, whole or not at all. Raises InputError."""
-    real_run.write_table(path, COLUMNS, rows, remarks(name))
+    """Write rows with their provenance, whole or not at all; for GPUs what connects them as well. Raises InputError."""
+    from simcoll.measurement.torch_backend._device import about
+
+    facts = {**about(name), **real_run.surroundings()}
+    real_run.write_table(path, [*COLUMNS, *facts], [{**row, **facts} for row in rows])
+    if name != "cpu":
+        real_run.write_gpus(path)
 
 
 def read(path: Path) -> list[CaseRow]:
     """Read a table that `write` has made. Raises InputError."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     try:
         return [{**row, "size_bytes": int(row["size_bytes"]), "time_us": float(row["time_us"])} for row in rows]
     except (KeyError, TypeError, ValueError):
         cure = "remove it, and it is measured anew"
         raise InputError(f"{path}: is no table of what a device does", cure) from None
-
-
-def remarks(name: str) -> Iterator[str]:
-    """Yield the lines above a table: the device, versions, the way of timing, and the environment."""
-    from simcoll.measurement.torch_backend._device import about
-
-    yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, GBps the size over it"
-    yield "launch: until the host knows that something tiny is done; launch_queued, copy (b = a), reduce (b += a):"
-    yield "each of many, one behind the other, by the device's clock; collectives: of one rank"
-    yield from (f"{key}: {value}" for key, value in {**about(name), **real_run.surroundings()}.items() if value)
-    if name != "cpu":
-        yield from real_run.gpus_here()
 
 
 def _row(operation: str, dtype: str, nbytes: int, median: float, times: Sequence[float], runs: int) -> CaseRow:

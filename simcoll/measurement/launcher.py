@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ BEGIN_S: Final = 180.0  # to import torch, which is slow on a busy machine, and 
 GRACE_S: Final = 3.0  # after the first failure, for the other ranks to report for what they waited
 POLL_S: Final = 0.02  # between two looks at the ranks: short against any run, and no load
 ONE_GPU_S: Final = 300.0  # for a launch on one GPU, where ranks that wait for each other may do so for ever
+PREFIX: Final = "simcoll-"  # names of folders and networks that last as long as a run
 CODE: Final = "from simcoll.measurement.launcher import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
@@ -77,7 +79,7 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
     Raises MeasureError when a rank dies, fails or stands still, with the state of every rank; InputError when a prefix
     cannot be run.
     """
-    with orderly_end(), _folder() as folder:
+    with orderly_end(), work_folder() as folder:
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
         marks[:] = 0, NOT_BEGUN, IDLE
         meet = job.meet if "MASTER_ADDR" in launcher.environment(0) else f"file://{folder / 'meet'}"
@@ -117,9 +119,34 @@ def handling(
             signal.signal(number, earlier)
 
 
+def own_mark() -> str:
+    """The id of this process and when it began: what stands in the names of all that a kill could leave behind."""
+    return f"{os.getpid()}.{_begin(os.getpid())}"
+
+
+def is_alive(mark: str) -> bool:
+    """Whether the process of a mark still runs; another one may have its id by now."""
+    process, _, begin = mark.partition(".")
+    return process.isdecimal() and _begin(int(process)) == begin
+
+
+def _begin(process: int) -> str | None:
+    """Begin of a process, in clock ticks since the machine's; None for one that has ended, if only for its parent."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if status[0] in "ZX" else status[19]
+
+
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="simcoll-"))
+def work_folder() -> Iterator[Path]:
+    """A folder for a real run; those of runs that were killed are removed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        marked = re.match(r"\d+\.\d+(?=-)", old.name.removeprefix(PREFIX))
+        if marked and not is_alive(marked[0]):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{own_mark()}-"))
     try:
         yield folder
     finally:

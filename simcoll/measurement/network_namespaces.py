@@ -1,6 +1,6 @@
 """Build a topology on this machine as `_network_wiring` plans it, and take it down. Needs Linux and root.
 
-Names begin with `simcoll-` and the process id, so that leftovers of a killed run differ from networks in use.
+Names begin with `simcoll-` and the mark of the process, so that leftovers of a killed run differ from networks in use.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import Final
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement._network_wiring import WiringPlan
-from simcoll.measurement.launcher import handling
+from simcoll.measurement.launcher import PREFIX, handling, is_alive, own_mark
 from simcoll.topology.graph import Topology
 
-PREFIX: Final = "simcoll-"
 NAMES: Final = Path("/run/netns")
 ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # their bits, from linux/capability.h
@@ -55,7 +54,7 @@ class BuiltNetwork:
     @cached_property
     def names(self) -> dict[str, str]:
         """The namespace of each device."""
-        return {device: f"{PREFIX}{os.getpid()}-{device}" for device in self.plan.devices}
+        return {device: f"{PREFIX}{own_mark()}-{device}" for device in self.plan.devices}
 
     def inside(self, device: str) -> list[str]:
         """Return the words that run a command inside a device's namespace."""
@@ -100,15 +99,14 @@ class BuiltNetwork:
 
 def remove_stale() -> list[str]:
     """Remove the namespaces of runs that have ended; return their names."""
-    stale = [path.name for path in NAMES.glob(f"{PREFIX}*") if not _alive(path.name)]
+    stale = [path.name for path in NAMES.glob(f"{PREFIX}*") if not is_alive(_owner(path.name))]
     for name in stale:
         remove(name)
     return stale
 
 
-def _alive(name: str) -> bool:
-    owner = name.removeprefix(PREFIX).partition("-")[0]
-    return owner.isdecimal() and Path("/proc", owner).exists()
+def _owner(name: str) -> str:
+    return name.removeprefix(PREFIX).partition("-")[0]
 
 
 def remove(name: str) -> None:

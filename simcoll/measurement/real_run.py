@@ -16,9 +16,7 @@ Each row is a mapping with the columns of measured tables; `write` makes a file 
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 import itertools
 import math
 import os
@@ -26,9 +24,8 @@ import platform
 import re
 import statistics
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -37,11 +34,12 @@ from typing import Any, Final
 import numpy as np
 
 import simcoll
+from simcoll.config import csv_text
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS, WORKLOAD
 from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement._workload_tasks import work_row
-from simcoll.measurement.launcher import LOCAL, Launcher, launch
+from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
@@ -123,10 +121,10 @@ def _chosen(
     if not library:
         return choices
     tasks = tuple(replace(which[i].task, verify=False, warmup=1, repeats=0) for i in library)
-    with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
+    with work_folder() as folder:
 
         def environment(rank: int) -> dict[str, str]:
-            log = str(Path(folder) / "log") if not rank else os.devnull
+            log = str(folder / "log") if not rank else os.devnull
             logging = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
             return {**launcher.environment(rank), **logging}
 
@@ -270,22 +268,19 @@ def machine() -> str:
     return f"{cores} cores of {names[0] if names else platform.processor() or platform.machine()}, {system}"
 
 
-def write(path: Path, rows: Sequence[CaseRow], remarks: Iterable[str] = ()) -> None:
-    """Write a measured table, whole or not at all; `remarks` come first, as comments. Raises InputError."""
+def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
+    """Write a measured table, whole or not at all; for GPUs what connects them as well. Raises InputError."""
     swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
     known = [column for column in COLUMNS if any(column in made for made in rows)]
-    write_table(path, [*known, *OWN, *dict.fromkeys(swept)], rows, remarks)
+    write_table(path, [*known, *OWN, *dict.fromkeys(swept)], rows)
+    if backend == "nccl":
+        write_gpus(path)
 
 
-def write_table(path: Path, columns: Sequence[str], rows: Sequence[CaseRow], remarks: Iterable[str] = ()) -> None:
-    """Write rows as CSV, whole or not at all; `remarks` come first, as comments. Raises InputError."""
-    text = io.StringIO()
-    for line in remarks:
-        text.write(f"# {line}".rstrip() + "\n")
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({column: _cell(value) for column, value in made.items()} for made in rows)
-    write_atomically(path, text.getvalue())
+def write_table(path: Path, columns: Sequence[str], rows: Sequence[CaseRow]) -> None:
+    """Write rows as CSV, whole or not at all. Raises InputError."""
+    cells = ([_cell(made.get(column)) for column in columns] for made in rows)
+    write_atomically(path, csv_text.dump(columns, cells))
 
 
 def _cell(value: object) -> object:
@@ -296,15 +291,13 @@ def _cell(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def remarks(backend: Backend) -> Iterator[str]:
-    """Yield the lines above a table: how it was measured, and for GPUs how they are connected."""
-    yield f"measured by simcoll {simcoll.__version__}; time_us is the median of `runs`, launch_us that of each launch,"
-    yield "spread the quartiles' distance over the median, overhead_us what the harness takes with nothing to do"
-    if backend == "nccl":
-        yield from gpus_here()
+def write_gpus(table: Path) -> None:
+    """Write what `nvidia-smi` says of the GPUs beside a table: NAME.csv has NAME.txt, which `import` reads."""
+    if lines := list(_gpus_here()):
+        write_atomically(table.with_suffix(".txt"), "\n".join(lines) + "\n")
 
 
-def gpus_here() -> Iterator[str]:
+def _gpus_here() -> Iterator[str]:
     """Yield GPUs, driver and their connections, from `nvidia-smi`; nothing where it fails."""
     for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
         try:

@@ -11,7 +11,7 @@ from simcoll.engine import bounds
 from simcoll.engine.program import Program, bind
 from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
-from simcoll.errors import BoundError
+from simcoll.errors import BoundError, ScheduleError
 from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.placing import arrivals_of
 from simcoll.scenario.faults import struck
@@ -101,7 +101,9 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
         program = make()
         outcome = run(program, policy(point))
     if outcome.totals.makespan_ps < bound:
-        took = f"{outcome.totals.makespan_ps} ps is below the lower bound of {bound} ps"
-        raise BoundError(f"{source.name}: {took}: a bug of simcoll")
+        took = f"{source.name}: {outcome.totals.makespan_ps} ps is below the lower bound of {bound} ps"
+        if proved == "off":
+            raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
+        raise BoundError(f"{took}: a bug of simcoll")
     ran = ProgramRun(point, make, outcome, program if outcome.kept else None)  # a program without timeline is too large
     return ScheduleRun(source, proved, devices, bound, ran)

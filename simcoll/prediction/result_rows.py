@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from simcoll.config import csv_text
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
 
@@ -149,12 +150,8 @@ def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def to_csv(rows: Sequence[ResultRow]) -> str:
     """CSV text; times with all six decimals, so that no picosecond is lost."""
-    text, columns = io.StringIO(), [*COLUMNS, *swept(rows)]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(row, column) for column in columns])
-    return text.getvalue()
+    columns = [*COLUMNS, *swept(rows)]
+    return csv_text.dump(columns, ([_cell(row, column) for column in columns] for row in rows))
 
 
 def _cell(row: ResultRow, column: str) -> str:
@@ -200,6 +197,8 @@ def _value(kind: type, text: str | None) -> Any:
         return None
     if kind is dict:
         return json.loads(text)  # a ValueError if it is none
+    if kind is str:
+        return csv_text.meant(text)
     return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
 
 

@@ -157,6 +157,15 @@ def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -
     }
 
 
+def replaced(folder: Path, points: Sequence[Point]) -> str | None:
+    """The command whose results in the folder are of other points; None where there are none."""
+    try:
+        earlier = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return None if earlier["sweep"] == _digest(points) else str(earlier["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def is_written(folder: Path, points: Sequence[Point]) -> bool:
     """Whether `results.csv` in the folder holds just these points."""
     try:

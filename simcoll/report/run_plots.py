@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from simcoll.config import csv_text
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
@@ -77,11 +76,8 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     from simcoll.report.plot.curves import compare_figure
 
     columns = list(document["points"][0])
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(document["points"])
-    write_atomically(folder / "compare.csv", text.getvalue())
+    rows = ([point[column] for column in columns] for point in document["points"])
+    write_atomically(folder / "compare.csv", csv_text.dump(columns, rows))
     save(compare_figure(document["points"]), folder / "compare.png")
     return [folder / "compare.csv", folder / "compare.png"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
@@ -11,7 +12,8 @@ from simcoll import units
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, did_you_mean
 
-MAX_VARIANTS: Final = 1_000_000  # trees at once: more is a slip in a range, and fills memory
+MAX_VARIANTS: Final = 100_000  # trees at once: each takes 6 kB as a point, so that more would fill a gigabyte
+EXACT_TO: Final = 2**128  # denominators above are rounded to it: the digits of exact powers fill memory
 
 
 def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]) -> list[Node]:
@@ -108,14 +110,18 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     elif stop < start or (growth == "factor" and start <= 0):
         problem = "the range is empty" if stop < start else "a range by factor cannot start at 0"
         errors.append(Diagnostic(problem, "let from be above 0 and at most to", path, tree.place))
-    elif growth == "step" and (stop - start) / pace > MAX_VARIANTS:
-        errors.append(Diagnostic("a range of too many values", f"keep below {MAX_VARIANTS}", path, tree.place))
     if len(errors) > before:
         return [_broken(tree)]
-    values, value = [], start
+    values, value = list[Fraction](), start
     while value <= stop:
+        if len(values) == MAX_VARIANTS:
+            problem = f"a range of more than {MAX_VARIANTS} values"
+            errors.append(Diagnostic(problem, f"write a larger {growth}", f"{path}.{growth}", where))
+            return [_broken(tree)]
         values.append(value)
         value = value * pace if growth == "factor" else value + pace
+        if value.denominator > EXACT_TO:
+            value = Fraction(round(value * EXACT_TO), EXACT_TO)
     whole = kind is not None or (start.denominator == 1 and pace.denominator == 1)
     return [Node(_ranged(value, kind, whole), tree.place) for value in values]
 
@@ -128,6 +134,8 @@ def _number(value: object) -> tuple[Fraction, units.Unit | None]:
         if kind is None:
             raise ValueError(f"{value!r} is not a quantity; write a number with a unit, e.g. '64 MiB'")
         return units.parse_exact(value, kind), kind
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no end of a range; write e.g. 8 or '64 MiB'")
     return Fraction(value).limit_denominator(10**9), None
 
 

@@ -218,7 +218,12 @@ def load_system(name: str) -> SystemFile:
         raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
     tree = yaml_tree.read(known.get(name) or Path(name))
     named = tree.get("system")
-    return load_system(str(named.value)) if named and name not in known else read_machine(tree).file
+    if named is None or name in known:
+        return read_machine(tree).file
+    if str(named.value) not in known:
+        problem = f"{named.plain()!r} is no shipped system"
+        raise InputError([Diagnostic(problem, did_you_mean(str(named.value), known), "system", named.place)])
+    return load_system(str(named.value))
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
@@ -269,6 +274,8 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
         return spec, read_machine(tree)
     if tree.get("file") is not None:
         raise InputError(f"{path}: names another topology file", "name that one in the scenario")
+    if not isinstance(tree.value, dict | None):
+        raise InputError([Diagnostic("a topology is a mapping", "write key: value lines", "", tree.place)])
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
     whole = yaml_tree.validate(TopologySpec, [merged])[0]

@@ -197,6 +197,33 @@ def test_a_reader_that_goes_away():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("words", [["list", "algorithms"], ["--version"], ["verify", "all_reduce/ring", "--json"]])
+def test_a_full_disk(words: list[str]):
+    """What stdout does not take is a line and exit 1, not a traceback."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        found = python(SCRIPT, words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (found.returncode, found.stderr) == (1, "stdout: No space left on device\n")
+
+
+def test_a_locale_without_our_signs():
+    """Where stdout is ASCII, a sign that it lacks is `?`, and the rest stands."""
+    words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--algorithm", "ring"]
+    found = python(f"import sys; sys.stdout.reconfigure(encoding='ascii', errors='strict'); {SCRIPT}", words)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == simcoll(*words).out.encode("ascii", "replace").decode()
+    assert "?" in found.stdout
+
+
+def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, tmp_path: Path):
+    """A run of other points into the same folder names the command whose results it replaces; the same run does not."""
+    for size, said in (("1 MiB", False), ("1 MiB", False), ("2 MiB", True)):
+        found = simcoll("run", scenario, "-o", tmp_path / "o", "--set", f"size={size}", "--set", "plots=[]")
+        assert found.status == 0
+        assert ("replaces the results of `simcoll run" in found.err) == said
+
+
 # --- texts, compared with files; `pytest --update-golden` writes them anew ---
 
 

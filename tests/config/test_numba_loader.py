@@ -138,10 +138,14 @@ def test_a_user_without_a_home(kernel: Path, tmp_path: Path):
     assert done == (0, "5\n", "")
 
 
-def test_a_folder_of_anyones_is_not_trusted(kernel: Path, tmp_path: Path):
-    """Compiled code is run as it is found: a folder for temporary files that others can write to is passed over."""
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_folder_of_anyones_is_not_trusted(explicit: bool, kernel: Path, tmp_path: Path):
+    """Compiled code is run as it is found: a folder that others can write to is passed over, also one asked for."""
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), "/proc/none") | {"TMPDIR": str(tmp_path)}
     own = tmp_path / f"simcoll-{os.getuid()}"
+    if explicit:
+        own = tmp_path / "asked" / "for"
+        nowhere["SIMCOLL_CACHE_DIR"] = str(own)
     assert _use(kernel, nowhere) == (0, "5\n", "")
     assert _compiled(own)
     assert stat.S_IMODE(own.stat().st_mode) == 0o700

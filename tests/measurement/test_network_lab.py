@@ -39,7 +39,7 @@ def scenario(tmp_path: Path) -> Path:
 
 
 def _left() -> list[str]:
-    return [path.name for path in network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{os.getpid()}-*")]
+    return [path.name for path in network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{os.getpid()}.*")]
 
 
 def test_without_root_it_says_so(scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -112,7 +112,7 @@ def test_an_interrupted_lab_leaves_nothing(scenario: Path, ending: signal.Signal
     """Ctrl-C and `kill` take down the network and the ranks in it."""
     words: list[Any] = [sys.executable, "-c", SCRIPT, "lab", scenario, "--set", "measure.repeats=10000"]
     with subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        names = f"{network_namespaces.PREFIX}{running.pid}-*"
+        names = f"{network_namespaces.PREFIX}{running.pid}.*"
         while not any(
             network_namespaces.run("ip", "netns", "pids", path.name) for path in network_namespaces.NAMES.glob(names)
         ):

@@ -53,7 +53,7 @@ def _star(hosts: int = 4, **spec: Any) -> Topology:
 
 
 def _ours() -> list[str]:
-    return [path.name for path in network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{os.getpid()}-*")]
+    return [path.name for path in network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{os.getpid()}.*")]
 
 
 def _rate(network: BuiltNetwork, src: str, dst: str, nbytes: int = 1 << 20) -> float:
@@ -224,13 +224,13 @@ def hold() -> Iterator[Hold]:
 
 
 def _of(pid: int) -> list[Path]:
-    return list(network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{pid}-*"))
+    return list(network_namespaces.NAMES.glob(f"{network_namespaces.PREFIX}{pid}.*"))
 
 
 @needs_root
 def test_what_was_killed_while_it_was_made_is_removed():
     """A name without a namespace behind it, as a kill at the wrong moment leaves, is no obstacle."""
-    nobody = network_namespaces.NAMES / f"{network_namespaces.PREFIX}4194305-host0"  # beyond the largest process id
+    nobody = network_namespaces.NAMES / f"{network_namespaces.PREFIX}4194305.1-host0"  # beyond the largest process id
     nobody.touch()
     with BuiltNetwork(_star(2)):
         assert not nobody.exists()

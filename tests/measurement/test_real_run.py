@@ -159,8 +159,8 @@ def test_beside_the_library(rows: list[dict[str, Any]]):
 
 
 def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Path):
-    """What is written is read again with the same numbers, and its comments are passed over."""
-    real_run.write(tmp_path / "t.csv", rows, real_run.remarks("gloo"))
+    """What is written is read again with the same numbers."""
+    real_run.write(tmp_path / "t.csv", rows, "gloo")
     for row, read in zip(rows, read_measured(tmp_path / "t.csv"), strict=True):
         assert (read.collective, read.algorithm, read.ranks) == (row["collective"], row["algorithm"], row["ranks"])
         assert read.time_us == pytest.approx(row["time_us"], rel=1e-3)
@@ -675,15 +675,18 @@ def test_where_nccls_log_lies():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for nvidia-smi")
 def test_how_gpus_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Over a table of NCCL stands what nvidia-smi tells, without its colours; without it there is a table as well."""
+    """Beside a table of NCCL lies what nvidia-smi tells, without its colours; without it there is a table as well."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\ncase $1 in topo) printf '\\033[4mGPU0 NV18\\033[0m\\n';; *) echo driver;; esac\n")
     program.chmod(0o755)
-    assert list(real_run.remarks("nccl"))[2:] == ["driver", "GPU0 NV18"]
-    assert len(list(real_run.remarks("gloo"))) == 2
+    real_run.write(tmp_path / "gpus.csv", [], "nccl")
+    assert (tmp_path / "gpus.txt").read_text(encoding="utf-8") == "driver\nGPU0 NV18\n"
     program.write_text("no program\0")
-    assert all("GPU0" not in line for line in real_run.remarks("nccl"))
+    for name, backend in (("none", "nccl"), ("hosts", "gloo")):
+        real_run.write(tmp_path / f"{name}.csv", [], backend)  # type: ignore[arg-type]
+        assert (tmp_path / f"{name}.csv").exists()
+        assert not (tmp_path / f"{name}.txt").exists()
 
 
 def test_what_nccl_chose():

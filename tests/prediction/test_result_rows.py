@@ -31,7 +31,7 @@ KEYS = {
     "model": {"o_send": ["0 us", "2 us"], "sharing": ["fair", "fifo"]},
 }
 VALUES = {
-    str: st.text("abc, \"'\n;é", min_size=1),
+    str: st.text("abc, \"'\n;é=+-@1", min_size=1),
     int: st.integers(0, 2**60),
     float: st.integers(0, 10**15).map(lambda millionths: millionths / 1e6),  # what six decimals hold
     bool: st.booleans(),

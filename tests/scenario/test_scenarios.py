@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,30 @@ def test_sweeps_of_anything():
 def test_range_ends_count():
     """A range includes both ends."""
     assert [r["size_bytes"] for r in rows(size={"from": "1 KiB", "to": "1 MiB", "factor": 32})] == [2**10, 2**15, 2**20]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "why"),
+    [
+        ("size", {"from": "1 B", "to": "1 TiB", "factor": 1.0001}, "more than 100000 values; write a larger factor"),
+        ("size", {"from": "1 B", "to": "1 TiB", "step": "1 B"}, "more than 100000 values; write a larger step"),
+        ("ranks", {"from": 2, "to": float("inf"), "factor": 2}, "inf is no end of a range"),
+        ("ranks", {"from": 2, "to": float("nan"), "step": 2}, "nan is no end of a range"),
+    ],
+)
+def test_ranges_without_an_end(key: str, values: dict[str, Any], why: str):
+    """Ranges that do not end, or of too many values, are refused before they fill memory."""
+    with pytest.raises(InputError, match=why):
+        simcoll.load({"topology": star(), "collective": "all_reduce", "size": "4 kB", key: values})
+
+
+def test_fine_ranges_are_quick():
+    """Exact powers have more digits from value to value; a range that is allowed ends in good time all the same."""
+    began = time.process_time()
+    found = simcoll.load({"topology": star(), "collective": "all_reduce",
+                          "size": {"from": "8 B", "to": "1 GiB", "factor": 1.0123456789}})  # fmt: skip
+    assert len(found) > 1000
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -518,3 +544,13 @@ def test_sizes_beyond_counting_are_refused(size: str):
     with pytest.raises(simcoll.SimcollError, match="more than can be counted"):
         simcoll.load("quickstart", [f"size={size}"])
     assert simcoll.load("quickstart", ["size=1048576 TiB"])
+
+
+def test_an_unproved_schedule_that_is_wrong_is_the_users(tmp_path: Path):
+    """Without a proof a schedule may end before any right one could: the row blames the schedule, not simcoll."""
+    empty = {"collective": "all_reduce", "algorithm": "idle", "ranks": 4, "n_chunks": 4, "transfers": []}
+    path = tmp_path / "idle.json"
+    path.write_text(json.dumps(empty), encoding="utf-8")
+    found = row(collective="all_reduce", algorithm=str(path), proof="off")
+    assert found["status"].startswith("failed: all_reduce/idle: 0 ps is below the lower bound")
+    assert "it cannot do what all_reduce promises; proof: full says where" in found["status"]

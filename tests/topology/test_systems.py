@@ -311,6 +311,16 @@ def test_no_file_names_another(tmp_path: Path) -> None:
         make(f"file: {tmp_path}/a.yaml")
 
 
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "a", "- a: 3", "system: {name}", "system: [a]"])
+def test_files_that_are_no_topology(text: str, tmp_path: Path):
+    """A list, a number, and a file that names itself as its system are located mistakes."""
+    path = tmp_path / "own.yaml"
+    path.write_text(text.format(name=path), encoding="utf-8")
+    for ask in (lambda: build(TopologySpec(file=str(path))), lambda: load_system(str(path))):
+        with pytest.raises(InputError, match=r"own\.yaml:1:\d"):
+            ask()
+
+
 def test_description() -> None:
     """The description counts every device and every directed link once."""
     topology = make("{system: hgx-h100, nodes: 2}")

@@ -203,7 +203,7 @@ def _measure(study: Study, points: Sequence[Point], path: Path, options: StudyOp
         # Without priority, other work of the machine would be measured as well.
         launcher = Launcher(prefix=lambda rank: network_lab.priority())
         rows = real_run.run(points, launcher, backend=backend, timeout_s=options.timeout_s, tell=options.tell)
-    real_run.write(path, rows, real_run.remarks(backend))
+    real_run.write(path, rows, backend)
 
 
 def _device(options: StudyOptions) -> tuple[dict[str, Any], ...]:

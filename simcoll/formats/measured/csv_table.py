@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 
+from simcoll.config import csv_text
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, REQUIRED, LocatedCells
 
@@ -38,7 +39,7 @@ def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic
             cure = "give every row all columns, and texts with commas in quotes"
             mistakes.append(Diagnostic(problem, cure, "", where[0]))
             continue
-        yield dict(zip(header, zip(texts, where, strict=True), strict=True))
+        yield dict(zip(header, zip(map(csv_text.meant, texts), where, strict=True), strict=True))
     if empty:
         raise InputError([Diagnostic("no row follows the header", "give at least one row", "", places[0])])
 
