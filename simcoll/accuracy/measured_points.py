@@ -66,6 +66,7 @@ class RowQuestions:
     """Make points of measured rows, on the system or topology file called `name`.
 
     A row's way of launching is kept where the profile knows what it costs, or where a fit is to find out (`fitting`).
+    A profile of GPUs of another generation is refused; a fit may begin with it where the system has none of its own.
     """
 
     def __init__(self, name: str, sets: Sequence[str] = (), fitting: bool = False):
@@ -76,7 +77,8 @@ class RowQuestions:
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
         system = systems.described(spec)
-        self.profile = system.profile if system else None
+        self.system, self.profile = system, system.profile if system else None
+        self.related = fitting and self.profile is None
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(spec.system) if spec.system else None
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
@@ -86,7 +88,7 @@ class RowQuestions:
 
         Empty for an algorithm that is not known here, and for a workload: a row does not describe its plan.
 
-        Raises InputError for rows and `sets` that make no point.
+        Raises InputError for rows and `sets` that make no point, and for a profile that does not serve the GPUs.
         """
         known = ("auto", *registry.names(row.collective))
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
@@ -109,6 +111,8 @@ class RowQuestions:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
         points = loading.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        for profile in dict.fromkeys(point.scenario.profile for point in points if not self.related):
+            load_profile(profile).check_gpus(self.system)
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 

@@ -16,6 +16,16 @@ SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="
 _PROFILE = click.option("--profile", metavar="NAME", help="Profile of the costs: a shipped one, or a file.")
 _ON = click.option("--on", "system", metavar="SYSTEM", help="In place of its topology: a shipped system, or a file.")
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
+_MEASURED_ON = click.option(
+    "--on",
+    "--topology",
+    "topology",
+    metavar="SYSTEM|FILE.yaml",
+    help="What it was measured on: a shipped system, or a file.",
+)
+_MEASURED_NODES = click.option(
+    "--nodes", metavar="N[,N…]", help="Keep rows of so many nodes; rows that do not say are of these."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -43,8 +53,26 @@ def with_machine(command: Command) -> Command:
     return _ON(_NODES(with_profile(asked)))
 
 
+def with_measured_on(command: Command) -> Command:
+    """Give a command that has `topology`, `where` and `sets` the options `--on`, `--nodes` and `--profile`: the machine
+    that a table was measured on, and the rows of it that count."""
+
+    @functools.wraps(command)
+    def asked(*args: Any, nodes: str | None, where: tuple[str, ...], **options: Any) -> Any:
+        return command(*args, where=(*_given("nodes", nodes), *where), **options)
+
+    return _MEASURED_ON(_MEASURED_NODES(with_profile(asked)))
+
+
 def _given(key: str, value: str | None) -> list[str]:
     return [] if value is None else [f"{key}={value}"]
+
+
+def measured_on(topology: str | None) -> str:
+    """The machine that `--on` names; raises InputError if it is left out."""
+    if topology is None:
+        raise InputError("nothing says what it was measured on", "add --on SYSTEM, or --on FILE.yaml")
+    return topology
 
 
 def topology_key(system: str) -> str:

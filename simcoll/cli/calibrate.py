@@ -8,14 +8,13 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, with_profile
+from simcoll.cli._options import JSON, SETS, measured_on, with_measured_on
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError
 
 
 @click.command()
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED.csv…")
-@click.option("--topology", required=True, metavar="SYSTEM|FILE.yaml", help="What it was measured on.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile (YAML).")
 @click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows.")
 @click.option(
@@ -25,10 +24,10 @@ from simcoll.errors import InputError
 @SETS
 @click.option("--seed", default=0, show_default=True, help="Of the bootstrap.")
 @JSON
-@with_profile
+@with_measured_on
 def calibrate(
     measured: tuple[str, ...],
-    topology: str,
+    topology: str | None,
     output: Path,
     where: tuple[str, ...],
     fit: tuple[str, ...],
@@ -51,7 +50,7 @@ def calibrate(
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
     names = [name.strip() for name in free.split(",")] if free else []
     fitted = fits.calibrate(
-        measured, topology, name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed, tell=Lines()
+        measured, measured_on(topology), name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed, tell=Lines()
     )  # fmt: skip
     result_rows.write_atomically(output, fitted.text)
     print(output, file=sys.stderr)

@@ -8,22 +8,21 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, measured_text, with_profile
+from simcoll.cli._options import JSON, SETS, measured_on, measured_text, topology_key, with_measured_on
 from simcoll.errors import InputError
 
 
 @click.command()
-@click.argument("predicted", metavar="SCENARIO|RESULTS.csv|system=NAME")
-@click.argument("measured", metavar="MEASURED.csv|-")
+@click.argument("tables", nargs=-1, required=True, metavar="[SCENARIO|RESULTS.csv|system=NAME] MEASURED.csv|-")
 @click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of both tables.")
 @SETS
 @click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for compare.csv and the picture.")
 @JSON
-@with_profile
+@with_measured_on
 def compare(
-    predicted: str,
-    measured: str,
+    tables: tuple[str, ...],
+    topology: str | None,
     where: tuple[str, ...],
     sets: tuple[str, ...],
     max_mape: float | None,
@@ -32,14 +31,21 @@ def compare(
 ) -> int:
     """Compare predictions with a measured table, or with nccl-tests' text.
 
-    `-` reads a pipe; `system=NAME` also takes the path of a topology file. Prints the error of each point, errors by
-    region, whether intervals hold, and whether algorithms come in the right order.
+    With `--on` (or `system=NAME`, which takes a file, too) all rows are predicted on that machine. `-` reads a pipe.
+    Prints the error of each point, errors by region, whether intervals hold, and whether algorithms come in the right
+    order.
     """
     from simcoll.accuracy.compare import compared
     from simcoll.report import console, run_plots
 
     if max_mape is not None and not max_mape >= 0:
         raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
+    *given, measured = tables
+    predicted = given[0] if given else f"system={measured_on(topology)}"
+    if len(given) > 1 or (topology and predicted.startswith("system=") and given):
+        raise InputError("more tables than two", "give a prediction and a measured table, or --on and a measured table")
+    if given and topology:
+        sets = (f"topology={{{topology_key(topology)}: {topology}}}", *sets)
     document = compared(predicted, measured_text(measured), measured, where, sets)
     if output:
         for path in run_plots.comparison(document, output):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from simcoll.cli._options import JSON, SETS, measured_text, with_profile
+from simcoll.cli._options import JSON, SETS, measured_on, measured_text, with_measured_on
 
 SHOWN = 6  # explanations
 WORST = 3  # regions in a line
@@ -16,12 +16,11 @@ MANY = 9  # regions that are all shown
 
 @click.command()
 @click.argument("measured", metavar="MEASURED|-")
-@click.option("--topology", required=True, metavar="T", help="A shipped system, or a topology file.")
 @click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of the table.")
 @SETS
 @JSON
-@with_profile
-def diagnose(measured: str, topology: str, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
+@with_measured_on
+def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
     """Say whether measured times are what this hardware should give.
 
     MEASURED is a measured table or what nccl-tests printed; `-` reads a pipe. Prints of each point whether it is what
@@ -30,7 +29,7 @@ def diagnose(measured: str, topology: str, where: tuple[str, ...], sets: tuple[s
     """
     from simcoll.accuracy.diagnosis.diagnose import diagnosed
 
-    document = diagnosed(measured_text(measured), measured, topology, where, sets)
+    document = diagnosed(measured_text(measured), measured, measured_on(topology), where, sets)
     print(json.dumps(document, indent=1) if as_json else _text(document))
     return 0 if document["verdict"] == "healthy" else 1
 

@@ -431,7 +431,7 @@ def test_text_ends_with_the_verdict(tmp_path: Path):
             ["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "ranks=99"],
             "--where ranks=99 keeps no row",
         ),
-        (["h100_sxm_nccl-2.27.3.csv", "--topology", "loopback", "--where", "ranks=8"], "has no profile"),
+        (["h100_sxm_nccl-2.27.3.csv", "--topology", "loopback", "--where", "ranks=8"], "does not say what calls take"),
     ],
 )
 def test_wrong_input_is_told(words: list[str], complaint: str):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from command import simcoll
 
-from simcoll.accuracy.diagnosis.diagnose import diagnosed
 from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.scenario.profile import load_profile, shipped_profiles
@@ -42,8 +44,25 @@ def test_the_command_line_refuses_it() -> None:
     assert len(found.err.strip().splitlines()) == 1
 
 
-def test_a_diagnosis_may_begin_with_a_relative() -> None:
-    """Who has no profile for a machine may compare it with one of the generation beside it."""
+@pytest.mark.parametrize("command", ["diagnose", "compare", "calibrate"])
+def test_measured_tables_are_not_judged_by_it(command: str, tmp_path: Path) -> None:
+    """A table of one machine is not held against a profile of another; one without costs judges nothing."""
     table = "collective,ranks,dtype,size_bytes,time_us\nall_reduce,8,float16,1024,20\nall_reduce,8,float16,65536,25\n"
-    found = diagnosed(table, "table.csv", "dgx-a100", [], ["profile=nccl-hopper"])
-    assert (found["profile"], len(found["points"])) == ("nccl-hopper", 2)
+    (tmp_path / "t.csv").write_text(table)
+    written = ["-o", tmp_path / "p.yaml"] if command == "calibrate" else []
+    found = simcoll(command, tmp_path / "t.csv", "--on", "dgx-a100", "--profile", "nccl-hopper", *written)
+    assert (found.status, found.out) == (2, "")
+    assert "nccl-hopper is for GPUs of hopper, and dgx-a100 has ampere; take nccl-ampere" in found.err
+    assert len(found.err.strip().splitlines()) == 1
+    if command == "diagnose":
+        found = simcoll(command, tmp_path / "t.csv", "--on", "dgx-a100", "--profile", "ideal")
+        assert "ideal does not say what calls take" in found.err
+        assert "take nccl-ampere" in found.err
+
+
+def test_nodes_are_those_of_rows_that_do_not_say(tmp_path: Path) -> None:
+    """`--nodes 2` leaves rows of two nodes, as they say or as nothing is said."""
+    rows = "all_reduce,16,,float16,1024,30\nall_reduce,16,2,float16,65536,35\nall_reduce,8,1,float16,1024,20\n"
+    (tmp_path / "t.csv").write_text(f"collective,ranks,nodes,dtype,size_bytes,time_us\n{rows}")
+    found = simcoll("compare", tmp_path / "t.csv", "--on", "hgx-h100", "--nodes", "2", "--json")
+    assert [point["nodes"] for point in json.loads(found.out)["points"]] == [2, 2]

@@ -72,13 +72,16 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     """
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
-    asked, refused = _predicted_rows(table_join.kept(measured, kept, source), RowQuestions(system, sets))
+    asking = RowQuestions(system, sets)
+    asked, refused = _predicted_rows(table_join.kept(measured, kept, source), asking)
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
         raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
     if all(scenario.profile in WITHOUT_COSTS for scenario in asked.scenarios):
-        problem = f"{system} has no profile: what calls take there is not known"
-        raise InputError(problem, "name one that fits, e.g. --set profile=nccl-hopper")
+        given = " and ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios))
+        problem = f"{given} does not say what calls take, so times on {system} cannot be judged by it"
+        cure = f"take {asking.profile}" if asking.profile else "take a profile fitted to such machines"
+        raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
     table, names = _table(asked)
     base = _ranking.healthy(table, asked.predicted)
     ranked = _ranking.ranked(table, base) if base.off else [base]
@@ -97,7 +100,7 @@ def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tu
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
         asked = replace(points[0], scenario=_forced(points[0], row)) if points else None
-        result = sweep.run_point(asked, related=True) if asked else None
+        result = sweep.run_point(asked) if asked else None
         if result and result.status == "ok":
             predicted.append((row, _forced(points[0], row), result))
         else:
