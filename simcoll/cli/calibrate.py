@@ -50,7 +50,8 @@ def calibrate(
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
     names = [name.strip() for name in free.split(",")] if free else []
     fitted = fits.calibrate(
-        measured, measured_on(topology), name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed, tell=Lines()
+        measured, measured_on(topology), name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed,
+        tell=Lines(),
     )  # fmt: skip
     result_rows.write_atomically(output, fitted.text)
     print(output, file=sys.stderr)
