@@ -9,10 +9,11 @@ from typing import Any
 
 from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured import WORKLOAD, MeasuredRow
-from simcoll.nccl.call import SCHEDULES, name_of
+from simcoll.formats.measured import MeasuredRow
+from simcoll.nccl.call_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
-from simcoll.prediction.lowering import library, network_of
+from simcoll.prediction.lowering import library
+from simcoll.prediction.placing import network_of
 from simcoll.scenario import loading
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
@@ -21,6 +22,7 @@ from simcoll.scenario.scenario import UNFITTED
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.names import WORKLOAD
 from simcoll.topology import systems
 from simcoll.workload.workload_keys import Composition, Ddp
 

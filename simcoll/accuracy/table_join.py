@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, WORKLOAD, MeasuredRow, normal
+from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
+from simcoll.schedule.names import WORKLOAD
 
 EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has these columns
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")

@@ -7,6 +7,7 @@ So `simcoll --help` and the start of any command are quick, however many command
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
+    gc.set_threshold(100_000, 50, 100)  # what a start makes, classes above all, is there until the end
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search all that is installed for some
     try:
         with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
             status = cli.invoke(context)

@@ -162,7 +162,7 @@ def _table(table: TunerTable) -> list[dict[str, Any]]:
 
 def _choices(table: TunerTable) -> list[dict[str, Any]]:
     from simcoll.nccl import tuner
-    from simcoll.nccl.tuner_constants import COLLECTIVES
+    from simcoll.nccl.call_names import COLLECTIVES
 
     chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
@@ -175,7 +175,7 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
 def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
-    from simcoll.nccl.tuner_constants import COLLECTIVES
+    from simcoll.nccl.call_names import COLLECTIVES
 
     comm = tuned.communicator
     where = f"{comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"

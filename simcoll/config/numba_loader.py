@@ -13,7 +13,6 @@ import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -159,11 +158,15 @@ def _own_folders() -> Iterator[Path]:
     with suppress(RuntimeError):  # a user without a home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcoll"
     with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids
+        import tempfile
+
         yield Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
 
 
 def _is_own(folder: Path) -> bool:
     """Whether a folder can be written, and by nobody else: compiled code in it runs with the user's rights."""
+    import tempfile
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)

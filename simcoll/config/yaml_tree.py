@@ -75,7 +75,7 @@ _Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
 class Model(BaseModel):
     """Base of everything that is read from a file: unknown keys are errors, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
 
 
 M = TypeVar("M", bound=BaseModel)

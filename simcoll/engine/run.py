@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from simcoll.config.arrays import Array
-from simcoll.engine import event, fast, streamed
+from simcoll.engine import fast, streamed
 from simcoll.engine.folding import fold
 from simcoll.engine.program import Program, bind
 from simcoll.engine.timeline import Timeline, Totals
@@ -109,6 +109,8 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
             timeline, shortcut, _ = fast.run(program, policy.shortcuts, hops=keep == "hops")
             if timeline:
                 return _outcome("fast", program, timeline, shortcut)
+    from simcoll.engine import event
+
     return _outcome("event", program, event.run(program), "none")  # which also says why a run cannot finish
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl.call import name_of, names
+from simcoll.nccl.call_names import name_of, names
 from simcoll.prediction.lowering import PlainExecutor, executor
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.profile import load_profile

@@ -8,8 +8,7 @@ from typing import Any, Final
 from simcoll.config import yaml_tree
 from simcoll.errors import Place, RefusedError
 from simcoll.nccl import tuner
-from simcoll.nccl.call import names
-from simcoll.nccl.tuner_constants import COLLECTIVES, TunedCollective
+from simcoll.nccl.call_names import COLLECTIVES, TunedCollective, names
 from simcoll.prediction.predict import predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point

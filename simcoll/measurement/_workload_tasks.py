@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.errors import RefusedError
-from simcoll.formats.measured import WORKLOAD
 from simcoll.measurement._rank_messages import TaskResult, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, Backend, widths
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.names import WORKLOAD
 from simcoll.units import format_size
 from simcoll.workload.workload_keys import Composition, Ddp
 

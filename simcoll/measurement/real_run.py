@@ -36,7 +36,7 @@ import numpy as np
 import simcoll
 from simcoll.config import csv_text
 from simcoll.errors import InputError, MeasureError
-from simcoll.formats.measured import COLUMNS, WORKLOAD
+from simcoll.formats.measured import COLUMNS
 from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement._workload_tasks import work_row
 from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
@@ -44,6 +44,7 @@ from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import Point
+from simcoll.schedule.names import WORKLOAD
 
 OWN: Final = (  # columns after those that every measured table has
     *("op", "root", "in_place", "buckets", "async_op", "launches", "launch_us"),

@@ -6,8 +6,9 @@ the buffer, which an algorithm moves more than once.
 
 from __future__ import annotations
 
+from simcoll.nccl.call_names import TunedCollective
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.tuner_constants import NcclConstants, RcclConstants, TunedCollective
+from simcoll.nccl.tuner_constants import NcclConstants, RcclConstants
 from simcoll.schedule.names import PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import ChannelGraph
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from simcoll.nccl.call_names import TunedCollective
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.tuner_constants import Constants, TunedCollective
+from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import ChannelGraph
 

@@ -15,32 +15,13 @@ from typing import Any, Final, Literal
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, tuner
+from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
-from simcoll.nccl.tuner_constants import COLLECTIVES
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
-# The schedule as which an algorithm of NCCL is run. NCCL sends point-to-point messages without an algorithm: `p2p`.
-SCHEDULES: Final[dict[tuple[NcclAlgorithm | Literal["p2p"], str], str]] = {
-    ("ring", "all_reduce"): "ring",
-    ("ring", "all_gather"): "ring",
-    ("ring", "reduce_scatter"): "ring",
-    ("ring", "broadcast"): "chain",
-    ("ring", "reduce"): "chain",
-    ("tree", "all_reduce"): "chain_tree",
-    ("nvls", "all_reduce"): "nvls",
-    ("nvls_tree", "all_reduce"): "nvls_tree",
-    ("pat", "all_gather"): "pat",
-    ("pat", "reduce_scatter"): "pat",
-    ("nvls", "all_gather"): "nvls",
-    ("nvls", "reduce_scatter"): "nvls",
-    ("p2p", "all_to_all"): "direct",
-    ("p2p", "gather"): "direct",
-    ("p2p", "scatter"): "direct",
-    ("p2p", "send_recv"): "ring",
-}
 SLICE: Final = 32 << 10  # bytes, the least in Simple
 LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
 LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
@@ -372,31 +353,6 @@ def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: fl
 
 def _service(nbytes: int, bandwidth: int) -> int:
     return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0
-
-
-def names(collective: str) -> dict[str, NcclAlgorithm | Literal["p2p"]]:
-    """NCCL's algorithms for a collective by the names that scenarios, results and tables have for them.
-
-    These are NCCL's own names; point-to-point messages, for which NCCL has none, go by the name of their schedule.
-
-    >>> names("all_reduce")["tree"], names("all_to_all")
-    ('tree', {'direct': 'p2p'})
-    """
-    return {
-        schedule if algorithm == "p2p" else algorithm: algorithm
-        for (algorithm, served), schedule in SCHEDULES.items()
-        if served == collective
-    }
-
-
-def name_of(algorithm: str, collective: str) -> str:
-    """NCCL's name of an algorithm that is given by the name of its schedule; any other name as it is.
-
-    >>> name_of("chain_tree", "all_reduce"), name_of("chain", "broadcast"), name_of("auto", "broadcast")
-    ('tree', 'ring', 'auto')
-    """
-    by_schedule = {SCHEDULES[called, collective]: name for name, called in names(collective).items()}
-    return by_schedule.get(algorithm, algorithm)
 
 
 def call(

@@ -9,8 +9,9 @@ from typing import Final
 from simcoll import units
 from simcoll.errors import InputError
 from simcoll.nccl import graph_search
+from simcoll.nccl.call_names import TunedCollective
 from simcoll.nccl.graph_search import DEFAULTS, SearchSettings
-from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants, TunedCollective
+from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile

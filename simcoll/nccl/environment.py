@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl import env_filter
-from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.env_filter import Selection
-from simcoll.nccl.graph_search import SearchSettings
-from simcoll.nccl.tuner_constants import COLLECTIVES
 from simcoll.schedule.names import ALGORITHMS
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level
+
+if TYPE_CHECKING:
+    from simcoll.nccl.communicator import Communicator
+    from simcoll.nccl.graph_search import SearchSettings
 
 _NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last
 _NVLS: Final = frozenset(("nvls", "nvls_tree"))
@@ -112,6 +114,8 @@ class NcclEnv(Model):
 
     def search(self, system: SystemFile) -> SearchSettings:
         """The settings under which NCCL looks for its graphs on a system. Raises RefusedError where no NIC is left."""
+        from simcoll.nccl.graph_search import SearchSettings
+
         cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
         count = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
         used = tuple(number for number in range(count) if self._uses(number))

@@ -17,9 +17,10 @@ from typing import Final
 
 from simcoll.errors import RefusedError
 from simcoll.nccl import _tuner_bandwidth, _tuner_latency
+from simcoll.nccl.call_names import COLLECTIVES, TunedCollective
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
-from simcoll.nccl.tuner_constants import COLLECTIVES, NcclConstants, RcclConstants, TunedCollective, read
+from simcoll.nccl.tuner_constants import NcclConstants, RcclConstants, read
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import PATHS
 

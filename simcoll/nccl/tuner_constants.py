@@ -11,23 +11,21 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError
+from simcoll.nccl.call_names import MESSAGES
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 Library = Literal["nccl", "rccl"]
-TunedCollective = Literal["broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Hop = Literal["nvlink", "pci", "net"]
 
-COLLECTIVES: Final[tuple[TunedCollective, ...]] = get_args(TunedCollective)
 FIGURES: Final = Path(__file__).parent
-MESSAGES: Final = ("all_to_all", "gather", "scatter", "send_recv")  # point to point: not tuned
 _OLDEST_MESSAGES: Final = "2.7"  # which brought them
 
 Triple = tuple[float, float, float]

@@ -26,11 +26,11 @@ from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
 from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.transport import by_host, staged
-from simcoll.prediction._nccl_channel import communicator_of, least_between, network_of, system_of
+from simcoll.prediction._nccl_channel import communicator_of, least_between, system_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction._schedule_source import source_of
 from simcoll.prediction._schedule_traffic import StepTraffic, Traffic, traffic
-from simcoll.prediction.placing import ONE_PORT, placed, rated_topology
+from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, PullCosts
 from simcoll.scenario.scenario import Scenario

@@ -18,7 +18,7 @@ from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import Index, Params
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call as calls
-from simcoll.nccl import tuner
+from simcoll.nccl import call_names, tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.environment import NcclEnv
@@ -27,9 +27,9 @@ from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.transport import HOST, by_host, host_links, staged
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
-from simcoll.prediction.placing import ONE_PORT, placed, rated_topology
+from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, load_network
+from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Link, Topology
@@ -37,7 +37,6 @@ from simcoll.topology.systems import load_system
 
 _MESHES: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
-CABLE: Final = "cable"  # the kind of links to NICs
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,13 +263,15 @@ class NcclExecutor(PlainExecutor):
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
         """NCCL's algorithms and protocols, all unless the scenario names a protocol; raises RefusedError for none."""
-        if ("p2p", scenario.collective) in calls.SCHEDULES:
-            pairs = [(name, protocol) for name in calls.names(scenario.collective) for protocol in ("LL", "Simple")]
+        if ("p2p", scenario.collective) in call_names.SCHEDULES:
+            pairs = [
+                (name, protocol) for name in call_names.names(scenario.collective) for protocol in ("LL", "Simple")
+            ]
         else:
             rated = topology or rated_topology(scenario)
             comm = communicator_of(scenario, rated, placed(scenario, rated))
             entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
-            pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in calls.SCHEDULES]
+            pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in call_names.SCHEDULES]
         free = scenario.protocol in ("none", "auto")
         left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
         if not left:
@@ -281,7 +282,7 @@ class NcclExecutor(PlainExecutor):
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
         """Algorithms that NCCL has for all of these collectives."""
-        served = [set(calls.names(collective)) for collective in collectives]
+        served = [set(call_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
@@ -308,16 +309,6 @@ def _alike(rated: Topology) -> list[tuple[object, ...]]:
     return [(kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for (u, v), kind in edges]
 
 
-def network_of(system: str | None) -> Profile:
-    """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
-    nic = load_system(system).nic if system else None
-    if nic is None:
-        return Profile(name="none")
-    network = load_network(nic.profile)
-    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
-    return network.model_copy(update={"links": links})
-
-
 def least_between(rated: Topology, places: Sequence[str]) -> int:
     """B/s from the first GPU to another of its node, where it has least."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
@@ -329,7 +320,7 @@ def _nccl_name(scenario: Scenario) -> Any:
     """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
     if scenario.algorithm == "auto":
         return "auto"
-    names, name = calls.names(scenario.collective), calls.name_of(scenario.algorithm, scenario.collective)
+    names, name = call_names.names(scenario.collective), call_names.name_of(scenario.algorithm, scenario.collective)
     if names and name not in names:
         others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
         raise RefusedError(f"NCCL has no {name} for {scenario.collective}; {others}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
-from simcoll.nccl import call as calls
+from simcoll.nccl import call_names
 from simcoll.prediction._schedule_source import copy_orders
 from simcoll.prediction.placing import placed, rated_topology, served_by
 from simcoll.scenario.launch import Process, processes
@@ -155,9 +155,9 @@ class PlainExecutor:
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Scenarios of which the quickest is the one asked for: with each algorithm of the library for `auto`, and with
         the schedule that a name stands for which only NCCL has."""
-        called = calls.names(scenario.collective).get(scenario.algorithm)
+        called = call_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
-            return [scenario.model_copy(update={"algorithm": calls.SCHEDULES[called, scenario.collective]})]
+            return [scenario.model_copy(update={"algorithm": call_names.SCHEDULES[called, scenario.collective]})]
         if scenario.algorithm not in ("auto", "best"):
             return [scenario]
         return [scenario.model_copy(update={"algorithm": name}) for name in registry.library(scenario.collective)]

@@ -1,38 +1,42 @@
 """The one place that knows how a call is run: as a plain schedule, at best or as its parameters say, or as kernels run
 it, by NCCL or another executor.
 
-The profile decides, and the scenario's `executor` where the profile has kernels.
+The profile decides, and the scenario's `executor` where the profile has kernels. Executors are imported when a call
+needs them.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from simcoll.prediction._ideal_call import IdealExecutor
-from simcoll.prediction._kernel_call import KernelExecutor, MessagesExecutor
-from simcoll.prediction._nccl_channel import NcclExecutor, network_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
 
-__all__ = ["PlainCall", "PlainExecutor", "executor", "library", "lower", "network_of"]
-
-_BESIDE_NCCL: Final[dict[str | None, type[PlainExecutor]]] = {"msccl": KernelExecutor, "p2p": MessagesExecutor}
+__all__ = ["PlainCall", "PlainExecutor", "executor", "library", "lower"]
 
 
 def executor(scenario: Scenario) -> PlainExecutor:
     """The executor of a scenario's call; raises InputError for a profile that cannot be read."""
-    beside = _BESIDE_NCCL.get(scenario.executed_by)
-    return beside(load_profile(scenario.profile)) if beside else library(scenario.profile)
+    by = scenario.executed_by
+    if by not in ("msccl", "p2p"):
+        return library(scenario.profile)
+    from simcoll.prediction._kernel_call import KernelExecutor, MessagesExecutor
+
+    return (KernelExecutor if by == "msccl" else MessagesExecutor)(load_profile(scenario.profile))
 
 
 def library(profile: str) -> PlainExecutor:
     """The executor of the library's own calls with a profile. Raises like `executor`."""
     known = load_profile(profile)
     if known.as_nccl:
+        from simcoll.prediction._nccl_channel import NcclExecutor
+
         return NcclExecutor(known)
-    return IdealExecutor(known) if known.bound else PlainExecutor(known)
+    if known.bound:
+        from simcoll.prediction._ideal_call import IdealExecutor
+
+        return IdealExecutor(known)
+    return PlainExecutor(known)
 
 
 def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:

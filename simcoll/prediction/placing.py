@@ -8,13 +8,14 @@ from typing import Final
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.scenario.placement import Placement
-from simcoll.scenario.profile import LinkScale, load_profile, served
+from simcoll.scenario.profile import LinkScale, Profile, load_network, load_profile, served
 from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import SystemFile
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
+CABLE: Final = "cable"  # the kind of links to NICs
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 
@@ -38,6 +39,16 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
         return systems.load_system(name) if name else None
     except InputError:  # a file of a fabric: what is wrong with one of a machine was said when it was built
         return None
+
+
+def network_of(system: str | None) -> Profile:
+    """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
+    nic = systems.load_system(system).nic if system else None
+    if nic is None:
+        return Profile(name="none")
+    network = load_network(nic.profile)
+    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
+    return network.model_copy(update={"links": links})
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:

@@ -7,7 +7,6 @@ from typing import Any
 
 from simcoll.engine import link_usage
 from simcoll.prediction._call_run import predict_call
-from simcoll.prediction._plan_run import predict_plan
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
@@ -40,7 +39,10 @@ def predict(
         profile.check_gpus(described(scenario.topology))
     # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
     # the same time.
-    run = predict_plan if scenario.workload else predict_call
+    if scenario.workload:
+        from simcoll.prediction._plan_run import predict_plan as run
+    else:
+        run = predict_call
     prediction = run(scenario, topology, costs or CostSetting.of(profile))
     if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
         profile.check_pull()

@@ -7,9 +7,7 @@ registered, and what the files say that the scenario names.
 from __future__ import annotations
 
 import functools
-import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -17,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from uuid import uuid4
 
 import simcoll
 from simcoll.config import yaml_tree
@@ -141,6 +138,8 @@ def _on_cluster(
         task, function = cloudpickle.loads(packed)
         return index, task.answer(function)
 
+    from uuid import uuid4
+
     with _client(address) as client:
         topic = f"simcoll-{uuid4().hex}"
         client.subscribe_topic(topic, lambda event: begun(event[1]))
@@ -167,6 +166,8 @@ def _client(address: str) -> Iterator[Any]:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "no answer"
         cure = "give the address that `dask scheduler` prints, e.g. tcp://head-node:8786"
         raise InputError(f"--cluster {address}: {reason}", cure) from None
+    import logging
+
     chatty = "distributed", "distributed.client", "tornado.application", "asyncio"
     loggers = [logging.getLogger(name) for name in chatty]
     levels = [logger.level for logger in loggers]
@@ -182,6 +183,8 @@ def _client(address: str) -> Iterator[Any]:
 
 def _knock(address: str) -> None:
     """Raise OSError or ValueError for an address at which no scheduler answers: Dask's client may wait for ever."""
+    import socket
+
     from distributed.comm.addressing import get_address_host_port, normalize_address
 
     address = normalize_address(address)

@@ -15,7 +15,7 @@ from typing import Any
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.nccl import call as nccl_call
+from simcoll.nccl import call_names
 from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario
 from simcoll.schedule import registry
@@ -98,7 +98,7 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
-    called = nccl_call.names(scenario.collective) if scenario.executed_by == "nccl" else ()
+    called = call_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
     return tuple(called) or registry.names(scenario.collective)
 
 

@@ -27,10 +27,8 @@ from simcoll.config.quantity_field import Duration, Size
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
-from simcoll.formats.measured import WORKLOAD, find_measured, read_measured
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import call as nccl_call
-from simcoll.nccl import tuner_constants
+from simcoll.nccl import call_names
 from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario.faults import Fault, fit_together
@@ -41,7 +39,7 @@ from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
-from simcoll.schedule.names import DTYPES
+from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.systems import TopologySpec, described, shipped_systems
 from simcoll.workload.workload_keys import Workload
 
@@ -75,6 +73,8 @@ NATURAL_LISTS: Final = frozenset(
 @functools.lru_cache(maxsize=16)
 def _parsed(file: Path, changed: int) -> int:
     """Count the rows of a measured table; it is read again only after a change of the file."""
+    from simcoll.formats.measured import read_measured
+
     return len(read_measured(file))
 
 
@@ -207,7 +207,7 @@ class Scenario(Model):
             return _schedule_of(value, name)
         if not name and value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
-        if name and value not in CHOSEN and value not in nccl_call.names(name):
+        if name and value not in CHOSEN and value not in call_names.names(name):
             return _of_registry(name, value)
         return value
 
@@ -275,7 +275,7 @@ class Scenario(Model):
             return value
         if not load_profile(profile).as_nccl:
             raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
-        if value != "nccl" and collective and algorithm and algorithm in nccl_call.names(collective):
+        if value != "nccl" and collective and algorithm and algorithm in call_names.names(collective):
             try:
                 _of_registry(collective, algorithm)
             except ValueError as error:
@@ -285,6 +285,8 @@ class Scenario(Model):
     @field_validator("library_version")
     @classmethod
     def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
+        from simcoll.nccl import tuner_constants
+
         try:
             tuner_constants.check(value, str(info.data.get("collective", "")))
         except InputError as error:
@@ -310,6 +312,8 @@ class Scenario(Model):
     @classmethod
     def _known_table(cls, value: str | None) -> str | None:
         if value is not None:
+            from simcoll.formats.measured import find_measured
+
             try:
                 file = find_measured(value)
                 _parsed(file, file.stat().st_mtime_ns)
@@ -322,8 +326,8 @@ class Scenario(Model):
         """The executor of its call: its own, else `nccl` for what NCCL has; None without kernels."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
-        names = nccl_call.names(self.collective)
-        own = (self.algorithm in CHOSEN and bool(names)) or nccl_call.name_of(self.algorithm, self.collective) in names
+        names = call_names.names(self.collective)
+        own = (self.algorithm in CHOSEN and bool(names)) or call_names.name_of(self.algorithm, self.collective) in names
         own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
         return "nccl" if own else "msccl"
 

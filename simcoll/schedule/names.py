@@ -54,6 +54,9 @@ COLLECTIVES: Final = (
 )  # fmt: skip
 
 
+WORKLOAD: Final = "workload"  # stands in place of a collective's name where it is a whole job; the size is 0
+
+
 class DtypeNames(NamedTuple):
     """A data type, of `itemsize` bytes an element. PyTorch and NumPy (but for bfloat16) call it by our name."""
 

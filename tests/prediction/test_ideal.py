@@ -11,7 +11,7 @@ from command import simcoll
 
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
-from simcoll.nccl.call import SCHEDULES
+from simcoll.nccl.call_names import SCHEDULES
 from simcoll.prediction.predict import predict
 from simcoll.report.plot.style import settings
 from simcoll.scenario.loading import Point

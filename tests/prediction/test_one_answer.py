@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simcoll.errors import RefusedError
-from simcoll.nccl import call as calls
+from simcoll.nccl import call_names
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.systems import load_system, shipped_systems
@@ -39,7 +39,7 @@ def facts(found: Prediction) -> tuple[Any, ...]:
 def check_alone_and_in_a_plan(system: str, nodes: int, collective: str, size: str) -> int:
     """Compare every algorithm and protocol; return how many there were."""
     compared = 0
-    for algorithm in ("auto", *calls.names(collective)):
+    for algorithm in ("auto", *call_names.names(collective)):
         for protocol in ("auto", "LL", "LL128", "Simple"):
             call = {"collective": collective, "algorithm": algorithm, "size": size}
             try:

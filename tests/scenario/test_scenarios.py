@@ -14,7 +14,7 @@ from command import simcoll as command
 import simcoll
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
-from simcoll.nccl.call import names as nccl_names
+from simcoll.nccl.call_names import names as nccl_names
 from simcoll.schedule.collectives import COLLECTIVES
 
 SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))

@@ -13,11 +13,11 @@ from typing import Final, Literal
 from simcoll import units
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.nccl import env_filter, tuner
-from simcoll.nccl.call import names
+from simcoll.nccl.call_names import COLLECTIVES, names
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.transport import staged
-from simcoll.nccl.tuner_constants import COLLECTIVES
-from simcoll.prediction.lowering import executor, network_of
+from simcoll.prediction.lowering import executor
+from simcoll.prediction.placing import network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import LinkScale, load_profile
 from simcoll.scenario.scenario import Scenario

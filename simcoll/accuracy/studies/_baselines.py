@@ -18,8 +18,9 @@ from simcoll.config import yaml_tree
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_measured
 from simcoll.nccl import tuner
+from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.communicator import communicator
-from simcoll.nccl.tuner_constants import COLLECTIVES, nearest
+from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.placing import topology_of
 from simcoll.scenario.loading import Point
 from simcoll.schedule.collectives import collective

@@ -8,7 +8,7 @@ from typing import Final
 
 from simcoll.accuracy import scores
 from simcoll.accuracy.studies.validate import Scored
-from simcoll.formats.measured import WORKLOAD
+from simcoll.schedule.names import WORKLOAD
 
 CAP: Final = "workload.bucket_cap"
 FEWEST: Final = 2  # sizes: with one there is no choice to score

@@ -12,13 +12,12 @@ from pathlib import Path
 from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests
-from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, WORKLOAD, MeasuredRow, normal
+from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
 from simcoll.formats.measured.writer import dump
 
 __all__ = [
     "COLUMNS",
     "MAX_MISTAKES",
-    "WORKLOAD",
     "MeasuredRow",
     "dump",
     "find_measured",

@@ -51,15 +51,14 @@ REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
-WORKLOAD: Final = "workload"  # what stands in place of a collective; its size is 0
 _DTYPES: Final = names.names_by(names.DTYPES, lambda row: row.measured)
 _ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl.lower()])
 _PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.lower()])
 
 
 def _collective(text: str) -> str:
-    if names.squashed(text) == WORKLOAD:
-        return WORKLOAD
+    if names.squashed(text) == names.WORKLOAD:
+        return names.WORKLOAD
     name = names.collective_named(text, in_table=True)
     if name is None:
         raise ValueError(f"{reprlib.repr(text)} is no collective; {did_you_mean(text.lower(), COLLECTIVES)}")
