@@ -32,7 +32,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.call import SCHEDULES
+from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
 from simcoll.prediction.predict import predict
