@@ -7,6 +7,7 @@ A bare number where a unit belongs is an error, never a guess.
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from typing import Final, Literal
@@ -123,6 +124,21 @@ def format_size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def short_size(nbytes: int) -> str:
+    """Exact where that is short, else three digits.
+
+    >>> short_size(6144), short_size(100_000_000), short_size(99_999_992)
+    ('6 KiB', '100 MB', '95.4 MiB')
+    """
+    if len(text := format_size(nbytes)) <= 8 and (nbytes < 10_000 or not text.endswith(" B")):
+        return text
+    power = int(math.log(nbytes, 1000))
+    if nbytes % 1000**power == 0:
+        return f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    power = int(math.log(nbytes, 1024))
+    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
 def format_bandwidth(bytes_per_s: float) -> str:
     """In GB/s, four digits at most.
 
@@ -132,15 +148,16 @@ def format_bandwidth(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.4g} GB/s"
 
 
-def format_duration(ps: float) -> str:
-    """In the unit that keeps the number between 1 and 1000, four digits at most.
+def format_duration(ps: float, digits: int = 4) -> str:
+    """In the unit that keeps the number between 1 and 1000, so many digits at most.
 
     >>> format_duration(1_500_000), format_duration(0)
     ('1.5 us', '0 us')
     """
+    rounded = float(f"{ps:.{digits}g}")  # first: 999.96 us are 1 ms
     for limit, unit in ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps")):
-        if ps >= limit:
-            return f"{ps / limit:.4g} {unit}"
+        if rounded >= limit:
+            return f"{rounded / limit:g} {unit}"
     return "0 us"
 
 

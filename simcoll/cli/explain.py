@@ -31,9 +31,11 @@ def explain(
     For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
     bind; and how many times as fast it is with one thing changed, each simulated.
     """
+    from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text
     from simcoll.explanation.explained_run import explained_run
     from simcoll.prediction import sweep
+    from simcoll.report.verdicts import of_explanation, of_several
     from simcoll.scenario.loading import load
 
     points = load(scenario, sets)
@@ -55,5 +57,6 @@ def explain(
     if as_json:
         print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
     else:
+        print(text_table.wrapped(of_explanation(documents[0]), "  ") if len(documents) == 1 else of_several(documents))
         print(text(documents))
     return 0

@@ -63,6 +63,7 @@ def measure(
     from simcoll.measurement import real_run as real
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
     from simcoll.measurement.run_cases import dry_run as rehearsed
+    from simcoll.report.verdicts import of_dry_run
     from simcoll.scenario.loading import load
 
     _check(timeout, output)
@@ -75,8 +76,8 @@ def measure(
     if dry_run:
         if member and real.membership()[0]:
             return 0  # one rank prints it for all
-        for line in rehearsed(points, backend, _told):
-            print(line)
+        lines = list(rehearsed(points, backend, _told))
+        print("\n".join([of_dry_run(lines), *lines]))
         return 0
     tell = (lambda line: None) if quiet else Lines()
     if member:

@@ -57,8 +57,8 @@ def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> N
     elif data or diagram:
         print("\n\n".join([*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]))
     else:
-        print(schedule)
         print(console.counts_line(schedule))
+        print(schedule)
 
 
 @click.command()

@@ -56,7 +56,9 @@ def tune(
     protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
     --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
     """
+    from simcoll.config import text_table
     from simcoll.nccl import communicator, env_filter, graph_search, graph_xml, tuner
+    from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, systems
 
     _check(profile, output, graph_file)
@@ -75,6 +77,7 @@ def tune(
     if as_json:
         print(json.dumps(_document(file.name, source, table) | ({"regret": rows} if profile else {}), indent=1))
         return
+    print(text_table.wrapped(of_tuner(_document(file.name, source, table)), "  "))
     print(_text(file.name, source, table))
     if profile:
         print(_regret_text(rows, profile))

@@ -2,33 +2,88 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_UNITS: Final = {"_us": "us", "_GBps": "GB/s", "_bytes": "B"}  # by the ending of the name
+from simcoll.units import format_duration, short_size
+
+_UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by the ending of the name; sizes have their unit in each cell
 _PERCENT: Final = {"mape": 1, "median": 1, "p95": 1, "bias": 1, "error": 100}  # factor to percent
+LONG: Final = 100_000.0  # us; a column with a longer time has a unit in each cell
+WIDTH: Final = 120  # characters of a line where no terminal says how many it has
+
+
+def width() -> int:
+    """Characters of a line: the terminal's, or 120 where the output is no terminal; `COLUMNS` says otherwise."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+
+
+def wrapped(line: str, indent: str = "#   ") -> str:
+    """A remark broken at its words where it is wider than a line; further lines begin with `indent`."""
+    return textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def fitted(columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: Sequence[str]) -> tuple[str, str]:
+    """The table and a remark: where lines would be too wide, columns of `spare` go, those first that all rows share.
+
+    The remark names what all rows share, and what is left out; empty if nothing had to go.
+    """
+    kept, shared, left = list(columns), list[str](), list[str]()
+    for name in [*(n for n in spare if _alike(n, rows)), *(n for n in spare if not _alike(n, rows))]:
+        if name not in kept or max(map(len, render(kept, rows).splitlines()), default=0) <= width():
+            continue
+        kept.remove(name)
+        (shared if _alike(name, rows) else left).append(name)
+    of_all = [f"{head(name)[0]} {_with_unit(name, rows[0].get(name))}" for name in shared]
+    remark = [*(["   ".join(of_all)] if of_all else []), *([f"left out: {', '.join(left)}"] if left else [])]
+    return render(kept, rows), "; ".join(remark)
+
+
+def _alike(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
+    return len({str(row.get(name)) for row in rows}) == 1
+
+
+def _with_unit(name: str, value: object) -> str:
+    unit = head(name)[1].strip("()")
+    return " ".join(filter(None, [cell(name, value), unit]))
 
 
 def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     """The table, one line a row; a column's unit follows from its name, and what is absent is shown as `-`.
 
-    >>> print(render(["ranks", "time_us"], [{"ranks": 8, "time_us": 53.2189}]))
-      ranks    time
-               (us)
-          8   53.22
+    >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
+       size   ranks    time
+                       (us)
+      1 KiB       8   53.22
     """
-    heads = [head(column) for column in columns]
-    body = [[cell(column, row.get(column)) for column in columns] for row in rows]
+    heads, body = [], []
+    for column in columns:
+        values = [row.get(column) for row in rows]
+        long = column.endswith("_us") and any(isinstance(value, int | float) and value >= LONG for value in values)
+        name, unit = head(column)
+        heads.append((name, "" if long else unit))
+        body.append([_duration(value) if long else cell(column, value) for value in values])
+    lines = [list(line) for line in zip(*body, strict=True)]
     units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
-    lines = [[name for name, _ in heads], *units, *body]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    return "\n".join(("  " + "   ".join(map(str.rjust, line, widths))).rstrip() for line in lines)
+    every = [[name for name, _ in heads], *units, *lines]
+    widths = [max(len(line[i]) for line in every) for i in range(len(columns))]
+    return "\n".join(("  " + "   ".join(map(str.rjust, line, widths))).rstrip() for line in every)
+
+
+def _duration(value: object) -> str:
+    return format_duration(1e6 * value) if isinstance(value, int | float) else cell("", value)
 
 
 def head(column: str) -> tuple[str, str]:
     """The name of a column without its unit, and that."""
     if column in _PERCENT:
         return column, "(%)"
+    if column.endswith("_bytes"):
+        return column.removesuffix("_bytes"), ""
     ending = next((ending for ending in _UNITS if column.endswith(ending)), "")
     return column.removesuffix(ending), f"({_UNITS[ending]})" if ending else ""
 
@@ -37,6 +92,8 @@ def cell(column: str, value: object) -> str:
     """A value as one reads it; `-`: there is none."""
     if value is None or value == "":
         return "-"
+    if column.endswith("_bytes") and isinstance(value, int):
+        return short_size(value)
     if column in _PERCENT and isinstance(value, int | float):
         return f"{value * _PERCENT[column]:.1f}"
     if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # exact, with more digits than one reads

@@ -10,6 +10,7 @@ from simcoll.config import text_table
 from simcoll.config.groups import grouped
 from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.result_tables import few
+from simcoll.report.verdicts import of_calibration, of_comparison, of_proofs
 from simcoll.scenario.loading import shipped_scenarios
 from simcoll.scenario.profile import load_network, shipped_profiles
 from simcoll.schedule import registry
@@ -32,8 +33,7 @@ def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def proof_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line a proof, and a count."""
     lines = [f"{row['collective']}/{row['algorithm']}, {row['ranks']} ranks: {_verdict(row)}" for row in rows]
-    proved = sum(row["status"] == "proved" for row in rows)
-    return "\n".join([*lines, f"{proved} of {len(rows)} proved"])
+    return "\n".join([of_proofs(rows), *lines])
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -109,7 +109,9 @@ def comparison_table(document: Mapping[str, Any]) -> str:
     columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
     held = document["intervals"]
     columns += ["low_us", "high_us"] if held else []
-    parts = [text_table.render([*columns, "error"], document["points"]), ""]
+    spare = ("collective", "ranks", "dtype", "algorithm", "protocol", "low_us", "high_us")
+    table, shared = text_table.fitted([*columns, "error"], document["points"], spare)
+    parts = [text_table.wrapped(of_comparison(document), "  "), *([f"# {shared}"] if shared else []), table, ""]
     if held:
         where = f"{held['coverage']:.1f} % of {held['points']} measured times"
         parts.append(f"# 90 % intervals hold {where}; mean width {held['width']:.1f} % of the prediction")
@@ -133,7 +135,8 @@ def calibration_table(document: Mapping[str, Any]) -> str:
     errors = document["errors"]
     which = "held out" if "held_out" in errors else "fitted, as none is held out"
     count = document["beside"][-1]["points"]
-    parts = [f"# simcoll {simcoll.__version__}: profile {document['profile']}, harness {document['harness']}; "
+    parts = [text_table.wrapped(of_calibration(document), "  ")]
+    parts += [f"# simcoll {simcoll.__version__}: profile {document['profile']}, harness {document['harness']}; "
              f"fitted: {document['split']}", f"# errors on the {count} rows {which}:"]  # fmt: skip
     parts += [text_table.render(["predicted_by", *_ERRORS], document["beside"])]
     fitted = errors["fitted"]

@@ -9,6 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
+from simcoll.report.verdicts import BINDS, of_rows
 from simcoll.scenario.profile import load_profile, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
@@ -17,7 +18,7 @@ SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
     "ranks × per-rank bytes); GB = 10^9 B"
 )
-BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
+_SPARE: Final = ("nodes", "collective", "ranks", "executor", "confidence", "algbw_GBps", "bound_us")  # if too wide
 
 
 def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
@@ -34,8 +35,13 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
         f"# {SIZE_CONVENTION}",
     ]
     shown = [{**row, "bound_us": row["lower_bound_us"]} for row in _with_asked(good)]
-    body = [text_table.render(columns, shown)] if good else []
-    return "\n".join([*head, *body, *_refused(rows), *_busiest_lines(good)])
+    body, shared = text_table.fitted(columns, shown, _SPARE) if good else ("", "")
+    lines = [*head, *([f"# {shared}"] if shared else []), body, *_refused(rows), *_busiest_lines(good)]
+    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *(_line(line) for line in lines if line)])
+
+
+def _line(line: str) -> str:
+    return text_table.wrapped(line) if line.startswith("#") else line
 
 
 def step_table(rows: Sequence[ResultRow]) -> str:
@@ -49,12 +55,7 @@ def step_table(rows: Sequence[ResultRow]) -> str:
     lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
     lines += [text_table.render([*columns_shown, *swept(rows)], shown)] if good else []
     lines += _refused(rows)
-    if len(good) > 1:
-        times = [row.step_us or 0.0 for row in good]
-        best = shown[times.index(min(times))]
-        named = ", ".join([str(best["algorithm"]), *(f"{name} {best[name]}" for name in swept(rows) if best[name])])
-        lines.append(f"# shortest step: {named}; the longest takes {max(times) / min(times):.2f} times as long")
-    return "\n".join(lines)
+    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
 
 
 def varied_table(rows: Sequence[ResultRow]) -> str:

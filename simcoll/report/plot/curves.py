@@ -31,11 +31,11 @@ from simcoll.report.plot.style import (
     look,
     rank_axis,
     size_axis,
-    size_text,
     telling,
     time_axis,
     variant,
 )
+from simcoll.units import short_size
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 Quantity = Literal["busbw", "latency"]
@@ -142,7 +142,7 @@ def _ranked(row: PlotRow) -> str:
 
 
 def _sized(row: PlotRow) -> str:
-    return f"{row['collective']}, {size_text(row['size_bytes'])}" if row["size_bytes"] else row["collective"]
+    return f"{row['collective']}, {short_size(row['size_bytes'])}" if row["size_bytes"] else row["collective"]
 
 
 def _three_sizes(rows: Sequence[PlotRow], collective: str) -> set[int]:

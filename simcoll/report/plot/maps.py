@@ -28,9 +28,9 @@ from simcoll.report.plot.style import (
     look,
     separating,
     settings,
-    size_text,
     telling,
 )
+from simcoll.units import short_size
 
 ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
 
@@ -112,7 +112,7 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
     axes.set_ylim(-0.5, len(ranks) - 0.5)
     least = math.ceil(TICK / wide)  # as many labels as fit, the last one too where that can be
     every = next((step for step in range(least, 2 * least) if (len(sizes) - 1) % step == 0), least)
-    axes.set_xticks(range(0, len(sizes), every), [size_text(size) for size in sizes[::every]])
+    axes.set_xticks(range(0, len(sizes), every), [short_size(size) for size in sizes[::every]])
     axes.set_yticks(range(len(ranks)), [f"{n:,}" for n in ranks])
     axes.spines[:].set_visible(False)
     axes.tick_params(color=GREY, labelcolor=INK, labelsize=8, length=2)

@@ -25,8 +25,8 @@ from simcoll.report.plot.style import (
     separating,
     settings,
     size_axis,
-    size_text,
 )
+from simcoll.units import short_size
 
 _COMPUTE: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
 
@@ -48,7 +48,7 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     (axes.set_ylabel if across else axes.set_xlabel)("step (ms)", size=9, color=INK)
     best = min(steps, key=_step)
     where = f"{best['algorithm']}" + (
-        f" at {_named(across)} {size_text(units.size_in(best.get(across)) or 0)}" if across else ""
+        f" at {_named(across)} {short_size(units.size_in(best.get(across)) or 0)}" if across else ""
     )
     finish(
         figure,

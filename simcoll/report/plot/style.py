@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from simcoll.prediction.result_rows import swept
 from simcoll.scenario.profile import titled
-from simcoll.units import format_duration, format_size
+from simcoll.units import format_duration, short_size
 
 INK: Final = "#222222"
 GREY: Final = "#777777"
@@ -266,7 +266,7 @@ def size_axis(axes: Axes, sizes: Collection[int]) -> None:
     """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(min(sizes) / 2**0.5, max(sizes) * 2**0.5)
-    _fixed(axes, _size_ticks(sorted(set(sizes)), _room(axes, TICK)), size_text)
+    _fixed(axes, _size_ticks(sorted(set(sizes)), _room(axes, TICK)), short_size)
     axes.set_xlabel("size", size=9, color=INK)
 
 
@@ -295,17 +295,6 @@ def _room(axes: Axes, inches: float) -> float:
     across = place.get_gridspec().ncols if place else 1
     width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]  # ours are no figures in figures
     return inches * math.log2(high / low) / width
-
-
-def size_text(nbytes: int) -> str:
-    """Exact where that is short: 6 KiB, 100 MB, 95.4 MiB."""
-    if len(text := format_size(nbytes)) <= 8:
-        return text
-    power = int(math.log(nbytes, 1000))
-    if nbytes % 1000**power == 0:
-        return f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
-    power = int(math.log(nbytes, 1024))
-    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def rank_axis(axes: Axes, ranks: Collection[int]) -> None:

@@ -1,0 +1,112 @@
+"""A diagnosis as text: points, regions, what was tried, and the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simcoll import __version__
+from simcoll.config import text_table
+from simcoll.report.verdicts import of_diagnosis
+from simcoll.units import format_size
+
+SHOWN = 6  # explanations
+WORST = 3  # regions in a line
+MANY = 9  # regions that are all shown
+
+
+def text(document: dict[str, Any]) -> str:
+    """The sentence, points and regions, what was tried, and the verdict with its reasons."""
+    columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
+    columns += ["low_us", "high_us", "region", "verdict"]
+    points = [{**point, "verdict": _state(point)} for point in document["points"]]
+    regions = [{**region, "state": _of_region(region)} for region in document["regions"]]
+    shown = regions if len(regions) <= MANY else [region for region in regions if region["off"]]
+    why = [f"# {count} rows have no prediction: {reason}" for reason, count in document["refused"].items()]
+    calm = [f"# {len(regions) - len(shown)} more regions are as they should be"] if len(shown) < len(regions) else []
+    launch = f"{document['launch_us']:+.1f} us"
+    of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
+    return "\n".join([
+        text_table.wrapped(of_diagnosis(document), "  "),
+        f"# simcoll {__version__}: diagnose",
+        f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
+        f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes tell",
+        text_table.render(columns, points),
+        *why,
+        *_bad_rows(document),
+        "",
+        *([text_table.render([*of_region, "state"], shown)] if shown else []),
+        *calm,
+        "",
+        *_ranked(document),
+        *_verdict(document),
+    ])  # fmt: skip
+
+
+def _state(point: dict[str, Any]) -> str:
+    return f"{point['verdict']}, bad row" if point["bad_row"] else str(point["verdict"])
+
+
+def _of_region(region: dict[str, Any]) -> str:
+    return f"off: {_how(region)}" if region["off"] else "as it should be"
+
+
+def _how(region: dict[str, Any]) -> str:
+    """State how far a region is off, and at which sizes."""
+    if region["factor"] is None:
+        return "times scatter"
+    first, last = (format_size(region[end]) for end in ("from_bytes", "to_bytes"))
+    return f"{region['factor']:.2f} times as long as expected, {first}" + (f" to {last}" if last != first else "")
+
+
+def _bad_rows(document: dict[str, Any]) -> list[str]:
+    """Rows that took longer than larger ones, and how they lie."""
+    bad = [point for point in document["points"] if point["bad_row"]]
+    slow = sum(point["verdict"] == "slow" for point in bad)
+    return [f"# {len(bad)} bad rows took longer than rows of twice the size; {slow} of them are slow"] if bad else []
+
+
+def _ranked(document: dict[str, Any]) -> list[str]:
+    """The hypotheses, where any were simulated."""
+    if len(document["hypotheses"]) == 1:
+        return []
+    shown = document["hypotheses"][:SHOWN]
+    rows = [{**h, "score": f"{100 * h['score']:.1f} %", "explains": "yes" if h["explains"] else "no"} for h in shown]
+    ranked = ["hypothesis", "value", "error", "score", "assumes", "off", "explains"]
+    return [text_table.render(ranked, rows), *(f"# {h['hypothesis']}: {h['text']}" for h in shown[:3])]
+
+
+def _verdict(document: dict[str, Any]) -> list[str]:
+    """The last lines: single points that are far off, and what it is."""
+    single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
+    if document["verdict"] == "healthy":
+        return [*single, "# verdict: healthy" + (", but for what is to be measured again" if single else "")]
+    off = [region for region in document["regions"] if region["off"]]
+    if document["verdict"] is None:
+        return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}", *_faster(off)]
+    best = document["hypotheses"][0]
+    verdict = f"{best['hypothesis']} {best['value']}".strip()
+    if document["also"]:
+        verdict += f" (or {', '.join(document['also'])}, which cannot be distinguished from it here)"
+    others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
+    behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
+    verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
+    left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
+    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}"]
+
+
+def _listed(regions: list[dict[str, Any]]) -> str:
+    """The worst regions in words."""
+    worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
+    listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
+    return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
+
+
+def _faster(regions: list[dict[str, Any]]) -> list[str]:
+    fast = all(region["factor"] is not None and region["factor"] < 1 for region in regions)
+    return ["# faster than this hardware should be: is --topology what was measured?"] if fast else []
+
+
+def _single(point: dict[str, Any]) -> str:
+    ratio = point["measured_us"] / point["expected_us"]
+    size = format_size(point["size_bytes"])
+    return f"{point['collective']} on {point['ranks']}, {size} took {ratio:.2f} times as long as expected"

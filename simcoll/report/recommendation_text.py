@@ -1,0 +1,116 @@
+"""Recommendations as text: the choices by ranges of sizes, and lines that can be pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from simcoll import __version__
+from simcoll.config import text_table
+from simcoll.config.import_log import ImportLog
+from simcoll.errors import InputError
+from simcoll.explanation.recommendation import Recommendation
+from simcoll.formats.schedules import schedule_json
+from simcoll.report.exports import nccl_tables
+from simcoll.report.result_tables import described
+from simcoll.report.verdicts import of_recommendations
+from simcoll.scenario.profile import titled
+from simcoll.schedule import registry
+from simcoll.units import format_size, short_size
+
+
+def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> str:
+    """The sentence, a table for each question, and what can be pasted."""
+    return "\n".join([*_told(of_recommendations(documents)), _text(documents), *_pasted(documents, asked)])
+
+
+def _told(sentence: str) -> Iterator[str]:
+    yield text_table.wrapped(sentence, "  ")
+
+
+def _text(documents: Sequence[Mapping[str, Any]]) -> str:
+    fitted = "; ".join(map(described, dict.fromkeys(document["profile"] for document in documents)))
+    lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}   {fitted}"]
+    for document in documents:
+        lines += [*_lines(document), ""]
+    return "\n".join(lines[:-1])
+
+
+def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
+    """Lines for a shell: variables of NCCL for each choice of its own, the tuner's file, and exports of schedules."""
+    variables: dict[str, list[str]] = {}
+    exports: dict[str, list[str]] = {}
+
+    def add(lines: dict[str, list[str]], line: str, choice: Mapping[str, Any]) -> None:
+        end = "up" if choice["to_bytes"] is None else f"to {format_size(choice['to_bytes'])}"
+        lines.setdefault(line, []).append(f"{format_size(choice['from_bytes'])} {end}")
+
+    for document in documents:
+        for choice in document.get("nccl_ranges", document["ranges"]):
+            if "NCCL_PROTO" in choice["env"]:
+                add(variables, " ".join(f"{name}={value}" for name, value in choice["env"].items()), choice)
+        for choice in document["ranges"]:
+            if line := _export(document, choice):
+                add(exports, line, choice)
+    if exports:
+        yield "# a schedule for MSCCL's executor, which was not measured so: the times are modelled"
+        yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in exports.items())
+    if not variables:
+        return
+    yield "# NCCL takes such a choice of its own where it is given"
+    yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in variables.items())
+    yield "# and each where it is best by the file of its example tuner plugin (NCCL_TUNER_CONFIG_FILE)"
+    try:
+        yield nccl_tables.tuner([row for each in asked for row in each.rows()], ImportLog()).rstrip()
+    except InputError as error:
+        yield f"# {error}"
+
+
+def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+    """The command that writes a schedule as a program of MSCCL; None of what it cannot run."""
+    name = choice["algorithm"]
+    if choice.get("executor") != "msccl" or schedule_json.is_file(name):
+        return None
+    entry, _ = registry.find(document["collective"], name)
+    if entry.needs_agent:
+        return None
+    groups = f" --groups {document['nodes']}" if entry.uses_groups and document["nodes"] > 1 else ""
+    what = f"{document['collective']}/{name}" if "(" not in name else f"'{document['collective']}/{name}'"
+    options = f"--ranks {document['ranks']}{groups} --protocol {choice['protocol']}"
+    return f"simcoll export {what} {options} --to msccl -o {entry.name}_{choice['protocol']}.xml"
+
+
+def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
+    subject = advice["workload"] if "workload" in advice else f"{advice['collective']}, {advice['dtype']}"
+    nodes = f"{advice['nodes']} node{'s' if advice['nodes'] > 1 else ''} of {advice['topology']}"
+    profile = f"{titled(advice['profile'])} ({advice['confidence']})"
+    yield f"# {subject}, {advice['ranks']} ranks on {nodes}   profile {profile}   sharing {advice['sharing']}"
+    shown = [{**row, "margin": _margin(row), "choice": row["choice"]} for row in advice["ranges"]]
+    sizes = [] if "workload" in advice else ["from_bytes", "to_bytes"]
+    yield text_table.render([*sizes, "time_us", "choice", "margin", "runner_up"], shown)
+    remark = "time: where a range begins; margin: how much longer the runner-up takes"
+    yield f"# of {advice['candidates']} choices; {remark}"
+    if any(row["tie"] for row in advice["ranges"]):
+        yield "# a tie: within the 90 % interval of the profile, or equal"
+    if "choices" in advice:
+        yield "# the best choices"
+        yield text_table.render(["time_us", "longer", "choice"], [
+            {**row, "longer": f"{100 * row['longer']:.1f} %"} for row in advice["choices"][:10]
+        ])  # fmt: skip
+    if regret := advice.get("regret"):
+        yield f"# NCCL's own choice takes longer by {_regret(regret)}"
+    if regret := advice.get("nccl_regret"):
+        yield f"# NCCL's own choice takes longer than the best of its own by {_regret(regret)}"
+
+
+def _regret(regret: Mapping[str, Any]) -> str:
+    worst = f"{100 * regret['worst']:.1f} % at {short_size(regret['worst_size_bytes'])}"
+    return f"{100 * regret['mean']:.1f} % in the mean, {worst} at worst"
+
+
+def _margin(row: Mapping[str, Any]) -> str:
+    least, most = row["margin_least"], row["margin_most"]
+    if least is None:
+        return "-"
+    text = f"{100 * least:.1f} %" if least == most else f"{100 * least:.1f} to {100 * most:.1f} %"
+    return f"{text}, a tie" if row["tie"] else text

@@ -1,0 +1,285 @@
+"""The answer of a command in one sentence, with which its output begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from simcoll.config.groups import grouped
+from simcoll.prediction.result_rows import ResultRow, swept
+from simcoll.scenario.profile import load_profile
+from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.units import format_duration, short_size, size_in
+
+BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
+TIE: Final = 1.005  # times nearer than half a percent are equal
+_SHOWN: Final = 4  # ranges of sizes in a sentence
+Document = Mapping[str, Any]
+
+
+def of_rows(rows: Sequence[ResultRow]) -> str:
+    """The time of a point, the fastest algorithm at each size, or the span of many points."""
+    good = [row for row in rows if row.status == "ok"]
+    if not good:
+        return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
+    trust = trusted(dict.fromkeys(row.profile for row in good if row.profile), good)
+    if good[0].workload:
+        return f"{_steps(good)}; {trust}."
+    if len(good) == 1:
+        row = good[0]
+        rate = f", {row.algbw_GBps:.4g} GB/s" if row.algbw_GBps else ""
+        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {_binds(row)}."
+    places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
+    if len(places) == 1 and len({row.asked for row in good}) > 1:
+        return f"Fastest: {_winners(good)}; {trust}."
+    first, last = min(good, key=_time), max(good, key=_time)
+    if len({row.asked for row in good}) == 1 and len(places) == 1:
+        low, high = (max(good, key=lambda row: sign * (row.size_bytes or 0)) for sign in (-1, 1))
+        ends = f"{took(low.time_us)} at {_size(low)} to {took(high.time_us)} at {_size(high)}"
+        rate = f" ({high.algbw_GBps:.4g} GB/s)" if high.algbw_GBps else ""
+        return f"{_asked(high)}: {ends}{rate}; {trust}."
+    return f"{len(good)} points, {took(first.time_us)} to {took(last.time_us)}; {_most_wins(places)}{trust}."
+
+
+def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
+    """What stands behind the times, and a better question where there is one."""
+    parts = []
+    for name in profiles:
+        profile = load_profile(name)
+        better = _better(name, rows)
+        hint = f" (--profile {better} is fitted)" if better else ""
+        if profile.bound:
+            parts.append(f"`{name}` is a bound, not a prediction{hint}")
+        elif profile.calibration is None and profile.kernels is None:
+            parts.append(f"`{name}` is fitted to nothing{hint}")
+        else:
+            parts.append(profile.description.replace(" of the harness library", ""))
+    words = dict.fromkeys(row.confidence for row in rows if row.confidence)
+    if "modelled" in words:
+        parts.append("modelled in part" if len(words) > 1 else "modelled")
+    elif "extrapolated" in words:
+        parts.append("extrapolated" + (" in part" if len(words) > 1 else ""))
+    return ", ".join(parts) or "fitted to nothing"
+
+
+def _better(name: str, rows: Sequence[ResultRow]) -> str | None:
+    """The fitted profile of the system that rows are of, where another was asked for."""
+    system = str(rows[0].topology).partition("/")[0] if rows else ""
+    own = load_system(system).profile if system in shipped_systems() else None
+    return own if own != name else None
+
+
+def took(time_us: float | None) -> str:
+    """A time as one says it."""
+    return format_duration(round(1e6 * (time_us or 0)), digits=3)
+
+
+def ran(row: ResultRow) -> str:
+    """What ran: `NVLS Simple`, `ring LL, chosen by auto`."""
+    named = str(row.algorithm).upper() if row.algorithm in ("nvls", "nvls_tree", "pat") else str(row.algorithm)
+    protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
+    one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
+    return f"{named[:1].upper()}{named[1:]}{protocol}{one}"
+
+
+def _asked(row: ResultRow) -> str:
+    return str(row.asked or row.algorithm)
+
+
+def _time(row: ResultRow) -> float:
+    return row.time_us or 0.0
+
+
+def _size(row: ResultRow) -> str:
+    return short_size(row.size_bytes or 0)
+
+
+def _interval(row: ResultRow) -> str:
+    if row.low_us is None or row.high_us is None:
+        return ""
+    low, high = took(row.low_us), took(row.high_us)
+    if low.rpartition(" ")[2] == high.rpartition(" ")[2]:
+        low = low.partition(" ")[0]
+    return f" (90 %: {low} to {high})"
+
+
+def _binds(row: ResultRow) -> str:
+    link, busy = row.binding_link, row.binding_busy or 0.0
+    if link == "host" and busy >= BINDS:
+        return "the host's launches bind"
+    if link is None or busy < BINDS:
+        return "no link binds"
+    kind = "NVLink" if "nvswitch" in link else "the link"
+    return f"{kind} binds ({link} is {busy:.0%} busy)"
+
+
+def _places(rows: Sequence[ResultRow]) -> list[str]:
+    """Columns that make another question of a point, sizes aside."""
+    return ["collective", "topology", "ranks", "nodes", "profile", "dtype", *swept(rows)]
+
+
+def _plain(value: object) -> str:
+    size = size_in(value)
+    return str(value) if size is None else short_size(size)
+
+
+def _best(rows: Sequence[ResultRow]) -> str:
+    """The fastest of some rows, and whatever ties with it."""
+    least = min(map(_time, rows))
+    return " = ".join(dict.fromkeys(_asked(row) for row in rows if _time(row) <= least * TIE))
+
+
+def _winners(rows: Sequence[ResultRow]) -> str:
+    """`naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
+    sizes = sorted({row.size_bytes or 0 for row in rows})
+    best = [(size, _best([row for row in rows if (row.size_bytes or 0) == size])) for size in sizes]
+    ranges = [(name, [size for size, _ in group]) for name, group in groupby(best, key=lambda each: each[1])]
+    if len(ranges) == 1:
+        top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
+        fastest = min(top, key=_time)
+        slowest = max(map(_time, top)) / _time(fastest)
+        where = f", {took(fastest.time_us)}" + (f" at {short_size(sizes[-1])}" if sizes[-1] else "")
+        everywhere = "at every size " if len(sizes) > 1 else ""
+        return f"{ranges[0][0]} {everywhere}".strip() + f"{where}; the slowest takes {slowest:.3g} times as long"
+    parts = [f"{name} to {short_size(held[-1])}" for name, held in ranges[:-1]]
+    parts.append(f"{ranges[-1][0]} from {short_size(ranges[-1][1][0])}")
+    return ", ".join(parts if len(parts) <= _SHOWN else [*parts[: _SHOWN - 1], "…", parts[-1]])
+
+
+def _most_wins(places: Mapping[Any, Sequence[ResultRow]]) -> str:
+    """The algorithm that is fastest at most points; empty where only one was asked for."""
+    wins: dict[str, int] = {}
+    points = 0
+    for rows in places.values():
+        for alike in grouped(rows, lambda row: row.size_bytes).values():
+            if len({row.asked for row in alike}) > 1:
+                points += 1
+                for name in _best(alike).split(" = "):
+                    wins[name] = wins.get(name, 0) + 1
+    if not wins:
+        return ""
+    name = max(wins, key=lambda each: wins[each])
+    return f"{name} is fastest at {wins[name]} of {points} questions; "
+
+
+def _steps(rows: Sequence[ResultRow]) -> str:
+    best = min(rows, key=_time)
+    step, exposed = took(best.step_us), took(best.exposed_us)
+    share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
+    named = "".join(
+        f", {name.rsplit('.', 1)[-1].replace('_', ' ')} {_plain(best[name])}" for name in swept(rows) if best[name]
+    )
+    held = f"A step takes {step}, {exposed} of it exposed communication ({share})"
+    if len(rows) == 1:
+        return held
+    slowest = max(map(_time, rows)) / _time(best)
+    which = f"{best.algorithm}{named}" if len({row.algorithm for row in rows}) > 1 else named.removeprefix(", ")
+    shown = f"the shortest step takes {step}, {exposed} of it exposed communication ({share})"
+    return f"{which or 'First'}: {shown}; the longest {slowest:.3g} times as long"
+
+
+# --- documents ---
+
+
+def of_explanation(document: Document) -> str:
+    """What takes most of a point's time, and what would help most."""
+    causes = sorted(document["causes"], key=lambda each: -float(each["share"]))[:2]
+    most = " and ".join(f"{each['cause']} {each['share']:.0%}" for each in causes)
+    what = document.get("workload") or document.get("algorithm")
+    gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
+    best = max(gains, key=lambda each: float(each["factor"]), default=None)
+    help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
+    return f"{what} takes {took(document['time_us'])}: {most}{help_}."
+
+
+def of_several(documents: Sequence[Document]) -> str:
+    """The shortest and the longest of several points, and what takes most of each."""
+    ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
+    said = [f"{d.get('workload') or d.get('algorithm')} {took(d['time_us'])} ({_most(d)})" for d in ends]
+    return f"{len(documents)} points, from {said[0]} to {said[1]}."
+
+
+def _most(document: Document) -> str:
+    cause = max(document["causes"], key=lambda each: float(each["share"]))
+    return f"{cause['cause']} {cause['share']:.0%}"
+
+
+def of_recommendations(documents: Sequence[Document]) -> str:
+    """The choices of the first question by ranges, and how many more there are."""
+    first = documents[0]
+    choices = first["ranges"]
+    if "workload" in first:
+        text = f"{choices[0]['choice']}, {took(choices[0]['time_us'])}"
+    else:
+        ends = ["from there on" if c["to_bytes"] is None else f"to {short_size(c['to_bytes'])}" for c in choices]
+        shown = [f"{each['choice']} {end}" for each, end in zip(choices, ends, strict=True)][:_SHOWN]
+        text = ", ".join(shown) + (", …" if len(choices) > _SHOWN else "") if len(choices) > 1 else choices[0]["choice"]
+    more = f" ({len(documents) - 1} more below)" if len(documents) > 1 else ""
+    tie = "; ties are within the profile's 90 % interval" if any(each["tie"] for each in choices) else ""
+    return f"Take {text}{more}; {trusted([first['profile']])}{tie}."
+
+
+def of_comparison(document: Document) -> str:
+    """The mean error, and where it is worst."""
+    total = document["summary"][-1]
+    worst = max(document["points"], key=lambda point: abs(float(point["error"])))
+    size = f", {short_size(worst['size_bytes'])}" if worst.get("size_bytes") else ""
+    held = document["intervals"]
+    inside = f"; 90 % intervals hold {held['coverage']:.0f} % of the points" if held else ""
+    where = f"{worst['collective']} on {worst['ranks']}{size}"
+    most = f"{100 * abs(worst['error']):.0f} % ({where})"
+    points = f"{total['points']} points" if total["points"] > 1 else "1 point"
+    return f"Predictions are off by {total['mape']:.1f} % in the mean over {points}, at worst by {most}{inside}."
+
+
+def of_diagnosis(document: Document) -> str:
+    """Healthy, or what is off and what explains it."""
+    off = [region for region in document["regions"] if region["off"]]
+    points = sum(region["points"] for region in document["regions"])
+    if document["verdict"] == "healthy":
+        single = [point for point in document["points"] if point["single"]]
+        again = f", but for {len(single)} to be measured again" if single else ""
+        return f"Healthy: {points} points are as {document['system']} should be by {document['profile']}{again}."
+    worst = max(off, key=lambda region: float(region["distance"]))
+    how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
+    where = f"{worst['collective']} on {worst['ranks']}, {worst['region']}, {how}"
+    if document["verdict"] is None:
+        return f"Off, and nothing that was tried explains it: {where}."
+    best = document["hypotheses"][0]
+    return f"Off: {where}; {best['hypothesis']} {best['value']}".strip() + " explains it best."
+
+
+def of_calibration(document: Document) -> str:
+    """How many parameters were fitted to how many rows, and the error on rows that were not fitted."""
+    errors = document["errors"]
+    fit, scored = errors["fitted"], errors.get("held_out")
+    tail = f", {scored['mape']:.1f} % on {scored['rows']} rows that were not fitted" if scored else ""
+    count = len(document["parameters"])
+    named = "1 parameter" if count == 1 else f"{count} parameters"
+    return f"{document['profile']}: {named} fitted to {fit['rows']} rows, off by {fit['mape']:.1f} %{tail}."
+
+
+def of_tuner(document: Document) -> str:
+    """What NCCL chooses for an all-reduce, by size."""
+    chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
+    ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']}/{c['protocol']}")]
+    parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]
+    parts += ["…"] * (len(ranges) - 1 > _SHOWN) + [f"{ranges[-1][0]} from {short_size(ranges[-1][1][0]['size_bytes'])}"]
+    library = f"{str(document['library']).upper()} {document['version']}"
+    return f"{library} chooses for {chosen[0]['collective']} on {document['ranks']} ranks: {', '.join(parts)}."
+
+
+def of_proofs(rows: Sequence[Document]) -> str:
+    """How many schedules are proved, and which one is wrong."""
+    wrong = [row for row in rows if row["status"] == "wrong"]
+    proved = sum(row["status"] == "proved" for row in rows)
+    if wrong:
+        first = f"{wrong[0]['collective']}/{wrong[0]['algorithm']}"
+        return f"Wrong: {first} does not do what {wrong[0]['collective']} promises."
+    return f"{proved} of {len(rows)} proved"
+
+
+def of_dry_run(lines: Sequence[str]) -> str:
+    """How much a real run would do."""
+    return f"Nothing was run: {len(lines)} lines of what every rank would do."
