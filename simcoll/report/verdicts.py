@@ -15,7 +15,7 @@ from simcoll.units import format_duration, short_size, size_in
 BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
 TIE: Final = 1.005  # times nearer than half a percent are equal
 _SHOWN: Final = 4  # ranges of sizes in a sentence
-Document = Mapping[str, Any]
+JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
@@ -43,7 +43,7 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
 
 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
-    """What stands behind the times, and a better question where there is one."""
+    """The grounds for the times, and a better question where there is one."""
     parts = []
     for name in profiles:
         profile = load_profile(name)
@@ -76,7 +76,7 @@ def took(time_us: float | None) -> str:
 
 
 def ran(row: ResultRow) -> str:
-    """What ran: `NVLS Simple`, `ring LL, chosen by auto`."""
+    """Algorithm, protocol and executor: `NVLS Simple`, `Ring LL as one kernel`."""
     named = str(row.algorithm).upper() if row.algorithm in ("nvls", "nvls_tree", "pat") else str(row.algorithm)
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
@@ -182,8 +182,8 @@ def _steps(rows: Sequence[ResultRow]) -> str:
 # --- documents ---
 
 
-def of_explanation(document: Document) -> str:
-    """What takes most of a point's time, and what would help most."""
+def of_explanation(document: JsonAnswer) -> str:
+    """The main causes of a point's time, and the change that would help most."""
     causes = sorted(document["causes"], key=lambda each: -float(each["share"]))[:2]
     most = " and ".join(f"{each['cause']} {each['share']:.0%}" for each in causes)
     what = document.get("workload") or document.get("algorithm")
@@ -193,19 +193,19 @@ def of_explanation(document: Document) -> str:
     return f"{what} takes {took(document['time_us'])}: {most}{help_}."
 
 
-def of_several(documents: Sequence[Document]) -> str:
+def of_several(documents: Sequence[JsonAnswer]) -> str:
     """The shortest and the longest of several points, and what takes most of each."""
     ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
     said = [f"{d.get('workload') or d.get('algorithm')} {took(d['time_us'])} ({_most(d)})" for d in ends]
     return f"{len(documents)} points, from {said[0]} to {said[1]}."
 
 
-def _most(document: Document) -> str:
+def _most(document: JsonAnswer) -> str:
     cause = max(document["causes"], key=lambda each: float(each["share"]))
     return f"{cause['cause']} {cause['share']:.0%}"
 
 
-def of_recommendations(documents: Sequence[Document]) -> str:
+def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     """The choices of the first question by ranges, and how many more there are."""
     first = documents[0]
     choices = first["ranges"]
@@ -220,7 +220,7 @@ def of_recommendations(documents: Sequence[Document]) -> str:
     return f"Take {text}{more}; {trusted([first['profile']])}{tie}."
 
 
-def of_comparison(document: Document) -> str:
+def of_comparison(document: JsonAnswer) -> str:
     """The mean error, and where it is worst."""
     total = document["summary"][-1]
     worst = max(document["points"], key=lambda point: abs(float(point["error"])))
@@ -233,7 +233,7 @@ def of_comparison(document: Document) -> str:
     return f"Predictions are off by {total['mape']:.1f} % in the mean over {points}, at worst by {most}{inside}."
 
 
-def of_diagnosis(document: Document) -> str:
+def of_diagnosis(document: JsonAnswer) -> str:
     """Healthy, or what is off and what explains it."""
     off = [region for region in document["regions"] if region["off"]]
     points = sum(region["points"] for region in document["regions"])
@@ -250,8 +250,8 @@ def of_diagnosis(document: Document) -> str:
     return f"Off: {where}; {best['hypothesis']} {best['value']}".strip() + " explains it best."
 
 
-def of_calibration(document: Document) -> str:
-    """How many parameters were fitted to how many rows, and the error on rows that were not fitted."""
+def of_calibration(document: JsonAnswer) -> str:
+    """The numbers of fitted parameters and rows, and the error on rows that were not fitted."""
     errors = document["errors"]
     fit, scored = errors["fitted"], errors.get("held_out")
     tail = f", {scored['mape']:.1f} % on {scored['rows']} rows that were not fitted" if scored else ""
@@ -260,8 +260,8 @@ def of_calibration(document: Document) -> str:
     return f"{document['profile']}: {named} fitted to {fit['rows']} rows, off by {fit['mape']:.1f} %{tail}."
 
 
-def of_tuner(document: Document) -> str:
-    """What NCCL chooses for an all-reduce, by size."""
+def of_tuner(document: JsonAnswer) -> str:
+    """The choices of NCCL for an all-reduce, by size."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
     ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']}/{c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]
@@ -270,8 +270,8 @@ def of_tuner(document: Document) -> str:
     return f"{library} chooses for {chosen[0]['collective']} on {document['ranks']} ranks: {', '.join(parts)}."
 
 
-def of_proofs(rows: Sequence[Document]) -> str:
-    """How many schedules are proved, and which one is wrong."""
+def of_proofs(rows: Sequence[JsonAnswer]) -> str:
+    """The number of schedules that are proved, and one that is wrong."""
     wrong = [row for row in rows if row["status"] == "wrong"]
     proved = sum(row["status"] == "proved" for row in rows)
     if wrong:
@@ -281,5 +281,5 @@ def of_proofs(rows: Sequence[Document]) -> str:
 
 
 def of_dry_run(lines: Sequence[str]) -> str:
-    """How much a real run would do."""
+    """The length of a rehearsal."""
     return f"Nothing was run: {len(lines)} lines of what every rank would do."

@@ -306,10 +306,10 @@ def test_tables_are_right_aligned():
         ],
     )
     assert text.splitlines() == [
-        "  algorithm         size    time   error",
-        "                     (B)    (us)     (%)",
-        "       ring   1073741824   23457   -12.3",
-        "          -            8   5.432     5.0",
+        "  algorithm    size    time   error",
+        "                       (us)     (%)",
+        "       ring   1 GiB   23457   -12.3",
+        "          -     8 B   5.432     5.0",
     ]
 
 

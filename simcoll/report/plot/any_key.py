@@ -62,7 +62,7 @@ _WORDS: Final = {
 }
 
 
-class Spot(NamedTuple):
+class Mark(NamedTuple):
     """A point of a line: where it stands, its value, and the ends of its interval (None without one)."""
 
     x: float
@@ -196,7 +196,7 @@ def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
 
 
 def _places(rows: Sequence[PlotRow], column: str) -> tuple[Mapping[str, float], dict[float, str] | None]:
-    """Where each value of the column stands, and the ticks that have names: None for an axis of sizes."""
+    """The place of each value of the column, and the ticks that have names: None for an axis of sizes."""
     texts = list(dict.fromkeys(str(row.get(column)) for row in rows))
     numbers = {str(row.get(column)): _number(column, row.get(column)) for row in rows}
     if not _numeric(rows, column) or len(texts) == 1:
@@ -206,7 +206,7 @@ def _places(rows: Sequence[PlotRow], column: str) -> tuple[Mapping[str, float], 
     return places, None if _sizes(rows, column) else {place: text for text, place in places.items()}
 
 
-def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, float]) -> list[Spot]:
+def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, float]) -> list[Mark]:
     spots = []
     for row in rows:
         low, high = (row.get(end) for end in _ENDS.get(up, ("low_us", "high_us")))
@@ -215,7 +215,7 @@ def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
             low, high = value * row["time_us"] / high, value * row["time_us"] / low
         elif up not in _ENDS:
             low = high = None
-        spots.append(Spot(places[str(row.get(across))], value, low, high))
+        spots.append(Mark(places[str(row.get(across))], value, low, high))
     return sorted(spots)
 
 
@@ -243,7 +243,7 @@ def _label(row: PlotRow, columns: Sequence[str]) -> str:
 
 
 def _constant(rows: Sequence[PlotRow], but: Sequence[str]) -> str:
-    """What all rows share, in words: it is what the picture is of."""
+    """The values that all rows share, in words: the picture is of these."""
     shared = []
     for column in ("algorithm", "collective", "workload", "size_bytes", "ranks", "nodes"):
         values = {row.get(column) for row in rows}
@@ -262,7 +262,7 @@ def _style(name: str) -> dict[str, Any]:
     return {"color": chosen.color, "marker": chosen.marker}
 
 
-def _lines(axes: Axes, series: Mapping[str, Sequence[Spot]], entries: dict[str, Artist]) -> None:
+def _lines(axes: Axes, series: Mapping[str, Sequence[Mark]], entries: dict[str, Artist]) -> None:
     names = [name for name, spots in series.items() if spots]
     for number, name in enumerate(names):
         spots = series[name]
@@ -280,7 +280,7 @@ def _lines(axes: Axes, series: Mapping[str, Sequence[Spot]], entries: dict[str, 
         entries.setdefault(name, Line2D([], [], **_style(name), linewidth=1.6, markersize=4.5))
 
 
-def _bars(axes: Axes, series: Mapping[str, Sequence[Spot]], entries: dict[str, Artist]) -> None:
+def _bars(axes: Axes, series: Mapping[str, Sequence[Mark]], entries: dict[str, Artist]) -> None:
     wide = 0.8 / len(series)
     for number, (name, spots) in enumerate(series.items()):
         at = [spot.x + (number - (len(series) - 1) / 2) * wide for spot in spots]
