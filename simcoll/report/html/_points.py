@@ -17,7 +17,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_duration, format_size
 
 MOST: Final = 6  # points that are shown so closely
-SLICES: Final = 8_000  # of all timelines together: more make the file large, and its script slow
+SLICES: Final = 7_000  # of all timelines together: more make the file large, and its script slow
 _KEYS: Final = (
     "Drag or ← → to move, + and − (or Ctrl and the wheel) to zoom, 0 for all; "
     "↑ ↓ choose a lane, comma and full stop a slice."
