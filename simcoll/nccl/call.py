@@ -33,6 +33,7 @@ MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
 P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
 MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
+LOOPS_UNDER_WAY: Final = 3  # of NVLSTree: one is reduced, one crosses the network, one is handed out
 HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
@@ -200,12 +201,13 @@ class NcclCall:
     def _own_params(self, costs: Kernels) -> dict[str, Any]:
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            # who brings data for more loops than buffers hold would keep the links from those who hand sums out
-            return {"channels": figures().steps, "channels_by": "loop"}
+            # who brought data for more would keep the links from those who hand sums out
+            return {"channels": LOOPS_UNDER_WAY, "channels_by": "loop"}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self._heads if self.collective == "all_reduce" else 1
-            return {"o_send": block.hop * at_once // HEADS}
+            # links bring the next while the block deals with what is there
+            return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
@@ -244,7 +246,7 @@ class NcclCall:
 
         What one moves takes now more, now less, where it waits for whole slices or chunks.
         """
-        if self.kind not in ("Simple", "NVLS"):
+        if self.kind != "Simple":
             return 0
         comm = self.communicator
         steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # of p2p there is no spread

@@ -37,7 +37,8 @@ class BlockCosts(Model):
     first: BandwidthCap = 0
     """LL: bandwidth of the first line of each thread. P2P: bandwidth of a block that only sends or only receives."""
     rate: BandwidthCap = 0
-    """LL and P2P: bandwidth of one block for all that follows."""
+    """LL and P2P: bandwidth of one block for all that follows. NVLS: bandwidth at which a block brings data of all
+    heads into buffers, has them reduced, and takes sums out."""
     both: BandwidthCap = 0
     """P2P: bandwidth of a block that sends and receives at once."""
     each: Duration = 0
@@ -87,7 +88,9 @@ class Kernels(Model):
     """Costs of Simple, which moves slices between fences. `efficiency` of links is of the payload that NCCL counts, so
     more than 100 % is no mistake."""
     NVLS: BlockCosts = BlockCosts()
-    """Costs of NVLS, where the switch reduces. A hop is of a chunk for each of eight heads."""
+    """Costs of NVLS, where the switch reduces. A hop is of a chunk for each of eight heads: a block waits for flags of
+    all ranks, and moves the chunk at its `rate`. Meanwhile the links bring the next, so that the slower of the two sets
+    the pace; `reach` is what packets of loads that are reduced and stores that are multicast leave of links."""
     P2P: BlockCosts = BlockCosts()
     """Costs of point-to-point messages: all_to_all, gather, scatter, send_recv."""
 

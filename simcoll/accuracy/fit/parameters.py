@@ -35,7 +35,7 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "turn", "load", "net", "net_tree", "net_rate", "host", "host_reach"),
-    "NVLS": ("start", "hop", "reach", "net", "net_rate"),
+    "NVLS": ("start", "hop", "rate", "reach", "net", "net_rate"),
     "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
 }
 _AS: Final = {  # a parameter of kernels -> the parameter whose unit and limits it shares; each of OF_BLOCKS is here
