@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from simcoll.engine.timing_model import Params
-from simcoll.scenario.profile import ModelSpec, Profile, Series
+from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts
+from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of
+from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series
 from simcoll.topology.graph import Topology
 
 Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated", "modelled"]
@@ -17,21 +19,27 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it."""
+    """A predicted call; `setting` as `fingerprint` has it, `nodes` and `place` as `model_errors.Setting`."""
 
     collective: str
     algorithm: str
     ranks: int
     size_bytes: int
     setting: str
+    nodes: int = 1
+    place: str = ""
 
 
 class Judgement(NamedTuple):
-    """The confidence in a prediction, and the factors from it to the ends of its 90 % interval."""
+    """The confidence in a prediction, and the factors from it to the ends of its 90 % intervals: of a single
+    measurement (`low`, `high`), and of the median of many.
+    """
 
     confidence: Confidence
     low: float | None = None
     high: float | None = None
+    median_low: float | None = None
+    median_high: float | None = None
 
 
 # Parameters younger than some fitted profiles: part of a fingerprint only where they differ from the default.
@@ -57,12 +65,14 @@ def follows(profile: Profile, given: ModelSpec) -> bool:
     return profile.calibration is not None and not any(_overrides(given, profile.model, n) for n in profile.fitted)
 
 
-def judge(profile: Profile, asked: PredictedCase, given: ModelSpec) -> Judgement:
+def judge(profile: Profile, asked: PredictedCase, given: ModelSpec, shipped: bool = False) -> Judgement:
     """Judge a prediction of `asked`, whose scenario has the `model` `given`.
 
     *Calibrated*: the profile was fitted to this very point. *Interpolated*: to smaller and larger sizes, and to fewer
     and more ranks or as many, of the same algorithm on the same links. *Extrapolated*: anything else. *Uncalibrated*:
     there is nothing to judge by, or the scenario overrides what was fitted.
+
+    A `shipped` profile was fitted to a machine that is not the user's.
     """
     known = profile.calibration
     if known is None or not follows(profile, given):
@@ -71,27 +81,54 @@ def judge(profile: Profile, asked: PredictedCase, given: ModelSpec) -> Judgement
     size = asked.size_bytes
     exact = any(series.ranks == asked.ranks and size in series.fitted for series in alike)
     within = _within(asked.ranks, size, [(series.ranks, series.fitted) for series in alike])
-    tried = _within(asked.ranks, size, [(series.ranks, (*series.fitted, *series.held_out)) for series in alike])
-    error = known.errors.get("held_out", known.errors["fitted"])
-    widen = 1 if tried else BEYOND
     confidence: Confidence = "calibrated" if exact else "interpolated" if within else "extrapolated"
-    return Judgement(confidence, error.low**widen, error.high**widen)
+    parts = _of_another_machine(asked) if shipped else _of_this_machine(known, asked, profile.as_nccl)
+    single, median = math.exp(parts.single), math.exp(parts.median)
+    return Judgement(confidence, 1 / single, single, 1 / median, median)
 
 
-def in_region(profile: Profile, region: str, low: float, high: float) -> tuple[float, float]:
-    """The factors to the ends of an interval that `judge` gave, from the errors of a region, where the profile has
-    them: as much wider than these as the interval is than the errors of all rows."""
+def _of_another_machine(asked: PredictedCase, known: ModelErrors | None = None) -> Parts:
+    """The uncertainty of a profile on a machine to which it was not fitted."""
+    error = error_of(Setting(asked.collective, asked.nodes, asked.place, asked.size_bytes), known)
+    return Parts(noise_of(known), 0.0, error.spread, error.groups)
+
+
+def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) -> Parts:
+    """The uncertainty of a profile on the machine that it was fitted to, by what is new in a call.
+
+    Of a number of nodes of GPUs that no row has, the errors of other machines hold if they are larger.
+    """
+    own = known.uncertainty
+    if own is None:  # of a fit that an older release made
+        every = known.errors.get("held_out", known.errors["fitted"])
+        return Parts(noise_of(), 0.0, max(-math.log(every.low), math.log(every.high)) / NORMAL_90, len(known.covers))
+    rows = [series for series in known.covers if series.fitted]
+    ranks = [series.ranks for series in rows]
+    news: dict[Kind, bool] = {
+        "sizes": True,
+        "ranks": not min(ranks, default=1) <= asked.ranks <= max(ranks, default=0),
+        "collectives": asked.collective not in {series.collective for series in rows},
+        "nodes": as_nccl and asked.nodes not in {series.nodes or 1 for series in rows},
+    }
+    new = [kind for kind, is_new in news.items() if is_new]
+    model, groups = math.hypot(*(own.model[kind] for kind in new)), min(own.groups[kind] for kind in new)
+    parts = Parts(Noise(own.noise, own.outliers), own.parameters, model, groups + DOUBT)
+    if not news["nodes"]:
+        return parts
+    elsewhere = _of_another_machine(asked)
+    return parts._replace(model=max(model, elsewhere.model), groups=elsewhere.groups)
+
+
+def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, float]:
+    """The factors between which the rows of a region lay that a profile was fitted to, or all its rows where the region
+    has too few: what is usual on that machine. Twice as wide, in logarithms, for what no row has tried.
+    """
     known = profile.calibration
-    own = None if known is None else next((errors for name, errors in known.regions.items() if name == region), None)
-    if known is None or own is None:
-        return low, high
-    every = known.errors.get("held_out", known.errors["fitted"])
-    widen = [_power(end, whole) for end, whole in ((low, every.low), (high, every.high))]
-    return own.low ** widen[0], own.high ** widen[1]
-
-
-def _power(end: float, whole: float) -> float:
-    return math.log(end) / math.log(whole) if whole != 1 else 1.0
+    assert known is not None
+    own = next((errors for name, errors in known.regions.items() if name == region), None)
+    errors = own or known.errors.get("held_out", known.errors["fitted"])
+    widen = BEYOND if extrapolated else 1
+    return errors.low**widen, errors.high**widen
 
 
 def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:

@@ -11,7 +11,7 @@ from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, j
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import CostSetting, load_profile
+from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -69,7 +69,7 @@ def row(prediction: Prediction) -> ResultRow:
         sharing=prediction.sharing,
         executor=prediction.executor,
         ranks=prediction.ranks,
-        nodes=len({topology.node_of(device) for device in prediction.devices[: prediction.plan.n]}),
+        nodes=_nodes(prediction),
         time_us=time_ps / 1e6,
         time_ps=time_ps,
         algbw_GBps=prediction.algbw,
@@ -100,17 +100,34 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
-    case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting)
+    nodes = _nodes(prediction)
+    where = (nodes, _place(prediction, nodes))
+    case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where)
+    shipped = scenario.profile in shipped_profiles()
     if scenario.executed_by in ("msccl", "p2p"):
         if scenario.protocol != "pull":
             return {"confidence": "modelled"}
-        judged = judge(profile.judged_by(profile.pull), case, scenario.model)
+        judged = judge(profile.judged_by(profile.pull), case, scenario.model, shipped)
     else:
         way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
-        judged = judge(profile.judged_by(way), case, scenario.model)
+        judged = judge(profile.judged_by(way), case, scenario.model, shipped)
     time_us = prediction.time_ps / 1e6
-    low, high = (None if factor is None else time_us * factor for factor in (judged.low, judged.high))
-    return {"confidence": judged.confidence, "low_us": low, "high_us": high}
+    ends = {f"{name}_us": None if factor is None else time_us * factor for name, factor in judged._asdict().items()
+            if name != "confidence"}  # fmt: skip
+    return {"confidence": judged.confidence, **ends}
+
+
+def _nodes(prediction: Prediction) -> int:
+    return len({prediction.topology.node_of(device) for device in prediction.devices[: prediction.plan.n]})
+
+
+def _place(prediction: Prediction, nodes: int) -> str:
+    """The profile of the NICs of a call, or the kind of links between GPUs where it stays on a node."""
+    if nodes > 1:
+        system = described(prediction.scenario.topology)
+        return system.nic.profile if system and system.nic else ""
+    kinds = prediction.topology.link_kinds
+    return next((kind for kind in ("nvlink", "pcie") if kind in kinds), kinds[0] if kinds else "")
 
 
 def asked_of(scenario: Scenario) -> str:

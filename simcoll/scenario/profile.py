@@ -106,6 +106,7 @@ class Series(Model):
     collective: str
     algorithm: str = "auto"
     ranks: int
+    nodes: int | None = None
     topology: str
     setting: str
     fitted: tuple[int, ...] = ()
@@ -118,6 +119,21 @@ class TableSource(Model):
     file: str
     sha256: str
     rows: int
+
+
+class Uncertainty(Model):
+    """Parts of the uncertainty of predictions, as standard deviations of logarithms of times."""
+
+    noise: float
+    """Of single measurements around the median of many, outliers apart."""
+    outliers: float
+    """Share of measurements that are outliers."""
+    parameters: float
+    """Of predictions, as the rows determine the parameters."""
+    model: dict[Literal["sizes", "ranks", "collectives", "nodes"], float]
+    """Of the model itself at other sizes, rank counts, collectives and node counts than those of the rows."""
+    groups: dict[Literal["sizes", "ranks", "collectives", "nodes"], int]
+    """How many groups of rows, left out in turn, showed it; 0 where it is what other machines showed."""
 
 
 class Calibration(Model):
@@ -135,6 +151,7 @@ class Calibration(Model):
     intervals: dict[str, tuple[str, str]]
     errors: dict[Literal["fitted", "held_out"], Errors]
     regions: dict[Literal["latency-bound", "middle", "bandwidth-bound"], Errors] = Field(default_factory=dict)
+    uncertainty: Uncertainty | None = None
     covers: tuple[Series, ...]
 
 

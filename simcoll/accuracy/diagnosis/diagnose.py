@@ -25,10 +25,9 @@ from simcoll.config.groups import alike
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import sweep
-from simcoll.prediction.confidence import in_region
+from simcoll.prediction.confidence import band
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -133,12 +132,16 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
-    """Return factors from a prediction to the ends of its interval; None where the profile gives none."""
+    """Return factors between which healthy rows lie around a prediction; None where the profile gives none.
+
+    They are what is usual on the machine that the profile was fitted to, and not the interval of the prediction, which
+    also holds how another machine differs.
+    """
     if result["low_us"] is None:
         return None
-    low, high = result["low_us"] / result["time_us"], result["high_us"] / result["time_us"]
-    plain = scenario.launch == Launch()  # profiles give the errors of other ways of launching for all regions together
-    return in_region(load_profile(scenario.profile), region, low, high) if plain else (low, high)
+    profile, launch = load_profile(scenario.profile), scenario.launch
+    judged = profile.judged_by(profile.graph if launch.graph else profile.host if launch.paced else None)
+    return band(judged, region, result["confidence"] == "extrapolated")
 
 
 # --- the document ---

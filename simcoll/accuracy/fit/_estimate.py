@@ -8,17 +8,20 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.fit import _least_squares, parameters
+from simcoll.accuracy.fit import _least_squares, _own_errors, _prior, parameters
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Bounds, Line
+from simcoll.accuracy.fit._own_errors import Shown
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
+from simcoll.prediction.model_errors import Kind
 from simcoll.scenario.profile import Profile
 from simcoll.schedule.collectives import collective
 
 INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
+NORMAL_68: Final = (15.87, 84.13)  # percentiles one standard deviation from the middle
 LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are reported as linked
 AT_LIMIT: Final = 0.999  # share of a limit from which on a cost stands at it; the solver stays just inside
 
@@ -28,13 +31,19 @@ NO_SIGN: Final = "these rows show no sign of another value"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left`, and remarks."""
+    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left`, and remarks.
+
+    `scatter` is the standard deviation of the logarithms of times that comes from the parameters, `shown` the errors of
+    rows that were left out.
+    """
 
     costs: Mapping[str, float]
     low: Mapping[str, float]
     high: Mapping[str, float]
     left: Mapping[str, str]
     notes: Sequence[str]
+    scatter: float
+    shown: Mapping[Kind, Shown]
 
 
 def estimate(samples: Samples, start: Profile, params: Params, free: Sequence[str], seed: int) -> Estimate:
@@ -80,6 +89,12 @@ def check_limits(names: Sequence[str], values: Floats, bounds: Bounds) -> None:
     ]
     if wrong:
         raise InputError(wrong)
+
+
+def _typical(logarithms: Floats) -> float:
+    """Return the root mean square over rows of the spread of their draws, (rows, draws)."""
+    low, high = np.percentile(logarithms, NORMAL_68, axis=1)
+    return float(np.sqrt(np.mean(((high - low) / 2) ** 2)))
 
 
 class _Estimating:
@@ -218,7 +233,11 @@ class _Estimating:
         costs, lows, highs = (
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
         )
-        return Estimate(costs, lows, highs, dict(self.left), [*self._linked(draws), *self._limited(line, high)])
+        scatter = _typical(np.log(np.array([line.at(values) for values in draws]) / line.times).T)
+        near = _prior.around(self.names, line, self._bounds)
+        shown = _own_errors.of_fit(line, self.samples.rows, self.samples.measured, self._bounds, near)
+        notes = [*self._linked(draws), *self._limited(line, high)]
+        return Estimate(costs, lows, highs, dict(self.left), notes, scatter, shown)
 
     def _linked(self, draws: Floats) -> list[str]:
         """Report pairs of parameters that the rows barely distinguish."""

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit import _least_squares, _prior
+from simcoll.accuracy.fit import _least_squares, _own_errors, _prior
 from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, bounds_of, check_limits, starting_costs
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
@@ -24,6 +24,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
+from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import Profile
 
 COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
@@ -39,16 +40,15 @@ def estimate(
     samples: Samples,
     start: Profile,
     params: Params,
-    free: Sequence[str],
     known: Mapping[str, tuple[str, str]],
     tell: Tell,
 ) -> Estimate:
-    """Fit the parameters named by `free`, or all that the rows see, near the values of a profile that was fitted.
+    """Fit the parameters that the rows see, near the values of a profile that was fitted.
 
     `known` are the 90 % intervals of that fit. Raises InputError if no parameter has an effect, and for one at its
     limit.
     """
-    return _FromPrior(samples.of(_coarse(samples.rows)), start, params, free, known, tell).run()
+    return _FromPrior(samples.of(_coarse(samples.rows)), start, params, known, tell).run()
 
 
 class _FromPrior:
@@ -59,15 +59,14 @@ class _FromPrior:
         samples: Samples,
         start: Profile,
         params: Params,
-        free: Sequence[str],
         known: Mapping[str, tuple[str, str]],
         tell: Tell,
     ):
-        self.samples, self.known, self.tell, self.asked = samples, known, tell, bool(free)
+        self.samples, self.known, self.tell = samples, known, tell
         self.before = ParameterSetting.of(start)
-        self.null = starting_costs(samples, start, params, free)
+        self.null = starting_costs(samples, start, params, ())
         self.left: dict[str, str] = {}
-        self.names = [name for name in self.null if self.asked or not _prior.zero(name, self.null)]
+        self.names = [name for name in self.null if not _prior.zero(name, self.null)]
         self.evaluated = 0
 
     def run(self) -> Estimate:
@@ -112,8 +111,6 @@ class _FromPrior:
         line = self._leaving(line, shares < _least_squares.EFFECT, NO_EFFECT)
         if not self.names:
             raise InputError("no parameter has an effect on these rows", "name some with --free")
-        if self.asked:
-            return line
         belief = self._belief
         after = np.sqrt(np.diag(_least_squares.posterior(line, line.times, belief)))
         hardly = after > NARROWED * belief.widths
@@ -152,10 +149,15 @@ class _FromPrior:
         """Return the estimate at a line's values, with intervals of the posterior distribution."""
         bounds = self._bounds
         check_limits(self.names, line.values, bounds)
-        widths = np.sqrt(np.diag(_least_squares.posterior(line, self.samples.measured, belief)))
-        ends = [np.clip(line.values + sign * _prior.NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
+        rows, measured = self.samples.rows, self.samples.measured
+        covariance = _least_squares.posterior(line, measured, belief)
+        widths = np.sqrt(np.diag(covariance))
+        slopes = line.slopes / line.times[:, None]
+        scatter = float(np.sqrt(np.mean(np.sum(slopes @ covariance * slopes, axis=1))))
+        shown = _own_errors.of_fit(line, rows, measured, bounds, belief)
+        ends = [np.clip(line.values + sign * NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
         costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
-        return Estimate(costs, low, high, self.left, notes)
+        return Estimate(costs, low, high, self.left, notes, scatter, shown)
 
 
 def _coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:

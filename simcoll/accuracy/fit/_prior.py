@@ -11,13 +11,12 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy.fit import parameters
-from simcoll.accuracy.fit._least_squares import Belief, Bounds
+from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import cost_of, family
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
+from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import Profile
-
-NORMAL_90: Final = 1.6449  # standard deviations from the middle of a normal distribution to its 95th percentile
 
 # How machines of one kind differ, as a share of a cost, beside the interval of a fit to one of them. Rates of links and
 # of what loads from them follow from clocks, which are alike everywhere; times of fences and NICs depend on processors
@@ -52,6 +51,14 @@ def belief(
     values = np.array([costs[name] for name in names])
     widths = [_width(name, costs[name], known.get(name)) for name in names]
     return Belief(values, np.maximum(widths, 1e-9 * bounds.scale), independent(rows) / len(rows))
+
+
+def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
+    """Return the belief that each row counts whole, and costs are as far from those of a line as machines of a kind
+    differ.
+    """
+    widths = [_width(name, cost, None) for name, cost in zip(names, line.values.tolist(), strict=True)]
+    return Belief(line.values, np.maximum(widths, OF_RATES * bounds.scale), 1.0)
 
 
 def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:

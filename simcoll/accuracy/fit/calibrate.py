@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import simcoll
 from simcoll.accuracy import bad_rows, scores, table_join
-from simcoll.accuracy.fit import _fit_rows, _least_squares, _posterior_estimate, _prior, parameters
+from simcoll.accuracy.fit import _fit_rows, _least_squares, _own_errors, _posterior_estimate, _prior, parameters
 from simcoll.accuracy.fit._estimate import Estimate, estimate
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
@@ -154,10 +154,10 @@ def fitted(
     odd = np.array(bad_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
-    if begin.known is None:
+    if free or begin.known is None:  # who names parameters asks the rows alone
         estimated = estimate(fitting, begin.whole, begin.params, free, seed)
     else:
-        estimated = _posterior_estimate.estimate(fitting, begin.whole, begin.params, free, begin.known, tell)
+        estimated = _posterior_estimate.estimate(fitting, begin.whole, begin.params, begin.known, tell)
     left = int((chosen & ~used).sum())
     notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
     lone = ["no row is held out: nothing tells how wrong this is elsewhere; --fit says what to fit"] * bool(
@@ -207,6 +207,7 @@ def _written(
         "intervals": {name: [parameters.text(name, end) for end in pair] for name, pair in ends.items()},
         "errors": errors,
         "regions": _regions(data, predicted, chosen),
+        "uncertainty": _uncertainty(data, predicted, chosen, estimated),
         "covers": _covers(data, chosen, served),
     }
     text = yaml_tree.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
@@ -354,6 +355,18 @@ def _errors(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.b
     }
 
 
+def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], estimated: Estimate) -> Document:
+    """Take what is uncertain apart: noise of the rows, parameters, and the model's own error by what a call has new."""
+    off = np.log(data.measured / predicted)
+    noise, _ = _own_errors.noise_of(off, data.rows)
+    fresh = _own_errors.of_held_out(off, data.rows, chosen)
+    model, groups = _own_errors.uncertainty(
+        {kind: shown.and_of(fresh[kind]) for kind, shown in estimated.shown.items()}
+    )
+    parts = {"noise": noise.spread, "outliers": noise.outliers, "parameters": estimated.scatter}
+    return {**{name: round(value, 5) for name, value in parts.items()}, "model": model, "groups": groups}
+
+
 def _regions(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -> Document:
     """Score each region that has at least MANY rows, on the rows held out; on all rows if none was.
 
@@ -369,7 +382,7 @@ def _regions(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) 
 
 def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
     """List the series of the rows with the sizes that were fitted and those that were only scored."""
-    sizes: dict[tuple[str, str, int, str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    sizes: dict[tuple[str, str, int, int, str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     settings = {}
     for row, which, fitted in zip(data.rows, data.which.tolist(), chosen.tolist(), strict=True):
         scenario, topology = data.scenarios[which], data.questions[which].topology
@@ -377,11 +390,11 @@ def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[D
             model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
             params = scenario.model_copy(update={"model": model}).params()
             settings[which] = fingerprint(served.serve(topology), params)
-        key = (row.collective, scenario.algorithm, row.ranks, topology.name, settings[which])
+        key = (row.collective, scenario.algorithm, row.ranks, row.nodes or 1, topology.name, settings[which])
         sizes[key][0 if fitted else 1].add(row.size_bytes)
     return [
         {
-            **dict(zip(("collective", "algorithm", "ranks", "topology", "setting"), key, strict=True)),
+            **dict(zip(("collective", "algorithm", "ranks", "nodes", "topology", "setting"), key, strict=True)),
             "fitted": sorted(fitted),
             "held_out": sorted(scored - fitted),
         }

@@ -1,0 +1,98 @@
+"""Errors that the model itself makes, learnt from measured machines, by where a call runs.
+
+`model_errors.yaml` is written by `tools/model_errors.py` from measured tables of several clusters. Each cluster counts
+once for each cell, however many rows it has: errors of one cluster are alike. A cell with few clusters is drawn to the
+cell around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import Field
+
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model
+from simcoll.prediction.intervals import DOUBT, Noise
+
+FILE: Final = Path(__file__).with_name("model_errors.yaml")
+Kind = Literal["sizes", "ranks", "collectives", "nodes"]
+ZONES: Final = ((64 << 10, "to 64 KiB"), (16 << 20, "to 16 MiB"), (math.inf, "above"))
+PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs; others go by rings and trees
+
+Spread = Annotated[float, Field(ge=0)]
+
+
+class CellErrors(Model):
+    """Standard deviation of the logarithm of measured / predicted, and from how many clusters."""
+
+    error: Spread
+    clusters: Annotated[int, Field(ge=1)]
+
+
+class ModelErrors(Model):
+    """What measured machines showed: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`."""
+
+    noise: Spread
+    outliers: Spread
+    left_out: dict[Kind, Spread]
+    cells: dict[str, CellErrors]
+
+
+class Setting(NamedTuple):
+    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs."""
+
+    collective: str
+    nodes: int
+    place: str
+    size_bytes: int
+
+
+def cells_of(setting: Setting) -> Iterator[str]:
+    """Yield the names of the cells of a call, the narrowest first.
+
+    >>> list(cells_of(Setting("all_to_all", 4, "efa", 1024)))
+    ['more nodes, efa, pairs, to 64 KiB', 'more nodes, pairs, to 64 KiB', 'more nodes, to 64 KiB', 'more nodes']
+    """
+    reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
+    family = "pairs" if setting.collective in PAIRS else "rings"
+    zone = next(name for most, name in ZONES if setting.size_bytes <= most)
+    yield f"{reach}, {setting.place}, {family}, {zone}"
+    yield f"{reach}, {family}, {zone}"
+    yield f"{reach}, {zone}"
+    yield reach
+
+
+class ModelError(NamedTuple):
+    """The standard deviation of the model's own error, and how many groups show it."""
+
+    spread: float
+    groups: float
+
+
+def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
+    """Return the error of the model on a machine that it was not fitted to; `known` replaces what is shipped."""
+    known = known or shipped()
+    found = ModelError(max((cell.error for cell in known.cells.values()), default=1.0), 1)
+    for name in reversed(list(cells_of(setting))):
+        if cell := known.cells.get(name):
+            count = cell.clusters
+            spread = math.sqrt((count * cell.error**2 + DOUBT * found.spread**2) / (count + DOUBT))
+            found = ModelError(spread, count + min(DOUBT, found.groups))
+    return found
+
+
+def noise_of(known: ModelErrors | None = None) -> Noise:
+    """Return the noise of single measurements where no table of a machine shows it."""
+    known = known or shipped()
+    return Noise(known.noise, known.outliers)
+
+
+@functools.cache
+def shipped() -> ModelErrors:
+    """Read what is shipped."""
+    return yaml_tree.validate(ModelErrors, [yaml_tree.read(FILE)])[0]
