@@ -24,22 +24,22 @@ Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((64 << 10, "to 64 KiB"), (16 << 20, "to 16 MiB"), (math.inf, "above"))
 PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs; others go by rings and trees
 
-Spread = Annotated[float, Field(ge=0)]
+LogError = Annotated[float, Field(ge=0)]
 
 
 class CellErrors(Model):
     """Standard deviation of the logarithm of measured / predicted, and from how many clusters."""
 
-    error: Spread
+    error: LogError
     clusters: Annotated[int, Field(ge=1)]
 
 
 class ModelErrors(Model):
-    """What measured machines showed: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`."""
+    """Errors on measured machines: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`."""
 
-    noise: Spread
-    outliers: Spread
-    left_out: dict[Kind, Spread]
+    noise: LogError
+    outliers: LogError
+    left_out: dict[Kind, LogError]
     cells: dict[str, CellErrors]
 
 

@@ -21,7 +21,7 @@ from simcoll.prediction import model_errors
 from simcoll.prediction.intervals import Noise, noise, shrunk
 from simcoll.prediction.model_errors import Kind
 
-Numbers = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 KEYS: Final[dict[Kind, str]] = {"ranks": "ranks", "collectives": "collective", "nodes": "nodes"}
 
 
@@ -86,7 +86,7 @@ def noise_of(off: Floats, rows: Sequence[MeasuredRow]) -> tuple[Noise, NDArray[n
     return noise(off, [_prior.series(row) for row in rows], [row.size_bytes for row in rows])
 
 
-def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[Numbers], odd: NDArray[np.bool_]) -> Shown:
+def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[RowNumbers], odd: NDArray[np.bool_]) -> Shown:
     errors: list[float] = []
     for group in groups:
         zones = grouped(group[~odd[group]].tolist(), lambda i: _zone(rows[i]))
@@ -94,7 +94,7 @@ def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[Numbers], 
     return Shown(errors, len(groups))
 
 
-def _groups(rows: Sequence[MeasuredRow], kind: Kind) -> list[Numbers]:
+def _groups(rows: Sequence[MeasuredRow], kind: Kind) -> list[RowNumbers]:
     """Return the numbers of rows that are alike in what is left out; of sizes, those of each series."""
 
     def label(number: int) -> object:
