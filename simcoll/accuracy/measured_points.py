@@ -80,7 +80,7 @@ class RowQuestions:
         built = systems.build(spec)
         system = systems.described(spec)
         self.system, self.profile = system, system.profile if system else None
-        self.related = fitting and self.profile is None
+        self.related = fitting  # a fit may begin with the profile of a relative
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(spec.system) if spec.system else None
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many

@@ -44,13 +44,12 @@ def test_the_command_line_refuses_it() -> None:
     assert len(found.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["diagnose", "compare", "calibrate"])
+@pytest.mark.parametrize("command", ["diagnose", "compare"])
 def test_measured_tables_are_not_judged_by_it(command: str, tmp_path: Path) -> None:
     """A table of one machine is not held against a profile of another; one without costs judges nothing."""
     table = "collective,ranks,dtype,size_bytes,time_us\nall_reduce,8,float16,1024,20\nall_reduce,8,float16,65536,25\n"
     (tmp_path / "t.csv").write_text(table)
-    written = ["-o", tmp_path / "p.yaml"] if command == "calibrate" else []
-    found = simcoll(command, tmp_path / "t.csv", "--on", "dgx-a100", "--profile", "nccl-hopper", *written)
+    found = simcoll(command, tmp_path / "t.csv", "--on", "dgx-a100", "--profile", "nccl-hopper")
     assert (found.status, found.out) == (2, "")
     assert "nccl-hopper is for GPUs of hopper, and dgx-a100 has ampere; take nccl-ampere" in found.err
     assert len(found.err.strip().splitlines()) == 1
