@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import click
 
+from simcoll.config.decoding import decoded
 from simcoll.errors import InputError
 
 SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
@@ -25,6 +26,9 @@ _MEASURED_ON = click.option(
 )
 _MEASURED_NODES = click.option(
     "--nodes", metavar="N[,N…]", help="Keep rows of so many nodes; rows that do not say are of these."
+)
+_COLLECTIVE = click.option(
+    "--collective", metavar="NAME", help="Keep rows of this collective; rows that do not say are of it."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -54,14 +58,15 @@ def with_machine(command: Command) -> Command:
 
 
 def with_measured_on(command: Command) -> Command:
-    """Give a command that has `topology`, `where` and `sets` the options `--on`, `--nodes` and `--profile`: the machine
-    that a table was measured on, and the rows of it that count."""
+    """Give a command that has `topology`, `where` and `sets` the options `--on`, `--nodes`, `--collective` and
+    `--profile`: the machine that a table was measured on, and the rows of it that count."""
 
     @functools.wraps(command)
-    def asked(*args: Any, nodes: str | None, where: tuple[str, ...], **options: Any) -> Any:
-        return command(*args, where=(*_given("nodes", nodes), *where), **options)
+    def asked(*args: Any, nodes: str | None, collective: str | None, where: tuple[str, ...], **options: Any) -> Any:
+        rows = (*_given("nodes", nodes), *_given("collective", collective))
+        return command(*args, where=(*rows, *where), **options)
 
-    return _MEASURED_ON(_MEASURED_NODES(with_profile(asked)))
+    return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
 
 
 def _given(key: str, value: str | None) -> list[str]:
@@ -108,7 +113,7 @@ def check_jobs(jobs: int) -> None:
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
+        return sys.stdin.read() if str(path) == "-" else decoded(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None
 
@@ -117,7 +122,7 @@ def measured_text(name: str) -> str:
     """A measured table's text: of a file, a shipped table, or stdin (`-`); raises InputError."""
     if name == "-":
         stream: IO[bytes] = sys.stdin.buffer
-        return stream.read().decode("utf-8-sig", errors="replace")
+        return decoded(stream.read())
     from simcoll.formats.measured import find_measured
 
     return read_text(find_measured(name))

@@ -23,7 +23,7 @@ FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
 @click.option("--as", "kind", metavar="KIND", help="What the file is, where it is not recognised.")
 @click.option("--assume", metavar="SYSTEM", help="Shipped system that lends what a topology does not carry.")
-@click.option("--collective", metavar="NAME", help="What a schedule does, where the file does not say.")
+@click.option("--collective", metavar="NAME", help="What a schedule or a table is of, where the file does not say.")
 @click.option(
     "--set",
     "columns",
@@ -47,12 +47,13 @@ def import_(
     JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured tables
     (nccl-tests, rccl-tests, OSU, IMB, CSV).
     """
+    from simcoll.config.decoding import decoded
     from simcoll.formats import importers
     from simcoll.prediction import result_rows
 
     asked = importers.ImportOptions(assume, collective, importers.assignments(columns))
     stdin: IO[bytes] = sys.stdin.buffer
-    whole = importers.decoded(stdin.read(importers.MOST_BYTES + 1)) if str(file) == "-" else None
+    whole = decoded(stdin.read(importers.MOST_BYTES + 1)) if str(file) == "-" else None
     text = importers.read_bounded(file) if whole is None else whole
     imported = importers.convert(text, str(file), asked, kind)
     if output and output.suffix not in imported.suffixes:

@@ -179,12 +179,14 @@ def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
     from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.tuner_constants import newer_than_known
 
     comm = tuned.communicator
     where = f"{comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
     lines = [
         f"# simcoll {__version__}: tune",
         f"# {name}   {comm.library.upper()} {tuned.constants.release}   {where}",
+        *(f"# {note}" for note in (newer_than_known(tuned.constants.release, comm.library),) if note),
         f"# graphs: {source}",
         *(
             f"#   {kind}: {graph.channels} channels of {graph.intra:g} GB/s within a node, {graph.inter:g} between"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simcoll.config import yaml_tree
+from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
@@ -26,7 +27,7 @@ MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 @dataclass(frozen=True)
 class ImportOptions:
     """Additions to a file that is imported: the shipped system that is assumed to lend speeds, the collective of a
-    schedule, columns of a measured table."""
+    schedule or a measured table, other columns of a table."""
 
     assumed: str | None = None
     collective: str | None = None
@@ -44,13 +45,6 @@ class Imported(NamedTuple):
 
 
 Reader = Callable[[str, str, ImportOptions], Imported]
-
-
-def decoded(data: bytes) -> str:
-    """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", errors="replace").replace("\x00", "�")
-    return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
 
 
 def read_bounded(path: Path) -> str:
@@ -128,7 +122,8 @@ def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> 
 
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:
-    rows = measured.parse_measured(text, source, asked.columns)
+    named = {} if asked.collective is None else {"collective": asked.collective}
+    rows = measured.parse_measured(text, source, {**named, **asked.columns})
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
     notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")

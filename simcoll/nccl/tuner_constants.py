@@ -120,8 +120,8 @@ class RcclConstants(Constants):
 def nccl(version: str | None = None) -> NcclConstants:
     """The constants of a release of NCCL, of the newest known by default.
 
-    Releases between those whose constants are known to have moved have those of the one before. Raises InputError for
-    what is no release, and for one that is older or newer than what is known.
+    Releases between those whose constants are known to have moved have those of the one before, and so has one that is
+    newer than all that is known. Raises InputError for what is no release, and for one that is older.
     """
     file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
     history = file.pop("history")
@@ -147,14 +147,22 @@ def check(version: str | None, collective: str) -> None:
 
 
 def nearest(version: str, collective: str = "") -> str | None:
-    """The known release of NCCL that is nearest to the one in a text (`2.27.3+cuda12.4`); None if there is none in
+    """The release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest that is known; None if there is none in
     it."""
     file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
     release = re.search(r"\d+\.\d+", version)
     if release is None:
         return None
-    known: tuple[str, str] = (_OLDEST_MESSAGES if collective in MESSAGES else file["oldest"], file["release"])
-    return max(known[0], min(release[0], known[1], key=numbers), key=numbers)
+    oldest: str = _OLDEST_MESSAGES if collective in MESSAGES else file["oldest"]
+    return max(oldest, release[0], key=numbers)
+
+
+def newer_than_known(version: str, library: Library = "nccl") -> str | None:
+    """The words for a release that is newer than all that is known; None for others."""
+    newest = str(yaml_tree.read(FIGURES / f"{library}.yaml", f"{library}.yaml").plain()["release"])
+    if numbers(version) <= numbers(newest):
+        return None
+    return f"{library.upper()} {version} is not known: by the rules of {newest}, the newest that is"
 
 
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
@@ -165,9 +173,9 @@ def read(library: Library, version: str | None = None) -> NcclConstants | RcclCo
 def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[int, int]:
     newest, oldest = numbers(file["release"]), numbers(file["oldest"])
     wanted = newest if version is None else numbers(version)
-    if not oldest <= wanted <= newest:
-        known = file["oldest"] if oldest == newest else f"{file['oldest']} to {file['release']}"
-        raise InputError(f"{name} {version}: the constants of this release are not known", f"choose from {known}")
+    if wanted < oldest:
+        problem = f"{name} {version}: the constants of this release are not known"
+        raise InputError(problem, f"the oldest is {file['oldest']}")
     return wanted
 
 

@@ -8,10 +8,12 @@ from typing import Any, Final
 import simcoll
 from simcoll import units
 from simcoll.config import text_table
+from simcoll.nccl.tuner_constants import newer_than_known
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.report.verdicts import BINDS, of_rows
 from simcoll.scenario.profile import load_profile, titled
 from simcoll.scenario.scenario import Scenario
+from simcoll.topology import systems
 from simcoll.units import format_size
 
 SIZE_CONVENTION: Final = (
@@ -36,7 +38,14 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     ]
     shown = [{**row, "bound_us": row["lower_bound_us"]} for row in _with_asked(good)]
     body, shared = text_table.fitted(columns, shown, _SPARE) if good else ("", "")
-    lines = [*head, *([f"# {shared}"] if shared else []), body, *_refused(rows), *_busiest_lines(good)]
+    lines = [
+        *head,
+        *([f"# {shared}"] if shared else []),
+        body,
+        *_refused(rows),
+        *_newer(scenarios),
+        *_busiest_lines(good),
+    ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *(_line(line) for line in lines if line)])
 
 
@@ -56,6 +65,14 @@ def step_table(rows: Sequence[ResultRow]) -> str:
     lines += [text_table.render([*columns_shown, *swept(rows)], shown)] if good else []
     lines += _refused(rows)
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
+
+
+def _newer(scenarios: Sequence[Scenario]) -> list[str]:
+    """A line for each release that is newer than those whose rules are known."""
+    asked = ((s.library_version, systems.described(s.topology)) for s in scenarios if s.library_version)
+    vendors = ((version, system.gpu.vendor) for version, system in asked if system and system.gpu)
+    notes = (newer_than_known(version, "rccl" if vendor == "amd" else "nccl") for version, vendor in vendors)
+    return [f"# {note}" for note in dict.fromkeys(notes) if note]
 
 
 def varied_table(rows: Sequence[ResultRow]) -> str:

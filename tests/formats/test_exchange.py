@@ -435,11 +435,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_of_nccl_tests_reads_back(results: Path):
-    """Size, time and ranks of every row are there again, to the digits that nccl-tests prints."""
+    """Size, time, ranks and algorithm of every row are there again, to the digits that nccl-tests prints."""
     rows = parse_measured(simcoll("export", results, "--to", "nccl-tests").out, "x")
     ours = read_results(results / "results.csv")
-    assert sorted((row.size_bytes, row.time_us) for row in rows) == sorted(
-        (row["size_bytes"], round(row["time_us"], 2)) for row in ours
+    assert sorted((row.size_bytes, row.time_us, row.algorithm) for row in rows) == sorted(
+        (row["size_bytes"], round(row["time_us"], 2), row["algorithm"]) for row in ours
     )
     assert {(row.collective, row.ranks, row.dtype) for row in rows} == {("all_reduce", 4, "float32")}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -359,10 +361,96 @@ def test_rows_without_a_measurement_are_left_out():
     assert parse_measured("\n".join(lines), "log") == parse_measured(new(), "log")
 
 
+def bare(text: str) -> str:
+    """A text whose lines have lost the `#` before them."""
+    return re.sub(r"(?m)^# ?", " ", text)
+
+
+def launches(text: str) -> str:
+    """A launch for each size, the output of all appended."""
+    lines = text.splitlines()
+    sizes = [i for i, line in enumerate(lines) if re.match(r"\s+\d+ ", line)]
+    return "\n".join(line for size in sizes for i, line in enumerate(lines) if i == size or i not in sizes)
+
+
+CALLED = (
+    "box:41:42 [0] NCCL INFO AllGather: opCount 0 sendbuff 0x7f count 16 datatype 7 op 0 root 0 comm 0x7f [nranks=8]"
+)
+DRESSED: dict[str, Callable[[str], str]] = {
+    "all # lost": bare,
+    "the header's # lost": lambda text: text.replace("#       size", "        size"),
+    "mpirun": lambda text: re.sub(r"(?m)^", "[1,0]<stdout>:", text),
+    "torchrun": lambda text: re.sub(r"(?m)^", "[rank0]: ", text),
+    "srun": lambda text: re.sub(r"(?m)^", "0: ", text),
+    "kubectl": lambda text: re.sub(r"(?m)^", "2025-01-02T10:11:12.123456Z stdout F ", text),
+    "mpirun, all # lost": lambda text: re.sub(r"(?m)^", "[1,0]<stdout>:", bare(text)),
+    "mpirun and INFO": lambda text: re.sub(r"(?m)^", "[1,0]<stdout>:", text.replace("\n", f"\n{CALLED}\n")),
+    "mpirun and INFO in rows": lambda text: re.sub(
+        r"(?m)^", "[1,0]<stdout>:", text.replace("    -1   ", f"    -1{CALLED}\n{CALLED}\n   ")
+    ),
+    "Markdown": lambda text: f"# Runs\n\nA size and a time, of type float.\n\n```\n{text}\n```\n\n| size | time |\n",
+    "Markdown, all # lost": lambda text: f"# Runs\n\n```text\n{bare(text)}```\n",
+    "Markdown's quotation": lambda text: re.sub(r"(?m)^", "> ", text),
+    "bars": lambda text: re.sub(r"(?m)^( +\d.*)$", lambda row: "| " + " | ".join(row[1].split()) + " |", text),
+    "colours": lambda text: re.sub(r"(\d{8})", "\x1b[32m\\1\x1b[0m", text).replace("# ", "\x1b[1m# "),
+    "one size a launch": launches,
+    "one size a launch, all # lost": lambda text: launches(bare(text)),
+    "carriage returns": lambda text: text.replace("\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("dress", DRESSED)
+def test_logs_as_people_have_them(dress: str):
+    """What a launcher, a terminal, an editor or a web page does to a log changes nothing that is read of it."""
+    assert parse_measured(DRESSED[dress](new()), "log") == parse_measured(new(), "log")
+
+
+def test_debug_output_names_the_collective():
+    """Where no program is named, NCCL's debug output between the rows is: all_gather and all_to_all differ there."""
+    text = new(before="#").replace("\n", f"\n{CALLED}\n")
+    assert {row.collective for row in parse_measured(text, "t")} == {"all_gather"}
+    both = text + new(before="#", redop="sum", bus=1.75)
+    assert [row.collective for row in parse_measured(both, "t")] == ["all_gather"] * 2 + ["all_reduce"] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "forced"),
+    [
+        ("mpirun -np 8 -x NCCL_ALGO=Tree -x NCCL_PROTO=LL128 all_gather_perf", ("tree", "LL128")),
+        ("box:41:42 [0] NCCL INFO NCCL_ALGO set by environment to Ring", ("ring", None)),
+        ("export NCCL_ALGO=^Tree NCCL_PROTO=LL,Simple", (None, None)),
+        ("export NCCL_ALGO='allreduce:ring'", (None, None)),
+    ],
+)
+def test_what_was_forced(line: str, forced: tuple[str | None, str | None]):
+    """One algorithm or protocol that the environment allows is that of the rows; several, or all but one, are none."""
+    assert {(row.algorithm, row.protocol) for row in parse_measured(f"{line}\n{new()}", "t")} == {forced}
+
+
+def test_runs_of_a_point_are_one_row():
+    """Rows that differ in times only are one: the median, the extremes, and how many they are."""
+    texts = [new("all_reduce", "sum", bus=1.75 * factor) for factor in (1, 1, 1)]
+    slow = texts[1].replace("  100.00 ", "  120.00 ")
+    slower = texts[2].replace("  100.00 ", "  140.00 ")
+    first, second = parse_measured(texts[0] + slow + slower, "t")
+    assert (first.time_us, first.time_us_min, first.time_us_max, first.runs) == (120, 100, 140, 3)
+    assert (second.time_us, second.time_us_min, second.time_us_max, second.runs) == (200, 200, 200, 3)
+    table = "collective,ranks,size_bytes,time_us,runs,node\nall_reduce,2,8,1.5,4,a\nall_reduce,2,8,2.5,2,a\n"
+    (joined,) = parse_measured(table, "t")
+    assert (joined.time_us, joined.runs) == (2.0, 6)
+    assert len(parse_measured(table.replace("2,a", "2,b"), "t")) == 2
+
+
+def test_a_header_without_a_whole_row():
+    """A text that ends before its first row is whole is told from one that is no table."""
+    text = "\n".join(new().splitlines()[:15])
+    assert complaints(text)[0].startswith("t.csv: holds no measurement but a header")
+
+
 @pytest.mark.parametrize(
     ("redop", "root", "bus", "collective"),
     [("sum", -1, 1.75, "all_reduce"), ("sum", -1, 0.875, "reduce_scatter"), ("max", 0, 1, "reduce"),
-     ("none", 0, 1, "broadcast"), ("none", -1, 1, "send_recv")],
+     ("none", 0, 1, "broadcast"), ("none", -1, 1, "send_recv"), ("sum", -1, 1, "send_recv")],
 )  # fmt: skip
 def test_inferring_the_collective(redop: str, root: int, bus: float, collective: str):
     """Where nothing names the collective, busbw/algbw, redop and root do, and `timing` says so."""
@@ -374,7 +462,7 @@ def test_a_collective_that_cannot_be_inferred():
     """all_gather and all_to_all print alike: the complaint names both and asks; a default answers."""
     text = new(before="#")
     (complaint,) = complaints(text)
-    assert complaint.endswith("give collective=NAME, one of all_gather, all_to_all")
+    assert complaint.endswith("give collective=NAME, with --collective NAME, one of all_gather, all_to_all")
     assert {r.collective for r in parse_measured(text, "t", {"collective": "alltoall"})} == {"all_to_all"}
 
 

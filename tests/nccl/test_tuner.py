@@ -342,16 +342,32 @@ def test_constants_move_with_releases() -> None:
 @pytest.mark.parametrize(
     ("library", "version", "error"),
     [
-        ("nccl", "2.17", "NCCL 2.17: the constants of this release are not known; choose from 2.18 to 2.30"),
-        ("nccl", "2.31.1", "NCCL 2.31.1: the constants of this release are not known"),
+        ("nccl", "2.17", "NCCL 2.17: the constants of this release are not known; the oldest is 2.18"),
         ("nccl", "new", "'new' is no release; write e.g. 2.27"),
-        ("rccl", "2.27", "RCCL 2.27: the constants of this release are not known; choose from 2.21"),
+        ("rccl", "2.20.5", "RCCL 2.20.5: the constants of this release are not known; the oldest is 2.21"),
     ],
 )
 def test_other_releases_are_refused(library: tuner_constants.Library, version: str, error: str) -> None:
-    """A release whose constants are not known is an error that names those that are."""
+    """A release older than what is known is an error that names the oldest."""
     with pytest.raises(InputError, match=error):
         tuner_constants.read(library, version)
+
+
+@pytest.mark.parametrize(("library", "newest"), [("nccl", "2.30"), ("rccl", "2.21")])
+def test_newer_releases_follow_the_newest_rules(library: tuner_constants.Library, newest: str) -> None:
+    """A release newer than what is known has the newest constants, and whoever prints it says so."""
+    assert tuner_constants.newer_than_known(newest, library) is None
+    for version in ("2.31.1", "2.99", "3.0"):
+        ours, known = (tuner_constants.read(library, v).model_dump() for v in (version, newest))
+        assert {**ours, "release": newest} == known
+        assert f"{library.upper()} {version} is not known: by the rules of {newest}" in str(
+            tuner_constants.newer_than_known(version, library)
+        )
+    assert "# RCCL 2.22.3 is not known: by the rules of 2.21" in simcoll("tune", "mi300x", "--version", "2.22.3").out
+    words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--set", "library_version=2.99"]
+    assert "# NCCL 2.99 is not known: by the rules of 2.30" in simcoll(*words).out
+    words[3], words[-1] = "mi300x", "library_version=2.22"
+    assert "# RCCL 2.22 is not known: by the rules of 2.21" in simcoll(*words).out
 
 
 # --- NCCL_ALGO, NCCL_PROTO ---
@@ -563,7 +579,7 @@ nccl:
     [
         ("hgx-h10", "'hgx-h10' is no shipped system; did you mean"),
         ("loopback", "loopback has no GPUs that its file describes"),
-        ("hgx-h100 --version 3.1", "NCCL 3.1: the constants of this release are not known"),
+        ("hgx-h100 --version 2.1", "NCCL 2.1: the constants of this release are not known"),
         ("hgx-h100 --nodes 2 --ranks 5", "5 ranks on 2 nodes are not as many on each; take a multiple of 2"),
         ("hgx-h100 --ranks 16", "hgx-h100 has 8 GPUs a node, not 16"),
         ("hgx-h100 --nodes 4 --ranks 2", "2 ranks on 4 nodes are not as many on each"),

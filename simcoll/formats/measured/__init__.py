@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simcoll.config import yaml_tree
+from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests
 from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
@@ -56,7 +57,7 @@ def read_measured(path: Path | str) -> list[MeasuredRow]:
 def read_file(path: Path | str, defaults: Mapping[str, object] | None = None) -> tuple[bytes, list[MeasuredRow]]:
     """Like `read_measured`; also returns the bytes of the file."""
     data = yaml_tree.bytes_of(Path(path), "give the path of a measured table")
-    return data, parse_measured(data.decode("utf-8-sig", errors="replace"), str(path), defaults)
+    return data, parse_measured(decoded(data), str(path), defaults)
 
 
 def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
@@ -68,5 +69,6 @@ def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None
     reader = nccl_json if nccl_json.looks(text) else mpi_benchmarks if mpi_benchmarks.looks(text) else nccl_tests
     cells = reader.cells(text, source, given)
     if not cells:
-        raise InputError(f"{source}: holds no measurement", reader.CURE)
+        begun = " but a header: no row below it is whole" if reader.looks(text) else ""
+        raise InputError(f"{source}: holds no measurement{begun}", reader.CURE)
     return _rows.rows(cells, given, mistakes)

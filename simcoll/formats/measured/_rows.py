@@ -10,10 +10,12 @@ import dataclasses
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simcoll.config.groups import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -50,6 +52,7 @@ COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) i
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
+_OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs")
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
 _DTYPES: Final = names.names_by(names.DTYPES, lambda row: row.measured)
 _ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl.lower()])
@@ -141,7 +144,7 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
 
 
 def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
-    """Located cells as checked rows; `given` fills what is absent.
+    """Located cells as checked rows; `given` fills what is absent, and rows that differ in their times only are one.
 
     Raises InputError with these and the reader's own `mistakes`, at most MAX_MISTAKES of them.
     """
@@ -151,7 +154,30 @@ def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diag
         if len(mistakes) > len(first):
             first[-1] = Diagnostic(f"{len(mistakes) - len(first) + 1} more mistakes", "mend these first")
         raise InputError(first)
-    return [row for row in made if row is not None]
+    return _joined(row for row in made if row is not None)
+
+
+def _joined(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+    """Runs of a point as one row: the median of their times, the extremes, and how many they are."""
+    return [row if len(runs) == 1 else _of_runs(runs) for runs in grouped(rows, _point).values() for row in runs[:1]]
+
+
+def _point(row: MeasuredRow) -> Hashable:
+    """All that a row says but its times."""
+    said = (getattr(row, column) for column in COLUMNS if column not in _OF_RUNS)
+    return (*said, *sorted(row.others.items()))
+
+
+def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
+    inside = [row.in_place_time_us for row in runs if row.in_place_time_us]
+    return dataclasses.replace(
+        runs[0],
+        time_us=statistics.median(row.time_us for row in runs),
+        time_us_min=min(row.time_us_min or row.time_us for row in runs),
+        time_us_max=max(row.time_us_max or row.time_us for row in runs),
+        runs=sum(row.runs or 1 for row in runs),
+        in_place_time_us=statistics.median(inside) if inside else None,
+    )
 
 
 def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:

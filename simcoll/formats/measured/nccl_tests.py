@@ -1,8 +1,9 @@
 """Reader of the tables that nccl-tests and rccl-tests of any version print, by the words of their headers.
 
-The text may be a whole log: several tests one after the other, labels before each line, and NCCL's debug output
-between the lines or in the middle of one. Rows that are incomplete, that have no out-of-place time, or that moved
-nothing (0 bytes: fewer elements than ranks) are left out. Sizes are total buffers in bytes, times in microseconds.
+The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between the
+lines or in the middle of one, colours, bars of a Markdown table, and a header that lost its `#` (a heading, for
+Markdown). Rows that are incomplete, that have no out-of-place time, or that moved nothing (0 bytes: fewer elements than
+ranks) are left out. Sizes are total buffers in bytes, times in microseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from simcoll.schedule.collectives import COLLECTIVES
 
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
 _DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")
-_HEADER: Final = re.compile(r"#\s*(size\s.*)")
+_DRESS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\|")  # colours of a terminal, bars of a table
+_HEADER: Final = re.compile(r"(?<!\S)#?\s*(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
+_CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
 _RANK: Final = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
 _WORD: Final = re.compile(r"\S+")
@@ -29,6 +32,10 @@ _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
 )
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)")
+_FORCED: Final = {  # by the environment as a command or NCCL's debug output has it, or as our own tables say
+    "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )(\w+)(?![\w,;:])|_perf, algorithm (\w+)"),
+    "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
+}
 CURE: Final = (
     "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
 )
@@ -38,18 +45,20 @@ _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
 @dataclass
 class _Test:
-    """One table: its header, what was printed before it, and its rows as header word → cell."""
+    """One table: its header, what was printed before it, its rows as header word → cell, and the calls that NCCL's
+    debug output names in it."""
 
     place: Place
     before: list[str]
     lead: re.Pattern[str]
     tail: list[str]
     rows: list[LocatedCells] = field(default_factory=list)
+    calls: set[str | None] = field(default_factory=set)
 
 
 def looks(text: str) -> bool:
     """Whether a line is the header of its table."""
-    return any(_is_header(match[1].split()) for match in _HEADER.finditer(text))
+    return any("size" in line and _header(_plain(line), Place("", 1, 1), []) for line in text.splitlines())
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
@@ -75,17 +84,21 @@ def _tests(text: str, source: str) -> list[_Test]:
     before: list[str] = []
     partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
+    label = ""
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
-        line = _DEBUG.sub("", full)
+        line = _plain(full)
         if test := _header(line, Place(source, number, 1), before):
             tests.append(test)
             before, partial = [], {}
             continue
+        if tests and (call := _CALL.search(full)):
+            tests[-1].calls.add(names.collective_named(call[1]))
         start = tests[-1].lead.search(line) if tests else None
         if start:
             partial = _lead(start, source, number)
-            values = []
-        words = list(_WORD.finditer(line, start.end() if start else 0))
+            values, label = [], line[: start.start()].rstrip()
+        after = start.end() if start else len(label) if line.startswith(label) else 0
+        words = list(_WORD.finditer(line, after))
         if start or (partial and words and all(_NUMBER.fullmatch(word[0]) for word in words)):
             values += [(word[0], Place(source, number, word.start() + 1)) for word in words]
             if len(values) >= len(tests[-1].tail):
@@ -96,9 +109,14 @@ def _tests(text: str, source: str) -> list[_Test]:
     return tests
 
 
+def _plain(line: str) -> str:
+    """A line without debug output, colours and bars; what is left keeps its place."""
+    return _DEBUG.sub("", _DRESS.sub(lambda dress: " " * len(dress[0]), line))
+
+
 def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     match = _HEADER.search(line)
-    words = match[1].split() if match else []
+    words = (match[1] or match[2]).split() if match else []
     if not _is_header(words):
         return None
     lead, tail = words[: words.index("time")], words[words.index("time") :]
@@ -143,17 +161,23 @@ def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> Locat
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
-    collective = programs[-1] if programs else None
+    called = next(iter(test.calls)) if len(test.calls) == 1 else None  # sends and receives name none
+    collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
         mistakes.append(Diagnostic("nothing says how many ranks took part", "give ranks=N", "", test.place))
     elif collective is None and "collective" not in given:
         candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
         collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
         if len(candidates) > 1:
-            cure = f"give collective=NAME, one of {', '.join(candidates)}"
+            cure = f"give collective=NAME, with --collective NAME, one of {', '.join(candidates)}"
             mistakes.append(Diagnostic("nothing says which collective this is", cure, "", test.place))
     graph = any(re.search(r"\bgraph:\s*[1-9]", line) for line in test.before)
+    forced = {
+        column: [m[m.lastindex or 1] for line in test.before if (m := found.search(line))]
+        for column, found in _FORCED.items()
+    }
     said = {
+        **{column: texts[-1] for column, texts in forced.items() if texts},
         "collective": collective,
         "ranks": ranks,
         "nodes": nodes,
@@ -194,6 +218,8 @@ def _inferred(rows: list[LocatedCells], ranks: int) -> list[str]:
     # send_recv has a root in our contract, none in nccl-tests; printed bandwidths are rounded to 0.01 GB/s
     kind = [c for c in kind if (c.rooted and c.name != "send_recv") == rooted]
     fitting = [c.name for c in kind if abs(float(c.busbw(ranks)) * algbw - busbw) <= 0.016]
+    if not fitting and not rooted and abs(algbw - busbw) <= 0.016:
+        return ["send_recv"]  # sendrecv_perf prints an operation, though it reduces nothing
     return fitting or [c.name for c in kind]
 
 
