@@ -11,8 +11,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = (
-    *("Link", "Point", "Prediction", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step", "Topology"),
-    *("Transfer", "build", "load", "predict", "prove", "register", "run", "send"),
+    *("Answer", "Link", "Point", "Prediction", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step"),
+    *("Sweep", "Topology", "Transfer", "build", "calibrate", "compare", "diagnose", "explain", "load", "measure"),
+    *("predict", "prove", "recommend", "register", "run", "send"),
 )
 
 

@@ -19,16 +19,18 @@ from simcoll.scenario.profile import load_profile
 SCHEMA: Final = "simcoll.accuracy.compare/1"
 
 
-def compared(predicted: str, text: str, source: str, where: Sequence[str], sets: Sequence[str]) -> Document:
+def compared(
+    predicted: str | Sequence[Point], text: str, source: str, where: Sequence[str], sets: Sequence[str]
+) -> Document:
     """Join the predictions that `predicted` names with the measured `text`.
 
-    `predicted` is a scenario, a results.csv, or `system=NAME`, which predicts every row of the table on that system, or
-    on the topology of a file. Raises InputError when a file is wrong, when a row has several partners, when a profile
-    is of another harness, and when nothing can be compared.
+    `predicted` is a scenario, its points, a results.csv, or `system=NAME`, which predicts every row of the table on
+    that system, or on the topology of a file. Raises InputError when a file is wrong, when a row has several partners,
+    when a profile is of another harness, and when nothing can be compared.
     """
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
-    if predicted.startswith("system="):
+    if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)
         points, rows = _on_system(predicted, selected, sets)
     else:
@@ -58,13 +60,15 @@ def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Do
     }
 
 
-def _predictions(predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]) -> Iterable[Mapping[str, Any]]:
+def _predictions(
+    predicted: str | Sequence[Point], measured: Sequence[MeasuredRow], sets: Sequence[str]
+) -> Iterable[Mapping[str, Any]]:
     """Predict every point of a scenario, or read the rows of a results.csv."""
-    if predicted.endswith(".csv"):
+    if isinstance(predicted, str) and predicted.endswith(".csv"):
         if sets:
             raise InputError("--set changes a scenario, not a results.csv", "compare the scenario instead")
         return result_rows.read(Path(predicted))
-    points = load(predicted, sets)
+    points = load(predicted, sets) if isinstance(predicted, str) else predicted
     _check_harness(points, measured)
     return [{**sweep.run_point(point), "point": point} for point in points]
 

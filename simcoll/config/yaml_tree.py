@@ -269,6 +269,11 @@ def assign(tree: Node, option: str, index: int) -> Node:
     return _assigned(tree, path.strip().split("."), value, Place(source, 1, 1))
 
 
+def put(tree: Node, path: str, value: Node) -> Node:
+    """The tree with a value at a dotted path; missing keys are created. Raises InputError as `assign` does."""
+    return _assigned(tree, path.split("."), value, value.place)
+
+
 def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
     if not keys:
         return value

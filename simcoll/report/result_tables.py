@@ -23,16 +23,16 @@ SIZE_CONVENTION: Final = (
 _SPARE: Final = ("nodes", "collective", "ranks", "executor", "confidence", "algbw_GBps", "bound_us")  # if too wide
 
 
-def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
+def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> str:
     """The head, a line a collective, and the lines that name the busiest links."""
     good = [row for row in rows if row.status == "ok"]
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
     judged = any(row.low_us is not None for row in rows)
     columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
     head = [
-        _title(scenarios[0].name, rows),
+        _title(rows[0].scenario, rows),
         f"# topology {values_of(rows, 'topology')}   profile {values_of(rows, 'profile')}"
-        f" ({values_of(rows, 'confidence')})   sharing {values_of(rows, 'sharing')}   chunk {_chunks(scenarios)}"
+        f" ({values_of(rows, 'confidence')})   sharing {values_of(rows, 'sharing')}{_chunks(scenarios)}"
         f"   type {values_of(rows, 'dtype')}   engine {values_of(rows, 'engine')}",
         f"# {SIZE_CONVENTION}",
     ]
@@ -117,7 +117,7 @@ def _shares(shares: Mapping[str, float]) -> str:
 
 def _chunks(scenarios: Sequence[Scenario]) -> str:
     chunks = sorted({scenario.params().chunk for scenario in scenarios})
-    return ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks)
+    return "   chunk " + ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks) if chunks else ""
 
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:

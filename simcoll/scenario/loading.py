@@ -66,13 +66,30 @@ def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnosti
 
     Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
     """
+    tree = _with_machine(tree)
     for index, option in enumerate(assignments, 1):
-        tree = yaml_tree.assign(tree, option, index)
+        tree = _with_machine(yaml_tree.assign(tree, option, index))
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)
+
+
+def _with_machine(tree: Node) -> Node:
+    """With a topology that is named in a word, or several, as the mapping that it stands for."""
+    named = tree.get("topology")
+    if named is None or not isinstance(named.value, str | list):
+        return tree
+
+    def whole(node: Node) -> Node:
+        if not isinstance(node.value, str):
+            return node
+        key = "file" if node.value.endswith((".yaml", ".yml")) else "system"
+        return Node({key: node}, node.place, {key: node.place})
+
+    made = Node([whole(each) for each in named.value], named.place) if isinstance(named.value, list) else whole(named)
+    return Node({**tree.value, "topology": made}, tree.place, tree.keys)
 
 
 def _all_collectives(tree: Node) -> Node:

@@ -6,6 +6,7 @@ A calibrated profile also records which rows were fitted, and how large the erro
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.systems import load_system, shipped_systems
 
 MOST_COPIES: Final = 256  # more only make a schedule longer: no shipped machine has as many NICs or direct links
 
@@ -341,7 +343,18 @@ def find_profile(name: str) -> Path:
         return known[name]
     if name.endswith((".yaml", ".yml")) and yaml_tree.is_file(Path(name)):
         return Path(name)
-    raise ValueError(f"{name!r} is neither a shipped profile nor a file; {did_you_mean(name, known)}")
+    cure = _of_machine(name) or did_you_mean(name, known)
+    raise ValueError(f"{name!r} is neither a shipped profile nor a file; {cure}")
+
+
+def _of_machine(name: str) -> str | None:
+    """The cure where a part of the name is that of a machine: `nccl-h100` is named like GPUs of `nccl-hopper`."""
+    parts = set(re.split(r"[^a-z0-9]+", name.lower()))
+    for system in shipped_systems():
+        own = load_system(system).profile
+        if own and parts & (set(system.split("-")) - {"hgx", "dgx", "pcie"}):
+            return f"write {own!r}, which is of {system}"
+    return None
 
 
 def load_profile(name: str) -> Profile:

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -38,7 +39,13 @@ _OF_LINKS: Final = (
 
 
 class Topology:
-    """Devices and links with numbers, and routes over them. Links are numbered in the order of the wiring."""
+    """Devices and links with numbers, and routes over them. Links are numbered in the order of the wiring.
+
+    >>> Topology.load("hgx-h100", nodes=2).link("node0.gpu0", "node0.nvswitch0").kind
+    'nvlink'
+    """
+
+    spec: Mapping[str, Any] = MappingProxyType({})  # the key `topology` of a scenario that stands for it, if one does
 
     def __init__(
         self,
@@ -63,6 +70,19 @@ class Topology:
         self._connected()
 
     @classmethod
+    def load(cls, name: str, **keys: Any) -> Topology:
+        """A shipped system, or a topology file; `keys` are those of a scenario's `topology`, e.g. `nodes=2`.
+
+        Raises InputError.
+        """
+        from simcoll.topology import systems
+
+        spec = {"file" if name.endswith((".yaml", ".yml")) else "system": name, **keys}
+        topology = systems.build(systems.of_keys(spec))
+        topology.spec = MappingProxyType(spec)
+        return topology
+
+    @classmethod
     def from_graph(
         cls,
         graph: nx.Graph[str],
@@ -73,7 +93,7 @@ class Topology:
     ) -> Topology:
         """A topology of your own: a copy of `graph`; an undirected edge becomes two links.
 
-        Every device needs a `kind`, every edge a `link=Link(…)`. Raises TopologyError.
+        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. Raises TopologyError.
         """
         return cls(Wiring.of(graph), name, routing, routes)
 
@@ -178,6 +198,7 @@ class Topology:
         changed, _ = copy.copy(self), self._router  # which is the same for both, made now if it was not yet
         for name in _OF_LINKS:
             vars(changed).pop(name, None)
+        vars(changed).pop("spec", None)
         return changed
 
     @cached_property

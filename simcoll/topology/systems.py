@@ -24,7 +24,7 @@ from simcoll.config import yaml_tree
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count
 from simcoll.config.yaml_tree import Model, Node
-from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.topology import fabrics
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape
 from simcoll.topology.graph import Topology
@@ -373,6 +373,26 @@ def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
             raise InputError([Diagnostic("matches no link", did_you_mean(pattern, names), f"topology.links.{pattern}")])
         for u, v in map(names.__getitem__, matching):
             wiring.join(u, v, override.changed(wiring.ahead[u][v]))
+
+
+def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
+    """The key `topology` from plain values; raises InputError with every mistake."""
+    return yaml_tree.validate(TopologySpec, [yaml_tree.located(dict(keys), Place("topology", 1, 1))])[0]
+
+
+def dump(topology: Topology) -> str:
+    """The topology as a file of devices and links, which has the same routes."""
+    devices = [
+        {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
+        for name, data in topology.wiring.devices.items()
+    ]
+    links = [
+        {"pairs": [[u, v]], "bandwidth": f"{link.bandwidth} B/s", "latency": f"{link.latency} ps", "kind": link.kind}
+        | {"oneway": True}
+        for (u, v), link in zip(topology.links, topology.every_link, strict=True)
+    ]
+    document = {"name": topology.name, "devices": devices, "links": links, "routing": topology.routing}
+    return yaml_tree.dump({**document, "routes": {pair: list(way) for pair, way in topology.explicit.items()}})
 
 
 # --- text for people ---

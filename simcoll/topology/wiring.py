@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from simcoll import units
 from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -14,21 +15,42 @@ if TYPE_CHECKING:
 MEMORY: Final = "memory"  # the kind of a device's link to itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Link:
-    """One direction of a cable or bus: B/s (0: the link is down), ps (0 is taken as 1), and what it is made of."""
+    """One direction of a cable or bus: B/s (0: the link is down), ps (0 is taken as 1), and what it is made of.
+
+    Bandwidth and latency are whole numbers, or texts with units. Raises TopologyError for anything else.
+
+    >>> Link("25 GB/s", "1.5 us") == Link(25e9, 1_500_000)
+    True
+    """
 
     bandwidth: int
     latency: int
     kind: str = "link"
 
-    def __post_init__(self) -> None:
-        for name, value, example in (("bandwidth", self.bandwidth, "B/s"), ("latency", self.latency, "ps")):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {example}")
-            if value < 0:
-                raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {example}")
-        object.__setattr__(self, "latency", max(1, self.latency))
+    def __init__(self, bandwidth: float | str, latency: float | str, kind: str = "link"):
+        object.__setattr__(self, "bandwidth", _whole("bandwidth", bandwidth))
+        object.__setattr__(self, "latency", max(1, _whole("latency", latency)))
+        object.__setattr__(self, "kind", kind)
+
+
+def _whole(name: Literal["bandwidth", "latency"], value: object) -> int:
+    """A number of B/s or ps; raises TopologyError."""
+    kind: units.Unit
+    kind, unit, text = ("bandwidth", "B/s", "25 GB/s") if name == "bandwidth" else ("duration", "ps", "1.5 us")
+    if isinstance(value, str):
+        try:
+            return units.parse(value, kind)
+        except ValueError as error:
+            raise TopologyError(f"a link's {name}: {error}") from None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {unit}, or a text: {text!r}")
+    if value < 0:
+        raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {unit}")
+    return value
 
 
 class Wiring:
@@ -44,7 +66,7 @@ class Wiring:
     @classmethod
     def of(cls, graph: nx.Graph[str]) -> Wiring:
         """The same as `graph`, of which an undirected edge is two links. Raises TopologyError for a device without
-        `kind`, an edge without `link`."""
+        `kind`, an edge without `link`, or `bandwidth` and `latency`."""
         import networkx as nx
 
         directed = nx.DiGraph(graph)
@@ -53,9 +75,13 @@ class Wiring:
             _check_device(device, data)
             wiring.add(device, data)
         for u, v, data in directed.edges(data=True):
-            if not isinstance(data.get("link"), Link):
-                raise TopologyError(f"{u}->{v} has no link", "give it link=Link(bandwidth, latency, kind)")
-            wiring.join(u, v, data["link"])
+            link = data.get("link")
+            if link is None and "bandwidth" in data and "latency" in data:
+                link = Link(data["bandwidth"], data["latency"], str(data.get("kind", "link")))
+            if not isinstance(link, Link):
+                cure = "give it link=Link(bandwidth, latency, kind), or bandwidth and latency"
+                raise TopologyError(f"{u}->{v} has no link", cure)
+            wiring.join(u, v, link)
         return wiring
 
     def graph(self) -> nx.DiGraph[str]:

@@ -20,6 +20,7 @@ from simcoll.report.html._points import closely
 from simcoll.report.html._tables import WORTH, badge, facts, results_table
 from simcoll.report.plot.spread import spread_figure
 from simcoll.report.result_tables import SIZE_CONVENTION, values_of
+from simcoll.report.verdicts import of_rows
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -50,6 +51,11 @@ def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, comman
         nav="\n".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in there),
         main="\n".join(f'<section id="{key}">\n<h2>{title}</h2>\n{body}\n</section>' for key, title, body in there),
     )
+
+
+def fragment(rows: Sequence[ResultRow]) -> str:
+    """The answer and the table of some rows, for a notebook's cell."""
+    return f"<p><strong>{escape(of_rows(rows))}</strong></p>\n{results_table(rows)}"
 
 
 def _asset(name: str) -> str:

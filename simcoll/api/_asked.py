@@ -1,0 +1,156 @@
+"""From what a user of Python has at hand to points: names, files, mappings, objects, numbers."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place
+from simcoll.formats.schedules import schedule_json
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.ir import Schedule
+from simcoll.topology import systems
+from simcoll.topology.graph import Topology
+
+_SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket"})  # keys of bytes
+_PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
+_RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})  # keys of B/s
+
+
+class Sweep:
+    """A scenario with lists and ranges: a shipped one, a file, a mapping, or keys alone; keys given here come on top.
+
+    Keys are those of a scenario file; one below another is written with two underscores: `model__sharing="fifo"`.
+    `topology` may be a name, a mapping, a `Topology` or a networkx graph, `algorithm` a name or a `Schedule`. Sizes and
+    bandwidths may be numbers of bytes and B/s. Raises InputError with every mistake when its points are asked for.
+
+    >>> sweep = Sweep(topology="hgx-h100", collective="all_reduce", algorithm=["ring", "tree"], size=2**20)
+    >>> [point.scenario.algorithm for point in sweep.points]
+    ['ring', 'tree']
+    """
+
+    def __init__(self, source: str | Path | Mapping[str, Any] | Sweep | None = None, /, **keys: Any):
+        self.keys: dict[str, Any] = keys
+        self.source: str | Path | Mapping[str, Any] | None
+        if isinstance(source, Sweep):
+            self.source, self.keys = source.source, {**source.keys, **keys}
+        else:
+            self.source = source
+
+    @functools.cached_property
+    def points(self) -> list[Point]:
+        """One point for each combination of values, the last key varying fastest."""
+        if self.source is None or isinstance(self.source, Mapping):
+            tree = yaml_tree.located(_plain(dict(self.source or {})), Place("scenario", 1, 1))
+        else:
+            path = loading.find_scenario(str(self.source))
+            tree = yaml_tree.read(path, str(path))
+        for key, value in self.keys.items():
+            name = key.replace("__", ".")
+            node = yaml_tree.located(_plain(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))
+            tree = yaml_tree.put(tree, name, node)
+        return loading.points(tree)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    def __repr__(self) -> str:
+        words = [
+            *([repr(self.source)] if self.source is not None else []),
+            *(f"{k}={v!r}" for k, v in self.keys.items()),
+        ]
+        return f"Sweep({', '.join(words)})"
+
+
+Asked = str | Path | Mapping[str, Any] | Sweep | Scenario | Point | Sequence[Point] | None
+
+
+Machine = Any  # a name, a file, the key `topology` of a scenario, a Topology, or a networkx graph
+
+
+def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
+    """The points that are asked for, `keys` on top. Raises InputError."""
+    if isinstance(asked, Scenario):
+        asked = Point(asked)
+    if isinstance(asked, Point):
+        asked = [asked]
+    if asked is None or isinstance(asked, str | Path | Mapping | Sweep):
+        return Sweep(asked, **keys).points
+    if keys:
+        raise InputError("keys change a sweep, not points that are made", "give them to Sweep(...) or load(...)")
+    return list(asked)
+
+
+def sets_of(keys: Mapping[str, Any]) -> list[str]:
+    """Keys as `--set` has them."""
+    named = {key.replace("__", "."): value for key, value in keys.items()}
+    return [f"{name}={json.dumps(_plain(value, name.rsplit('.', 1)[-1]))}" for name, value in named.items()]
+
+
+def machine(topology: Machine) -> str:
+    """The name or the file of a topology, for commands that take one of these."""
+    plain = _plain(topology, "topology")
+    if isinstance(plain, str):
+        return plain
+    if set(plain) in ({"system"}, {"file"}):
+        return str(next(iter(plain.values())))
+    return str(_kept(yaml_tree.dump(plain), "topology", ".yaml"))
+
+
+def _plain(value: Any, key: str = "") -> Any:
+    """A value as a file has it: objects by their files, numbers of bytes and B/s with their units."""
+    if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
+        value = Topology.from_graph(value)
+    if isinstance(value, Topology):
+        return dict(value.spec) if value.spec else {"file": str(_kept(systems.dump(value), value.name, ".yaml"))}
+    if isinstance(value, Schedule):
+        return str(_kept(schedule_json.dump(value), value.algorithm or "schedule", ".json"))
+    if isinstance(value, Mapping):
+        ends = key if key in _SIZES | _RATES else ""  # of a range
+        return {
+            name: _plain(each, ends if ends and name in ("from", "to", "step") else name)
+            for name, each in value.items()
+        }
+    if isinstance(value, list | tuple | range):
+        return [_plain(child, key) for child in value]
+    if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):
+        if value != int(value):
+            raise InputError(f"{key}: {value} is no whole number", "give whole bytes, or a text: '64 MiB'")
+        return f"{int(value)} {'B' if key in _SIZES else 'B/s'}"
+    return str(value) if isinstance(value, Path) else value
+
+
+def named(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the names of schedules and topologies that were objects, in place of their files."""
+    for column in ("asked", "algorithm"):
+        path = str(row.get(column) or "")
+        if path.startswith(_PREFIX) and path.endswith(".json"):
+            row[column] = Path(path).stem
+    return row
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """The files of objects, as long as this process lives."""
+    return tempfile.TemporaryDirectory(prefix=Path(_PREFIX).name)
+
+
+def _kept(text: str, name: str, suffix: str) -> Path:
+    """A file that says this; the same text has the same file."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    file = Path(_folder().name) / digest / f"{name.replace('/', '-')}{suffix}"
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return file

@@ -1,0 +1,236 @@
+"""The questions of the command line as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from simcoll.api._asked import Asked, Machine, Sweep, machine, named, points_of, sets_of
+from simcoll.api.results import Answer, Results
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place
+from simcoll.prediction import predict as predicting
+from simcoll.prediction import sweep
+from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.result_rows import write_atomically
+from simcoll.scenario import loading
+from simcoll.scenario.loading import Point
+from simcoll.topology.graph import Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas
+
+Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
+
+
+def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
+    """The points of a scenario: a YAML file, the name of a shipped one, or its keys as a dict.
+
+    `assignments` are `--set`-like "path=value". Raises InputError with every mistake. `Sweep` takes keys as keywords.
+
+    >>> len(load("quickstart", ["size=1 MiB"]))
+    5
+    """
+    if isinstance(source, dict):
+        return loading.points(yaml_tree.located(source, Place("scenario", 1, 1)), assignments)
+    return loading.load(str(source), assignments)
+
+
+def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **keys: Any) -> Results:
+    """Simulate a sweep, or points, in order; an impossible one is a row whose `status` says why.
+
+    `keys` are those of a scenario, and come on top of `asked`; see `Sweep`. `jobs` processes share the work (-1: one a
+    core), or the workers of the Dask scheduler at the address `cluster`. Raises InputError for wrong keys.
+
+    >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
+    ['ring', 'ring']
+    """
+    points = points_of(asked, keys)
+    rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
+    return Results(named({**row, "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
+
+
+def predict(asked: Asked = None, topology: Topology | nx.Graph[Any] | str | None = None, **keys: Any) -> Prediction:
+    """Simulate one point with everything that happens in it; a `topology` of your own takes the place of its own.
+
+    Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
+
+    >>> predict(topology="hgx-h100", collective="all_reduce", algorithm="ring", size="1 MiB").algorithm
+    'ring'
+    """
+    if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
+        keys, topology = {"topology": topology, **keys}, None
+    points = points_of(asked, keys)
+    if len(points) != 1:
+        raise InputError(f"{len(points)} points are asked for, and one is predicted", "choose one, or use run")
+    if topology is not None and not isinstance(topology, Topology):
+        topology = Topology.load(topology) if isinstance(topology, str) else Topology.from_graph(topology)
+    return predicting.predict(points[0], topology)
+
+
+def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Answer:
+    """The critical path of each point, the links that bind, and what would make it faster, each simulated.
+
+    Raises InputError and RefusedError as `predict` does.
+
+    >>> explain("quickstart", size="1 MiB", algorithm="ring", what_if=False).verdict
+    'ring takes 22.8 us: hop 74% and launch 24%.'
+    """
+    from simcoll.explanation.explain import SCHEMA, explanation, text
+    from simcoll.explanation.explained_run import explained_run
+    from simcoll.report.verdicts import of_explanation, of_several
+
+    found = [explanation(explained_run(point, replication), what_if) for point in points_of(asked, keys)]
+    verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
+    return Answer({"schema": SCHEMA, "points": found}, verdict, f"{verdict}\n{text(found)}")
+
+
+def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Answer:
+    """The best algorithm, protocol and settings by ranges of sizes, of all that serves, or of those `among`.
+
+    Raises InputError for keys and names that do not fit, RefusedError if nothing serves.
+
+    >>> keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": "64 MiB", "executor": "nccl"}
+    >>> advice = recommend(keys, among=["ring", "tree"])
+    >>> advice["recommendations"][0]["ranges"][-1]["algorithm"]
+    'ring'
+    """
+    from simcoll.explanation.recommendation import SCHEMA, recommendations
+    from simcoll.report import recommendation_text
+    from simcoll.report.verdicts import of_recommendations
+
+    questions = recommendations(points_of(asked, keys), among)
+    for question in questions:
+        question.simulate(jobs, lambda: None)
+    found = [question.document() for question in questions]
+    text = recommendation_text.text(found, questions)
+    return Answer({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
+
+
+def compare(
+    measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
+) -> Answer:
+    """Predictions against a measured table: the error of each point, by region, and what intervals are worth.
+
+    `on` predicts every row on that machine; else `asked` has the predictions. Raises InputError where nothing of the
+    two fits together.
+
+    >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
+    >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
+    21
+    """
+    from simcoll.accuracy.compare import compared
+    from simcoll.report import console
+    from simcoll.report.verdicts import of_comparison
+
+    text, source = table(measured)
+    if on is not None:
+        found = compared(f"system={machine(on)}", text, source, conditions(where), sets_of(keys))
+    else:
+        found = compared(points_of(asked, keys), text, source, conditions(where), ())
+    return Answer(found, of_comparison(found), console.comparison_table(found))
+
+
+def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, **keys: Any) -> Answer:
+    """Whether measured times are what this hardware should give, and if not, what explains them best.
+
+    Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
+
+    >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
+    >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict
+    'Healthy: 21 points are as hgx-h100 should be by nccl-hopper.'
+    """
+    from simcoll.accuracy.diagnosis.diagnose import diagnosed
+    from simcoll.report import diagnosis_text
+    from simcoll.report.verdicts import of_diagnosis
+
+    text, source = table(measured)
+    found = diagnosed(text, source, machine(on), conditions(where), sets_of(keys))
+    return Answer(found, of_diagnosis(found), diagnosis_text.text(found))
+
+
+def calibrate(
+    *measured: str | Path,
+    on: Machine,
+    output: str | Path | None = None,
+    where: Where | None = None,
+    fit: Where | None = None,
+    free: Sequence[str] = (),
+    seed: int = 0,
+    **keys: Any,
+) -> Answer:
+    """Fit a profile to measured tables; `output` is its file, and `profile` of the answer its text.
+
+    `where` keeps rows, `fit` are those to fit (default: every second size), `free` the parameters. Needs the extra
+    `fit`. Raises InputError for wrong input, and where rows do not determine a parameter that was asked for.
+    """
+    from simcoll.accuracy.fit import calibrate as fits
+    from simcoll.report import console
+    from simcoll.report.verdicts import of_calibration
+
+    name = Path(output).stem if output else "calibrated"
+    options: dict[str, Any] = {"where": conditions(where), "fit": conditions(fit), "free": list(free), "seed": seed}
+    fitted = fits.calibrate(list(measured), machine(on), name=name, sets=sets_of(keys), **options)
+    if output:
+        write_atomically(Path(output), fitted.text)
+    found = fitted.document
+    return Answer({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
+
+
+def measure(
+    asked: Asked = None,
+    /,
+    *,
+    backend: Literal["gloo", "nccl"] = "gloo",
+    output: str | Path | None = None,
+    timeout_s: float = 60.0,
+    **keys: Any,
+) -> list[dict[str, Any]]:
+    """Run points for real with torch.distributed on this machine: rows of a measured table, which `output` keeps.
+
+    Raises SimcollError without torch, InputError for what cannot be run here, MeasureError when a rank dies, hangs or
+    computes a wrong result.
+    """
+    from simcoll.measurement import real_run
+
+    rows = real_run.run(points_of(asked, keys), backend=backend, timeout_s=timeout_s)
+    if output:
+        real_run.write(Path(output), rows, backend)
+    return [dict(row) for row in rows]
+
+
+Measured = str | Path | Sequence[Mapping[str, Any]]  # a file, a shipped table, the text of one, or rows
+
+
+def table(measured: Measured | pandas.DataFrame) -> tuple[str, str]:
+    """The text of a measured table, and its name in messages; raises InputError."""
+    from simcoll.formats.measured import find_measured
+
+    if isinstance(measured, str) and "\n" in measured:
+        return measured, "measured"
+    if isinstance(measured, str | Path):
+        path = find_measured(str(measured))
+        return yaml_tree.bytes_of(path, "give a file, or a name of a shipped table").decode(
+            "utf-8-sig", "replace"
+        ), str(path)
+    if hasattr(measured, "to_csv"):
+        return str(measured.to_csv(index=False)), "data frame"
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(column for row in measured for column in row)))
+    writer.writeheader()
+    writer.writerows(measured)
+    return text.getvalue(), "rows"
+
+
+def conditions(where: Where | None) -> list[str]:
+    """Conditions as `--where` has them."""
+
+    def listed(value: Any) -> str:
+        return ",".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
+
+    return [f"{column}={listed(value)}" for column, value in (where or {}).items()]

@@ -1,0 +1,164 @@
+"""Rows of results as Python has them: selected, drawn, shown and handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+from simcoll.errors import SimcollError
+from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+
+class Results(list[dict[str, Any]]):
+    """Rows with the columns of results.csv, numbers as numbers. `print` shows the answer and the table.
+
+    >>> import simcoll as sc
+    >>> keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": ["1 KiB", "1 MiB"]}
+    >>> results = sc.run(keys, algorithm=["ring", "tree"])
+    >>> results["algorithm"], len(results.where(algorithm="ring", size_bytes=2**20))
+    (['ring', 'tree', 'ring', 'tree'], 1)
+    >>> results.plot(x="size", y="busbw").get_xlabel()
+    'size'
+    """
+
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, which: slice) -> Results: ...
+    @overload
+    def __getitem__(self, which: str) -> list[Any]: ...
+    def __getitem__(self, which: Any) -> Any:
+        """A row, a part, or a column by its name; raises KeyError for a name that is no column."""
+        if isinstance(which, str):
+            name = self._column(which)
+            return [row.get(name) for row in self]
+        return Results(super().__getitem__(which)) if isinstance(which, slice) else super().__getitem__(which)
+
+    def where(self, **conditions: Any) -> Results:
+        """The rows whose columns have these values, or one of a list of them; a dot of a name is two underscores."""
+        kept = list(self)
+        for name, value in conditions.items():
+            column = self._column(name.replace("__", "."))
+            wanted = value if isinstance(value, list | tuple | set | range) else [value]
+            kept = [row for row in kept if row.get(column) in wanted]
+        return Results(kept)
+
+    def _column(self, name: str) -> str:
+        if name not in COLUMNS and not any(name in row for row in self):
+            raise KeyError(f"{name!r} is no column: {', '.join([*COLUMNS, *swept(self)])}")
+        return name
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        from simcoll.report.verdicts import of_rows
+
+        return of_rows(self._rows())
+
+    def __str__(self) -> str:
+        from simcoll.report.result_tables import run_table, step_table
+
+        rows = self._rows()
+        return step_table(rows) if rows and rows[0].workload else run_table(rows)
+
+    def _repr_html_(self) -> str:
+        """The answer and the table, for notebooks."""
+        from simcoll.report.html.page import fragment
+
+        return fragment(self._rows())
+
+    def plot(
+        self,
+        x: str = "size",
+        y: str = "time",
+        group: str | Sequence[str] | None = None,
+        facet: str | Sequence[str] = (),
+        **where: Any,
+    ) -> Axes | list[Axes]:
+        """`y` over `x`, a line for each value of `group` (default: algorithms), a panel for each value of `facet`.
+
+        Columns, swept keys, or the last part of one; `where` keeps rows as the method does. Returns the axes, a list
+        where there are several; `axes.figure.savefig("plot.svg")` writes them. Raises InputError where rows differ in
+        more than what is chosen.
+        """
+        from simcoll.report.plot.any_key import key_figure
+
+        groups = None if group is None else _several(group)
+        drawn = key_figure(self.where(**where)._rows(), x, y, groups, _several(facet)).axes
+        return drawn[0] if len(drawn) == 1 else list(drawn)
+
+    def _rows(self) -> list[ResultRow]:
+        known = {*COLUMNS, *swept(self), "time_ps"}  # keys that a user has added are in no file
+        return [
+            ResultRow.of({k: value for k, value in row.items() if k in known and value is not None}) for row in self
+        ]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas DataFrame, a row a point. Raises SimcollError without pandas."""
+        return frame(self, [*COLUMNS, *swept(self)])
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
+        from simcoll.report.exports import arrow
+
+        write_atomically(Path(path), arrow.parquet(self._rows()))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
+        `parquet`."""
+        from simcoll.report.exports import arrow
+
+        return arrow.table(self._rows()).__arrow_c_stream__(requested_schema)
+
+    def to_torch(self) -> list[Any]:
+        """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
+        from simcoll.report import torch_benchmark
+
+        return torch_benchmark.measurements(self._rows())
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a results.csv."""
+        write_atomically(Path(path), to_csv(self._rows()))
+
+
+class Answer(dict[str, Any]):
+    """What a command prints with `--json`, as a dict; `print` shows what it prints without.
+
+    >>> import simcoll as sc
+    >>> answer = sc.explain(topology="hgx-h100", collective="all_reduce", algorithm="ring", size="1 MiB", what_if=False)
+    >>> answer["points"][0]["causes"][0]["cause"]
+    'hop'
+    """
+
+    def __init__(self, document: Mapping[str, Any], verdict: str, text: str):
+        super().__init__(document)
+        self.verdict = verdict
+        """The answer in a sentence."""
+        self.text = text
+        """What the command prints."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p><strong>{escape(self.verdict)}</strong></p><pre>{escape(self.text)}</pre>"
+
+
+def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """Rows as a data frame; raises SimcollError without pandas."""
+    try:
+        import pandas
+    except ImportError:
+        raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
+    return pandas.DataFrame(list(rows), columns=list(columns))
+
+
+def _several(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

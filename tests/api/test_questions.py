@@ -1,0 +1,157 @@
+"""Questions of the command line as functions of Python, with objects of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from command import simcoll as command
+from matplotlib.axes import Axes
+
+import simcoll as sc
+from simcoll.schedule.registry import ALGORITHMS
+from simcoll.topology import systems
+
+KEPT = {"ranks": 8, "collective": "all_reduce", "dtype": "float16", "size_bytes": [2**16, 2**20, 2**24]}
+
+
+def square() -> nx.Graph:
+    """Four hosts in a ring, 10 GB/s and 1 us each way."""
+    graph: nx.Graph = nx.Graph()
+    graph.add_nodes_from((f"h{i}", {"kind": "host", "node": i}) for i in range(4))
+    graph.add_edges_from((f"h{i}", f"h{(i + 1) % 4}", {"bandwidth": "10 GB/s", "latency": "1 us"}) for i in range(4))
+    return graph
+
+
+@pytest.fixture
+def star() -> Iterator[str]:
+    """An all-reduce of one's own: to rank 0 and back."""
+
+    @sc.register("all_reduce", "my_star")
+    def my_star(request: sc.Request) -> Iterator[sc.Step]:
+        """To rank 0, then to everyone: 2 steps."""
+        others = range(1, request.n)
+        yield sc.send(others, 0, 0, reduce=True)
+        yield sc.send(0, others, 0)
+
+    yield "my_star"
+    del ALGORITHMS["all_reduce"]["my_star"]
+
+
+def test_ways_to_ask_are_one() -> None:
+    """A name, a mapping, keywords, a sweep, points, numbers and texts ask for the same."""
+    keys = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "algorithm": "ring", "size": "1 MiB"}
+    asked: list[Any] = [keys, sc.Sweep(keys), sc.Sweep(**keys), sc.load(keys), sc.load(keys)[0]]
+    asked += [sc.Sweep(topology="hgx-h100", collective="all_reduce", algorithm="ring", size=2**20)]
+    asked += [sc.Sweep(sc.Sweep(keys, size="4 MiB"), size=1e6 and 2**20), sc.load(keys)[0].scenario]
+    times = {sc.run(each)["time_ps"][0] for each in asked}
+    assert times == {sc.predict(**keys).time_ps} and None not in times
+    assert sc.run(keys, model__sharing="fair")["sharing"] == sc.run(keys, **{"model.sharing": "fair"})["sharing"]
+    ranged = sc.Sweep(keys, size={"from": 1024, "to": 2**20, "factor": 32})
+    assert [point.scenario.size for point in ranged] == [1024, 32768, 2**20]
+
+
+def test_mistakes_of_keywords_are_named() -> None:
+    """A wrong key says its name and the cure, and several points are not one."""
+    with pytest.raises(sc.SimcollError, match=r"algoritm=.*did you mean 'algorithm'"):
+        sc.run("quickstart", algoritm="ring")
+    with pytest.raises(sc.SimcollError, match="no whole number"):
+        sc.run("quickstart", size=1.5)
+    with pytest.raises(sc.SimcollError, match="5 points"):
+        sc.predict("quickstart", size="1 MiB")
+    with pytest.raises(sc.SimcollError, match="keys change a sweep"):
+        sc.run(sc.load("quickstart"), size="1 MiB")
+
+
+def test_a_graph_goes_everywhere(star: str, tmp_path: Path) -> None:
+    """A networkx graph and an algorithm of one's own are run, predicted, explained, recommended and compared."""
+    keys = {"collective": "all_reduce", "algorithm": [star, "ring"], "size": "4 MB"}
+    topology = sc.Topology.from_graph(square(), name="square")
+    for own in (topology, square()):
+        rows = sc.run(topology=own, **keys)
+        assert rows["status"] == ["ok", "ok"]
+        assert rows.where(algorithm="ring")["time_us"] == [6 * (100 + 1)]
+    assert rows["topology"] == ["own graph"] * 2
+    assert sc.predict(topology=topology, **{**keys, "algorithm": "ring"}).time_ps == 606_000_000
+    assert sc.explain(topology=topology, **keys, what_if=False)["points"][1]["time_us"] == 606
+    advice = sc.recommend(topology=topology, **{**keys, "algorithm": "ring"}, among=[star, "ring"])
+    assert advice["recommendations"][0]["ranges"][0]["algorithm"] == "ring"
+    measured = [{"collective": "all_reduce", "ranks": 4, "size_bytes": 4_000_000, "time_us": 606, "algorithm": "ring"}]
+    compared = sc.compare(measured, on=topology, where={"algorithm": "ring"}, profile="one-port")
+    assert compared["summary"][-1]["mape"] == 0
+    assert sc.compare(measured, sc.Sweep(topology=topology, **keys))["points"][0]["error"] == 0
+
+
+def test_a_schedule_is_an_algorithm() -> None:
+    """A schedule as an object runs as the algorithm that it was built by, and keeps its name."""
+    keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": "1 MiB", "executor": "msccl"}
+    schedule = sc.build("all_reduce", "ring", 8)
+    own, ring = sc.run(algorithm=[schedule, "ring"], **keys)
+    assert (own["algorithm"], own["time_ps"]) == ("ring", ring["time_ps"])
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx1-v100"])
+def test_a_topology_is_the_file_that_it_writes(name: str, tmp_path: Path) -> None:
+    """A topology written as a file has the same links and routes, and a loaded one is what its name is."""
+    topology = sc.Topology.load(name)
+    (tmp_path / "same.yaml").write_text(systems.dump(topology))
+    same = sc.Topology.load(str(tmp_path / "same.yaml"))
+    assert (same.links, same.every_link) == (topology.links, topology.every_link)
+    assert all(same.route(a, b) == topology.route(a, b) for a in topology.ranks for b in topology.ranks)
+    rows = [sc.run(topology=each, collective="all_reduce", size="1 MiB")[0] for each in (topology, name)]
+    assert rows[0] == rows[1]
+
+
+def test_answers_are_those_of_the_commands() -> None:
+    """A function returns what its command prints with --json, and prints what it prints without."""
+    where = [word for text in ("ranks=8", "collective=all_reduce", "dtype=float16") for word in ("--where", text)]
+    where += ["--where", "size_bytes=65536,1048576,16777216"]
+    table = "h100_sxm_nccl-2.27.3.csv"
+    asked = [word for text in ("size=1 MiB", "algorithm=ring") for word in ("--set", text)]
+    pairs = [
+        (sc.diagnose(table, on="hgx-h100", where=KEPT), ["diagnose", table, "--on", "hgx-h100", *where]),
+        (sc.compare(table, on="hgx-h100", where=KEPT), ["compare", "system=hgx-h100", table, *where]),
+        (sc.explain("quickstart", size="1 MiB", algorithm="ring"), ["explain", "quickstart", *asked]),
+    ]
+    for answer, words in pairs:
+        assert json.loads(json.dumps(answer)) == command(*words, "--json").json
+        assert str(answer) == command(*words).out.rstrip("\n")
+        assert answer.verdict.split(";")[0].split(",")[0] in command(*words).out
+        assert answer.verdict.split()[0] in answer._repr_html_()
+
+
+def test_results_are_tidy(tmp_path: Path) -> None:
+    """Columns, selections, slices, HTML and pictures of rows."""
+    rows = sc.run("quickstart", size=["1 MiB", "16 MiB"], algorithm=["ring", "tree", "auto"])
+    assert rows["size_bytes"] == [2**20, 2**24] * 3
+    assert isinstance(rows[:2], sc.Results) and len(rows.where(asked=["ring", "auto"], size_bytes=2**20)) == 2
+    with pytest.raises(KeyError, match="no column"):
+        rows["tme"]
+    assert "<table" in rows._repr_html_() and rows.verdict in rows._repr_html_()
+    assert str(rows).replace("\n  ", " ").startswith(rows.verdict)
+    axes = rows.plot(x="size", y="busbw", group="algorithm")
+    assert isinstance(axes, Axes) and len(axes.lines) == 3
+    axes.figure.savefig(tmp_path / "p.svg")
+    with pytest.raises(sc.SimcollError, match="rows differ in size_bytes .*too"):
+        rows.plot(x="algorithm")
+    assert len(rows.plot(x="algorithm", facet="size")) == 2
+
+
+def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pandas or pyarrow the words say what to install."""
+    rows = sc.run("quickstart", size="1 MiB", algorithm="ring")
+    for name, ask in (("pandas", rows.to_pandas), ("pyarrow", lambda: rows.to_parquet("x.parquet"))):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+        with pytest.raises(sc.SimcollError, match="pip install"):
+            ask()
+
+
+def test_few_names() -> None:
+    """At most 40 names, each documented, each with an example that runs or a class of fields."""
+    names = [name for name in dir(sc) if not name.startswith("_")]
+    assert len(names) <= 40 and names == sorted(names)
+    assert all(getattr(sc, name).__doc__ for name in names)
