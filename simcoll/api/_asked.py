@@ -1,4 +1,4 @@
-"""From what a user of Python has at hand to points: names, files, mappings, objects, numbers."""
+"""Points from names, files, mappings, objects and numbers, whichever a user of Python has at hand."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simcoll.api._asked import Asked, Machine, Sweep, machine, named, points_of, sets_of
-from simcoll.api.results import Answer, Results
+from simcoll.api.results import Finding, Results
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.prediction import predict as predicting
@@ -19,7 +19,6 @@ from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
 
 if TYPE_CHECKING:
-    import networkx as nx
     import pandas
 
 Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
@@ -52,7 +51,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     return Results(named({**row, "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
 
 
-def predict(asked: Asked = None, topology: Topology | nx.Graph[Any] | str | None = None, **keys: Any) -> Prediction:
+def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:
     """Simulate one point with everything that happens in it; a `topology` of your own takes the place of its own.
 
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
@@ -70,7 +69,7 @@ def predict(asked: Asked = None, topology: Topology | nx.Graph[Any] | str | None
     return predicting.predict(points[0], topology)
 
 
-def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Answer:
+def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Finding:
     """The critical path of each point, the links that bind, and what would make it faster, each simulated.
 
     Raises InputError and RefusedError as `predict` does.
@@ -84,10 +83,10 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
 
     found = [explanation(explained_run(point, replication), what_if) for point in points_of(asked, keys)]
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
-    return Answer({"schema": SCHEMA, "points": found}, verdict, f"{verdict}\n{text(found)}")
+    return Finding({"schema": SCHEMA, "points": found}, verdict, f"{verdict}\n{text(found)}")
 
 
-def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Answer:
+def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Finding:
     """The best algorithm, protocol and settings by ranges of sizes, of all that serves, or of those `among`.
 
     Raises InputError for keys and names that do not fit, RefusedError if nothing serves.
@@ -106,12 +105,12 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
         question.simulate(jobs, lambda: None)
     found = [question.document() for question in questions]
     text = recommendation_text.text(found, questions)
-    return Answer({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
+    return Finding({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
 
 
 def compare(
     measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
-) -> Answer:
+) -> Finding:
     """Predictions against a measured table: the error of each point, by region, and what intervals are worth.
 
     `on` predicts every row on that machine; else `asked` has the predictions. Raises InputError where nothing of the
@@ -130,10 +129,10 @@ def compare(
         found = compared(f"system={machine(on)}", text, source, conditions(where), sets_of(keys))
     else:
         found = compared(points_of(asked, keys), text, source, conditions(where), ())
-    return Answer(found, of_comparison(found), console.comparison_table(found))
+    return Finding(found, of_comparison(found), console.comparison_table(found))
 
 
-def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, **keys: Any) -> Answer:
+def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, **keys: Any) -> Finding:
     """Whether measured times are what this hardware should give, and if not, what explains them best.
 
     Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
@@ -148,7 +147,7 @@ def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, 
 
     text, source = table(measured)
     found = diagnosed(text, source, machine(on), conditions(where), sets_of(keys))
-    return Answer(found, of_diagnosis(found), diagnosis_text.text(found))
+    return Finding(found, of_diagnosis(found), diagnosis_text.text(found))
 
 
 def calibrate(
@@ -160,7 +159,7 @@ def calibrate(
     free: Sequence[str] = (),
     seed: int = 0,
     **keys: Any,
-) -> Answer:
+) -> Finding:
     """Fit a profile to measured tables; `output` is its file, and `profile` of the answer its text.
 
     `where` keeps rows, `fit` are those to fit (default: every second size), `free` the parameters. Needs the extra
@@ -176,7 +175,7 @@ def calibrate(
     if output:
         write_atomically(Path(output), fitted.text)
     found = fitted.document
-    return Answer({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
+    return Finding({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
 
 
 def measure(

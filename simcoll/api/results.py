@@ -126,8 +126,8 @@ class Results(list[dict[str, Any]]):
         write_atomically(Path(path), to_csv(self._rows()))
 
 
-class Answer(dict[str, Any]):
-    """What a command prints with `--json`, as a dict; `print` shows what it prints without.
+class Finding(dict[str, Any]):
+    """The document of a command's `--json`, as a dict; `print` shows what the command prints without it.
 
     >>> import simcoll as sc
     >>> answer = sc.explain(topology="hgx-h100", collective="all_reduce", algorithm="ring", size="1 MiB", what_if=False)

@@ -136,7 +136,7 @@ def test_results_are_tidy(tmp_path: Path) -> None:
     axes = rows.plot(x="size", y="busbw", group="algorithm")
     assert isinstance(axes, Axes) and len(axes.lines) == 3
     axes.figure.savefig(tmp_path / "p.svg")
-    with pytest.raises(sc.SimcollError, match="rows differ in size_bytes .*too"):
+    with pytest.raises(sc.SimcollError, match=r"rows differ in size_bytes .*too"):
         rows.plot(x="algorithm")
     assert len(rows.plot(x="algorithm", facet="size")) == 2
 
