@@ -18,11 +18,22 @@ class LruCache(Generic[T]):
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`; `make` makes it if the cache does not hold it."""
+        found = self.known(key)
+        if found is None:
+            found = make()
+            self.keep(key, found)
+        return found
+
+    def known(self, key: Hashable) -> T | None:
+        """The value of `key`, if the cache holds it."""
         if key in self._known:
             self._known.move_to_end(key)
-            return self._known[key]
-        made = self._known[key] = make()
-        self._known.move_to_end(key)  # `make` may have asked for it as well
+        return self._known.get(key)
+
+    def keep(self, key: Hashable, value: T) -> None:
+        """Hold a value, and let go of those used longest ago."""
+        self._known[key] = value
+        self._known.move_to_end(key)
         weights = {known: self.weight(value) for known, value in self._known.items()}
         total = sum(weights.values())
         for old in list(weights)[:-1]:
@@ -30,4 +41,3 @@ class LruCache(Generic[T]):
                 break
             total -= weights[old]
             del self._known[old]
-        return made

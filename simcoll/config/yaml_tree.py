@@ -10,6 +10,8 @@ import functools
 import io
 import itertools
 import re
+import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +27,7 @@ from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
 MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are parsed whenever they are read
+TICK_NS: Final = 10**9  # of the clock of any file system, and more: within one a file may change twice unseen
 MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
 
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -148,9 +151,24 @@ def is_file(path: Path) -> bool:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file that was carried along, or of one on this machine; raises OSError."""
+    """The text of a file that was carried along, or of one on this machine; raises OSError.
+
+    A small one is read again only after a change; so is one that changed just now, as it may do so twice in a tick.
+    """
+    carried = (_CARRIED.get() or {}).get(str(path))
+    if carried is None:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES:
+            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            if time.time_ns() - status.st_mtime_ns > TICK_NS:
+                return _text(path, state)
     with open_file(path) as file:
         return file.read().decode("utf-8", errors="replace")
+
+
+@functools.lru_cache(maxsize=64)
+def _text(path: Path, state: tuple[int, ...]) -> str:
+    return path.read_bytes().decode("utf-8", errors="replace")
 
 
 def bytes_of(path: Path, cure: str, most: int = -1, smaller: str = "", name: str | None = None) -> bytes:

@@ -9,15 +9,15 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.groups import grouped
+from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule
@@ -107,19 +107,50 @@ def _bandwidth_ps(
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
-@functools.lru_cache(maxsize=4)
+class _CutLinks(NamedTuple):
+    """The places that each cut is around, and the links out of it and into it, one cut behind the other: cut c has
+    `out[first_out[c]:first_out[c + 1]]`. `ranks` is the number of places around which each of the first cuts is: those
+    of one device each."""
+
+    members: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    out: NDArray[np.int64]
+    first_out: NDArray[np.int64]
+    into: NDArray[np.int64]
+    first_into: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+
+
+_CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut.out) + len(cut.into))
+
+
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
+    links = _CUT_LINKS.get((topology.layout, places), lambda: _cut_links(topology, places))
+    out, into = (
+        np.add.reduceat(np.append(topology.bandwidths[of], 0), first[:-1]) * (np.diff(first) > 0)
+        for of, first in ((links.out, links.first_out), (links.into, links.first_into))
+    )
+    alone = int((out[: len(links.ranks)] * links.ranks).sum())
+    return Cuts(len(places), links.members, links.starts, out, into, alone)
+
+
+def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
     at = grouped(range(len(places)), places.__getitem__)
-    members, bandwidths = list(at.values()), [topology.device_bandwidth(device) for device in at]
-    alone = sum(out * len(ranks) for (out, _), ranks in zip(bandwidths, members, strict=True))
+    members, crossing = list(at.values()), [topology.crossing({device}) for device in at]
+    ranks = np.array([len(of) for of in members])
     for inside in topology.enclosures(places):
-        ranks = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []
-        if 0 < len(ranks) < len(places):
-            members.append(ranks)
-            bandwidths.append(topology.cut_bandwidth(inside))
+        within = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []
+        if 0 < len(within) < len(places):
+            members.append(within)
+            crossing.append(topology.crossing(inside))
     starts = np.cumsum([0, *map(len, members)])[:-1]
-    out, into = np.asarray(bandwidths, np.int64).T
-    return Cuts(len(places), np.concatenate(members).astype(np.int64), starts, out, into, alone)
+    ways = [part for way in zip(*crossing, strict=True) for part in _end_to_end(way)]
+    return _CutLinks(np.concatenate(members).astype(np.int64), starts, *ways, ranks)
+
+
+def _end_to_end(columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Columns one behind the other, and where each begins."""
+    return np.concatenate(columns), np.cumsum([0, *map(len, columns)])
 
 
 def _reducing(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:

@@ -49,6 +49,10 @@ class Folded:
     stands_for: Numbers
 
     @property
+    def layout(self) -> None:
+        """It is made anew each time."""
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The names of the ranks."""
         return tuple(map(str, range(self.schedule.n)))

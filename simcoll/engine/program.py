@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.lru import LruCache
 from simcoll.config.numba_loader import choose
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.link_changes import LinkChanges
@@ -21,7 +22,13 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 
 MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
+MOST_KEPT: Final = 1_000_000  # transfers whose frames are kept: some 40 MB
+MOST_KINDS: Final = 64  # columns of sizes kept with a frame
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
+
+
+Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`
+T = TypeVar("T")
 
 
 class ProgramRoutes(NamedTuple):
@@ -81,6 +88,15 @@ class Program:
     part: Index | None = None
     changes: LinkChanges | None = None
     views: int = 1
+    memo: Memo = field(default_factory=dict, repr=False)
+
+    def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
+        """What `make` makes of these columns; made once for all programs that share them, which differ in numbers."""
+        known = self.memo.get(name)
+        if known is None or any(a is not b for a, b in zip(known[0], columns, strict=True)):
+            known = self.memo[name] = columns, make()
+        found: T = known[1]
+        return found
 
     def __len__(self) -> int:
         return len(self.way)
@@ -242,20 +258,71 @@ def bind(
         what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
         cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
         raise InputError([Diagnostic(what, *cure)])
-    compiled = choose(loops * len(schedule), compiled)
-    waits = dependencies(schedule, compiled)
-    sizes, kind = _kinds(schedule, held, waits.reads)
-    kind = inherited(waits.reads, kind, compiled)
+    # A frame keeps its schedule, so that no other has the id.
+    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, params.slots)
+    frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
+    if frame is None:
+        compiled = choose(loops * len(schedule), compiled)
+        frame = _framed(schedule, network, devices, params, loops, compiled)
+        if network.layout is not None and loops * len(schedule) <= MOST_KEPT // 4:
+            _FRAMES.keep(where, frame)
+    sizes, kind, memo = frame.sized(held, piece, bool(compiled))
+    return replace(
+        frame.program,
+        params=params,
+        bandwidths=network.bandwidths,
+        latencies=network.latencies,
+        link_names=network.link_names,
+        sizes=sizes,
+        kind=kind,
+        arrivals=_came(schedule, arrivals),
+        memo=memo,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """What programs of one schedule, routes and channels share: one of them, `waits` of the schedule's rows, and by
+    what they follow from the columns of sizes that were made."""
+
+    program: Program
+    waits: Dependencies
+    kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
+
+    def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
+        """The sizes of a program, the kind of each transfer, and what was made of that."""
+        schedule, loops = self.program.schedule, self.program.loops
+        sizes, kind = _kinds(schedule, held, self.waits.reads)
+        key = kind.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
+        if key not in self.kinds:
+            if len(self.kinds) >= MOST_KINDS:
+                self.kinds.clear()
+            carried = inherited(self.waits.reads, kind, compiled)
+            if loops > 1:
+                carried = _pieces(sizes, carried[self.program.origin], self.program.loop, piece)
+            self.kinds[key] = carried, {}
+        if loops > 1:
+            sizes = np.append(sizes % piece, piece)
+        return sizes, *self.kinds[key]
+
+
+_FRAMES: Final[LruCache[_Frame]] = LruCache(MOST_KEPT, lambda frame: len(frame.program))
+
+
+def _framed(
+    schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int, compiled: bool
+) -> _Frame:
+    waits = whole = dependencies(schedule, compiled)
     src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params)
     if loops > 1:
         loop, origin = program_order(schedule, loops)
-        sizes, kind = _pieces(sizes, kind[origin], loop, piece)
-        waits = _repeated(waits, loop, origin)
+        whole = _repeated(waits, loop, origin)
         src, dst = src[origin], dst[origin]
     way, ways = numbered(src, dst, compiled)
     routes = _routes(src, dst, way, ways, network, devices)
-    columns = Columns(way, sizes, kind, number, *waits)
-    return assemble(schedule, params, network, routes, columns, arrivals, loops, compiled)
+    nothing = np.zeros(0, np.int64)
+    columns = Columns(way, nothing, nothing, number, *whole)
+    return _Frame(assemble(schedule, params, network, routes, columns, None, loops, compiled), waits)
 
 
 class Columns(NamedTuple):
@@ -292,9 +359,6 @@ def assemble(
     if params.slots:
         connection, connections = numbered(numbered(src, dst, compiled)[0], number, compiled)
         credit = credits(connection, connections, params.slots, compiled)
-    came = np.zeros(schedule.participants, np.int64)
-    for rank, when in (arrivals or {}).items():
-        came[rank] = when
     return Program(
         schedule=schedule,
         params=params,
@@ -311,9 +375,16 @@ def assemble(
         chain=columns.chain,
         credit=credit,
         channel_before=predecessors(channel, channels, compiled),
-        arrivals=came,
+        arrivals=_came(schedule, arrivals),
         loops=loops,
     )
+
+
+def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.int64]:
+    came = np.zeros(schedule.participants, np.int64)
+    for rank, when in (arrivals or {}).items():
+        came[rank] = when
+    return came
 
 
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
@@ -363,12 +434,11 @@ def _kinds(schedule: Schedule, held: NDArray[np.int64], reads: Index) -> tuple[I
     return np.append(distinct, 0), kind
 
 
-def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> tuple[Index, Index]:
-    """Sizes and kinds where each loop moves a piece of every slot: as many whole ones as it holds, what is left, and
-    then nothing."""
+def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
+    """Kinds where each loop moves a piece of every slot: as many whole ones as it holds, what is left, and then
+    nothing."""
     whole = (sizes // piece)[kind]
-    kind = np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
-    return np.append(sizes % piece, piece), kind
+    return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
 
 
 # --- channels and routes ---

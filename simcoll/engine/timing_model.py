@@ -14,7 +14,7 @@ Time is an int64 count of picoseconds. docs/time.md has the rules; in short:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -71,6 +71,10 @@ class RoutedNetwork(Protocol):
     @property
     def latencies(self) -> Index:
         """ps of each link, at least 1."""
+
+    @property
+    def layout(self) -> Hashable:
+        """The same for networks whose routes are the same; None where that is not known."""
 
     @property
     def link_names(self) -> Sequence[str]:

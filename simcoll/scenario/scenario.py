@@ -363,17 +363,19 @@ class Scenario(Model):
 
     def params(self) -> Params:
         """Return the profile's parameters, overridden by the scenario's."""
-        given = {**self._modelled, **self.model.model_dump(exclude_none=True)}
-        return Params(**{name: value for name, value in given.items() if name != "copies"})
+        return _params(load_profile(self.profile).model, self.model)
 
     @property
     def copies(self) -> int:
         """Copies of the schedule that run side by side."""
-        return self.model.copies or self._modelled.get("copies", 1)
+        return self.model.copies or load_profile(self.profile).model.copies or 1
 
-    @property
-    def _modelled(self) -> dict[str, Any]:
-        return load_profile(self.profile).model.model_dump(exclude_none=True)
+
+@functools.lru_cache(maxsize=1024)
+def _params(profile: ModelSpec, own: ModelSpec) -> Params:
+    """The parameters of a profile, overridden by a scenario's own."""
+    given = {**profile.model_dump(exclude_none=True), **own.model_dump(exclude_none=True)}
+    return Params(**{name: value for name, value in given.items() if name != "copies"})
 
 
 def _own_profile(spec: TopologySpec | None) -> str:

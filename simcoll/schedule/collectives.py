@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import Numbers
+from simcoll.config.lru import LruCache
 from simcoll.errors import did_you_mean
 from simcoll.schedule.ir import split
 
@@ -68,9 +69,18 @@ class Collective:
         `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank.
         Raises ValueError when they do not fit.
         """
+        nothing, block = _STARTS.get((self.before, n, n_chunks, root), lambda: self._start(n, n_chunks, root))
+        cuts = cut(nbytes, n, n_chunks, itemsize, weights, self.blocks(n))
+        of_block = cuts[0][block] if len(cuts) == 1 else np.take_along_axis(cuts, block, axis=1)
+        return np.where(nothing, 0, of_block)
+
+    def _start(self, n: int, n_chunks: int, root: int) -> tuple[NDArray[np.bool_], Numbers]:
+        """Whether each slot of each rank holds nothing before the first step, and the block in it, (n, n_chunks)."""
         held = self.table(self.before, n, n_chunks, root)
-        rows = np.broadcast_to(cut(nbytes, n, n_chunks, itemsize, weights, self.blocks(n)), (n, n_chunks))
-        return np.where(held[..., 0] == NOTHING, 0, np.take_along_axis(rows, held[..., 1], axis=1))
+        return held[..., 0] == NOTHING, held[..., 1].copy()
+
+
+_STARTS: Final[LruCache[tuple[NDArray[np.bool_], Numbers]]] = LruCache(1 << 20, lambda start: start[1].size)
 
 
 def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, blocks: int) -> NDArray[np.int64]:

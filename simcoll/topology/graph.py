@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
 from simcoll.config.groups import alike, grouped
+from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
@@ -36,6 +37,9 @@ RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 _OF_LINKS: Final = (
     *("graph", "every_link", "bandwidths", "latencies", "link_kinds", "_least", "_ways", "_device_bandwidths"),
 )  # of a topology: made of its links
+
+
+_LEAST: Final[LruCache[dict[str, Mapping[str, int]]]] = LruCache(1 << 20, lambda least: sum(map(len, least.values())))
 
 
 class Topology:
@@ -64,6 +68,7 @@ class Topology:
         self._node: dict[str, int | None] = {device: data.get("node") for device, data in wiring.devices.items()}
         self.ranks = self.of_kind("gpu") or self.of_kind("host")
         self.agents: tuple[str, ...] = tuple(d for d, data in wiring.devices.items() if data.get("in_network"))
+        self.layout: Hashable = object()
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
         self._routes_given = bool(self._routes)
         self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
@@ -328,7 +333,8 @@ class Topology:
 
     @cached_property
     def _least(self) -> dict[str, Mapping[str, int]]:
-        return {}
+        """Those that were asked for, the same for all of the layout whose links have these latencies."""
+        return _LEAST.get((self.layout, self.latencies.tobytes()), dict)
 
     def least_latencies(self, source: str) -> Mapping[str, int]:
         """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
