@@ -144,8 +144,9 @@ def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
             members.append(within)
             crossing.append(topology.crossing(inside))
     starts = np.cumsum([0, *map(len, members)])[:-1]
-    ways = [part for way in zip(*crossing, strict=True) for part in _end_to_end(way)]
-    return _CutLinks(np.concatenate(members).astype(np.int64), starts, *ways, ranks)
+    (out, first_out), (into, first_into) = map(_end_to_end, zip(*crossing, strict=True))
+    places_of = np.concatenate(members).astype(np.int64)
+    return _CutLinks(places_of, starts, out, first_out, into, first_into, ranks)
 
 
 def _end_to_end(columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

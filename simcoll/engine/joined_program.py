@@ -162,7 +162,7 @@ class _Laid:
             at, channel, side = at + len(program), channel + len(own.channel), side + len(own.side)
             step += int(program.step.max(initial=-1)) + 1
             slot += program.schedule.n_slots * program.loops
-        self.columns = {name: _joined(columns) for name, columns in found.items()}
+        self.columns: dict[str, Any] = {name: _joined(columns) for name, columns in found.items()}
         self.channel_task, self.side_task = map(_joined, whose)
         _, lane = np.unique(np.concatenate([EMPTY.reshape(0, 2), *lanes]), axis=0, return_inverse=True)
         self.lane = lane.ravel().astype(np.int32)

@@ -88,7 +88,7 @@ class Program:
     part: Index | None = None
     changes: LinkChanges | None = None
     views: int = 1
-    memo: Memo = field(default_factory=dict, repr=False)
+    memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
         """What `make` makes of these columns; made once for all programs that share them, which differ in numbers."""

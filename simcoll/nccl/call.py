@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
+from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, tuner
@@ -357,6 +358,9 @@ def _service(nbytes: int, bandwidth: int) -> int:
     return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0
 
 
+_TABLES: Final[LruCache[tuner.TunerTable]] = LruCache(256, lambda _: 1)
+
+
 def call(
     comm: Communicator,
     collective: str,
@@ -390,7 +394,10 @@ def call(
     protocols = left.protocols.get(served)
     if protocol != "auto":
         protocols = frozenset([protocol]) & (protocols or {protocol})
-    table = tuner.table(comm, version, Selection({served: algorithms}, {served: protocols} if protocols else {}))
+    selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
+    table = _TABLES.get(  # which keeps its communicator, so that no other has the id
+        (id(comm), version, served, algorithms, protocols), lambda: tuner.table(comm, version, selection)
+    )
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else " under NCCL_ALGO and NCCL_PROTO"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Final, get_args
 
 import numpy as np
@@ -22,20 +20,18 @@ from simcoll.nccl import call_names, tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.environment import NcclEnv
-from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
-from simcoll.nccl.transport import HOST, by_host, host_links, staged
+from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
-from simcoll.topology.graph import Link, Topology
+from simcoll.topology.graph import Topology
 from simcoll.topology.systems import load_system
 
-_MESHES: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
 
 
@@ -43,21 +39,15 @@ _COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
 class NcclChannel(PlainCall):
     """One channel of a call as NCCL makes it; all channels do the same at the same time.
 
-    `inner` are kinds of links between ranks of a node, `between` the links that messages between neighbours take (on a
-    node where they can), `host` those links to hosts through whose memory data are staged, `nodes` the ranks of each
-    node, `network_costs` what NICs cost where the profile does not say it, `down` the links that carry nothing.
-    `one_way`: not a ring of send_recv, but one message from each rank, as in pipelines.
+    `wires` are the links that it goes by, `network_costs` what NICs cost where the profile does not say it. `one_way`:
+    not a ring of send_recv, but one message from each rank, as in pipelines.
     """
 
     whole: ClassVar[bool] = False
     executor: ClassVar[str] = "nccl"
     call: NcclCall
-    inner: frozenset[str]
-    between: tuple[int, ...]
-    host: frozenset[int]
-    nodes: tuple[tuple[int, ...], ...]
+    wires: ChannelWires
     network_costs: Profile
-    down: tuple[str, ...]
     one_way: bool = False
 
     @property
@@ -83,7 +73,7 @@ class NcclChannel(PlainCall):
     @property
     def path(self) -> tuple[int, ...]:
         """Links between neighbours, whose bandwidth limits the call."""
-        return self.between
+        return self.wires.between
 
     def kernels(self, costs: CostSetting) -> Kernels:
         """Costs of kernels, with those of NICs where the profile does not say them."""
@@ -99,7 +89,7 @@ class NcclChannel(PlainCall):
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
-        plain = {"groups": self.nodes, "model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch()}
+        plain = {"groups": self.wires.nodes, "model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch()}
         return self.scenario.model_copy(update={**changed, **plain})
 
     def launch_ps(self, costs: CostSetting) -> int:
@@ -116,24 +106,22 @@ class NcclChannel(PlainCall):
 
     def _slowest(self, costs: CostSetting) -> int:
         bandwidths = self.bandwidths(costs)
-        return min(int(bandwidths[link]) for link in self.between)
-
-    @cached_property
-    def _sorts(self) -> tuple[list[tuple[int, str, bool]], Any]:
-        """The sorts of links that differ in bandwidth, kind, or in being one to a host; and the number of each link's
-        sort. There are few sorts, and a fit asks often."""
-        sorts = [(link.bandwidth, link.kind, i in self.host) for i, link in enumerate(self.rated.every_link)]
-        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
-        return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
+        return min(int(bandwidths[link]) for link in self.wires.between)
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Share of a channel in each link, in B/s."""
+        known: tuple[CostSetting, Index] | None = vars(self).get("_bandwidths")
+        if known is None or known[0] is not costs:  # asked for by several, of the same costs
+            known = vars(self)["_bandwidths"] = costs, self._shares(costs)
+        return known[1]
+
+    def _shares(self, costs: CostSetting) -> Index:
         kernels, rates = costs.kernels or Kernels(), list[int]()
-        sorts, number = self._sorts
+        sorts, number = self.wires.sorts
         for bandwidth, kind, host in sorts:
             efficiency = costs.links.get(kind, self.network_costs.links.get(kind, LinkScale())).efficiency
-            share = self.call.share_of_links(kernels, kind not in self.inner, host)
-            most = self.call.most(kernels, host) if kind in self.inner else math.inf
+            share = self.call.share_of_links(kernels, kind not in self.wires.inner, host)
+            most = self.call.most(kernels, host) if kind in self.wires.inner else math.inf
             rates.append(max(1, round(min(bandwidth * (efficiency * share), most))) if bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths
@@ -142,18 +130,13 @@ class NcclChannel(PlainCall):
         """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop
         takes longer there, one to a host what a hop takes longer through its memory. Others have none: a hop is time of
         the block that takes part in it."""
-        block, kinds = self.call.block(costs.kernels or Kernels()), self.rated.kinds
+        block, wires = self.call.block(costs.kernels or Kernels()), self.wires
         net = self.call.net_ps(self.kernels(costs))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else block.hop
-        first = {"gpu", "nvswitch"} if self.call.kind == "NVLS" else {"gpu"}
-        latencies = [
-            net // 2 if {kinds[u], kinds[v]} >= {"nic", "switch"} else hop if kinds[u] in first else 0
-            for u, v in self.rated.links
-        ]
-        for number in self.host:
-            if kinds[self.rated.links[number][1]] == HOST:
-                latencies[number] += block.host
-        return np.maximum(np.array(latencies, np.int64), 1)
+        first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
+        latencies = np.where(wires.to_network, net // 2, first * hop) + wires.to_host * block.host
+        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        return found
 
     def network(self, costs: CostSetting) -> Topology:
         """Links as the channel has them."""
@@ -161,25 +144,25 @@ class NcclChannel(PlainCall):
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """Bytes counted on one link to the network went by all rails."""
-        links = np.array([1.0 if kind in self.inner else self.call.rails for kind in self.rated.link_kinds])
+        links = np.where(self.wires.inside, 1.0, self.call.rails)
         capacities: NDArray[Any] = super().capacities(costs) * links
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Channels go out of a node by as many NICs as they use, of which the one that is run uses one."""
-        alike, count = _alike(self.rated), math.ceil(self.call.rails)
+        sorts, count = alike(self.rated), math.ceil(self.call.rails)
         links: dict[object, list[int]] = defaultdict(list)
-        for number, sort in enumerate(alike):
+        for number, sort in enumerate(sorts):
             links[sort].append(number)
         kinds = self.rated.link_kinds
-        others = {link: [each for each in links[alike[link]] if each != link][: count - 1] for link in used}
-        return {link: (link,) if kinds[link] in self.inner else (link, *others[link]) for link in used}
+        others = {link: [each for each in links[sorts[link]] if each != link][: count - 1] for link in used}
+        return {link: (link,) if kinds[link] in self.wires.inner else (link, *others[link]) for link in used}
 
     def stuck(self, error: StuckError) -> StuckError:
         """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""
-        if not self.down or any(name in str(error) for name in self.down):
+        if not self.wires.down or any(name in str(error) for name in self.wires.down):
             return error
-        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.down[:3])}"
+        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
@@ -232,27 +215,11 @@ class NcclExecutor(PlainExecutor):
             between=least_between(rated, places),
             left=scenario.env.selection,
         )
-        down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
-        if call.algorithm != "p2p":  # which sends to each by itself
-            rated = _MESHES.get((rated, *places), lambda: gathered(rated, places))
-        of_node: dict[int | None, list[int]] = defaultdict(list)
-        for rank, place in enumerate(places):
-            of_node[rated.node_of(place)].append(rank)
-        nodes = tuple(map(tuple, of_node.values()))
-        through = staged(call.communicator)
-        if through:
-            rated = _MESHES.get((rated, call.communicator.p2p_level), lambda: by_host(rated, call.communicator))
-        host = host_links(rated, call.communicator) if through else frozenset[int]()
-        beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
-        path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
-        inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
-        if len(nodes) > 1 and call.algorithm != "p2p":
-            rated = _MESHES.get((rated, "slowest", *sorted(inner)), lambda: _as_the_slowest(rated, inner))
+        wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
         ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
         nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
-        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=through)
-        of_nics = network_of(system_of(scenario))
-        return NcclChannel(scenario, rated, places, call, frozenset(inner), tuple(path), host, nodes, of_nics, down)
+        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged)
+        return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """`auto` is what NCCL chooses by itself; `best` is the quickest of what it could choose."""
@@ -288,25 +255,6 @@ class NcclExecutor(PlainExecutor):
     def release(self, scenario: Scenario) -> str | None:
         """NCCL's release: the scenario's, or else the profile's."""
         return scenario.library_version or self._kernels.version
-
-
-def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
-    is run, and a call ends with the last."""
-    links, alike = rated.every_link, _alike(rated)
-    least: dict[object, int] = {}
-    for sort, link in zip(alike, links, strict=True):
-        least[sort] = min(link.bandwidth, least.get(sort, link.bandwidth))
-    given = [link.bandwidth if link.kind in inner else least[sort] for sort, link in zip(alike, links, strict=True)]
-    if given == [link.bandwidth for link in links]:
-        return rated
-    return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
-
-
-def _alike(rated: Topology) -> list[tuple[object, ...]]:
-    """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes."""
-    kinds, edges = rated.kinds, zip(rated.links, rated.link_kinds, strict=True)
-    return [(kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for (u, v), kind in edges]
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
@@ -358,7 +306,10 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     env, asked = scenario.env, (len(nodes), len(places))
     settings = env.search(load_system(name)) if env.given else DEFAULTS
     gpus = _gpus(rated, places)
-    comm = _COMMUNICATORS.get(
-        (name, *asked, settings, gpus), lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus)
+    found = (name, *asked, settings, gpus)
+    return _COMMUNICATORS.get(
+        (*found, str(env)),
+        lambda: env.applied(
+            _COMMUNICATORS.get(found, lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus))
+        ),
     )
-    return env.applied(comm)

@@ -1,0 +1,130 @@
+"""The links that a channel of NCCL's calls goes by: what depends on machine and ranks, and not on sizes and costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll.config.lru import LruCache
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.full_mesh_links import gathered
+from simcoll.nccl.transport import HOST, by_host, host_links, staged
+from simcoll.topology.graph import Topology
+from simcoll.topology.wiring import Link
+
+MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelWires:
+    """The links of one channel between ranks at given places.
+
+    `rated` are its links as rated, `inner` kinds of links between ranks of a node, `between` the links that messages
+    between neighbours take (on a node where they can), `host` those links to hosts through whose memory data are
+    staged, `nodes` the ranks of each node, `down` the links that carry nothing. `communicator` is kept so that no other
+    takes the place by which this is found.
+    """
+
+    communicator: Communicator
+    rated: Topology
+    inner: frozenset[str]
+    between: tuple[int, ...]
+    staged: bool
+    host: frozenset[int]
+    nodes: tuple[tuple[int, ...], ...]
+    down: tuple[str, ...]
+
+    @cached_property
+    def sorts(self) -> tuple[list[tuple[int, str, bool]], Any]:
+        """The sorts of links that differ in bandwidth, kind, or in being one to a host; and the number of each link's
+        sort. There are few sorts, and who asks for rates asks often."""
+        sorts = [(link.bandwidth, link.kind, i in self.host) for i, link in enumerate(self.rated.every_link)]
+        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
+        return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
+
+    @cached_property
+    def inside(self) -> Any:
+        """Whether each link is of a kind within nodes, (links,)."""
+        return np.array([kind in self.inner for kind in self.rated.link_kinds])
+
+    @cached_property
+    def to_network(self) -> Any:
+        """Whether each link joins a NIC and a switch, (links,)."""
+        kinds = self.rated.kinds
+        return np.array([{kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links])
+
+    @cached_property
+    def to_host(self) -> Any:
+        """Whether each link is one of `host` that leads to it, (links,)."""
+        kinds = self.rated.kinds
+        return np.array([i in self.host and kinds[v] == HOST for i, (_, v) in enumerate(self.rated.links)])
+
+    def leaving(self, *first: str) -> Any:
+        """Whether each link begins at a device of these kinds, (links,)."""
+        kinds = self.rated.kinds
+        return np.array([kinds[u] in first for u, _ in self.rated.links])
+
+    @cached_property
+    def from_gpus(self) -> Any:
+        """Whether each link begins at a GPU, (links,)."""
+        return self.leaving("gpu")
+
+    @cached_property
+    def from_heads(self) -> Any:
+        """Whether each link begins at a GPU or a switch that reduces, (links,)."""
+        return self.leaving("gpu", "nvswitch")
+
+
+_WIRES: Final[LruCache[ChannelWires]] = LruCache(
+    MOST_LINKS, lambda wires: len(wires.rated.kinds) + len(wires.rated.links)
+)
+
+
+def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
+    """The links of a channel of `comm` on ranks at `places`; `messages`: point to point, by links of their own."""
+    return _WIRES.get((rated, places, id(comm), messages), lambda: _found(rated, places, comm, messages))
+
+
+def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
+    down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
+    if not messages:  # which go to each by themselves
+        rated = gathered(rated, places)
+    of_node: dict[int | None, list[int]] = defaultdict(list)
+    for rank, place in enumerate(places):
+        of_node[rated.node_of(place)].append(rank)
+    nodes = tuple(map(tuple, of_node.values()))
+    through = staged(comm)
+    if through:
+        rated = by_host(rated, comm)
+    host = host_links(rated, comm) if through else frozenset[int]()
+    beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
+    path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
+    inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
+    if len(nodes) > 1 and not messages:
+        rated = _as_the_slowest(rated, inner)
+    return ChannelWires(comm, rated, frozenset(inner), tuple(path), through, host, nodes, down)
+
+
+def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
+    """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
+    is run, and a call ends with the last."""
+    links, sorts = rated.every_link, alike(rated)
+    least: dict[object, int] = {}
+    for sort, link in zip(sorts, links, strict=True):
+        least[sort] = min(link.bandwidth, least.get(sort, link.bandwidth))
+    given = [link.bandwidth if link.kind in inner else least[sort] for sort, link in zip(sorts, links, strict=True)]
+    if given == [link.bandwidth for link in links]:
+        return rated
+    return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
+
+
+def alike(rated: Topology) -> list[tuple[object, ...]]:
+    """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes."""
+    kinds, edges = rated.kinds, zip(rated.links, rated.link_kinds, strict=True)
+    return [(kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for (u, v), kind in edges]
