@@ -11,7 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = (
-    *("Finding", "Link", "Point", "Prediction", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step"),
+    *("Link", "Point", "Prediction", "Reply", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step"),
     *("Sweep", "Topology", "Transfer", "build", "calibrate", "compare", "diagnose", "explain", "load", "measure"),
     *("predict", "prove", "recommend", "register", "run", "send"),
 )

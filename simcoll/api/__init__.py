@@ -23,7 +23,7 @@ from simcoll.api.questions import (
     recommend,
     run,
 )
-from simcoll.api.results import Finding, Results
+from simcoll.api.results import Reply, Results
 from simcoll.errors import SimcollError
 from simcoll.prediction.predicted import Prediction
 from simcoll.scenario.loading import Point
@@ -37,10 +37,10 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.wiring import Link
 
 __all__ = [
-    "Finding",
     "Link",
     "Point",
     "Prediction",
+    "Reply",
     "Request",
     "Results",
     "Scenario",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from simcoll.api._asked import Asked, Machine, Sweep, machine, named, points_of, sets_of
-from simcoll.api.results import Finding, Results
+from simcoll.api.results import Reply, Results
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.prediction import predict as predicting
@@ -17,9 +17,6 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
-
-if TYPE_CHECKING:
-    import pandas
 
 Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
 
@@ -69,7 +66,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     return predicting.predict(points[0], topology)
 
 
-def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Finding:
+def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Reply:
     """The critical path of each point, the links that bind, and what would make it faster, each simulated.
 
     Raises InputError and RefusedError as `predict` does.
@@ -83,10 +80,10 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
 
     found = [explanation(explained_run(point, replication), what_if) for point in points_of(asked, keys)]
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
-    return Finding({"schema": SCHEMA, "points": found}, verdict, f"{verdict}\n{text(found)}")
+    return Reply({"schema": SCHEMA, "points": found}, verdict, f"{verdict}\n{text(found)}")
 
 
-def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Finding:
+def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
     """The best algorithm, protocol and settings by ranges of sizes, of all that serves, or of those `among`.
 
     Raises InputError for keys and names that do not fit, RefusedError if nothing serves.
@@ -105,12 +102,12 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
         question.simulate(jobs, lambda: None)
     found = [question.document() for question in questions]
     text = recommendation_text.text(found, questions)
-    return Finding({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
+    return Reply({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
 
 
 def compare(
     measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
-) -> Finding:
+) -> Reply:
     """Predictions against a measured table: the error of each point, by region, and what intervals are worth.
 
     `on` predicts every row on that machine; else `asked` has the predictions. Raises InputError where nothing of the
@@ -129,10 +126,10 @@ def compare(
         found = compared(f"system={machine(on)}", text, source, conditions(where), sets_of(keys))
     else:
         found = compared(points_of(asked, keys), text, source, conditions(where), ())
-    return Finding(found, of_comparison(found), console.comparison_table(found))
+    return Reply(found, of_comparison(found), console.comparison_table(found))
 
 
-def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, **keys: Any) -> Finding:
+def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, **keys: Any) -> Reply:
     """Whether measured times are what this hardware should give, and if not, what explains them best.
 
     Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
@@ -147,7 +144,7 @@ def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, 
 
     text, source = table(measured)
     found = diagnosed(text, source, machine(on), conditions(where), sets_of(keys))
-    return Finding(found, of_diagnosis(found), diagnosis_text.text(found))
+    return Reply(found, of_diagnosis(found), diagnosis_text.text(found))
 
 
 def calibrate(
@@ -159,7 +156,7 @@ def calibrate(
     free: Sequence[str] = (),
     seed: int = 0,
     **keys: Any,
-) -> Finding:
+) -> Reply:
     """Fit a profile to measured tables; `output` is its file, and `profile` of the answer its text.
 
     `where` keeps rows, `fit` are those to fit (default: every second size), `free` the parameters. Needs the extra
@@ -175,7 +172,7 @@ def calibrate(
     if output:
         write_atomically(Path(output), fitted.text)
     found = fitted.document
-    return Finding({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
+    return Reply({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
 
 
 def measure(
@@ -200,10 +197,10 @@ def measure(
     return [dict(row) for row in rows]
 
 
-Measured = str | Path | Sequence[Mapping[str, Any]]  # a file, a shipped table, the text of one, or rows
+Measured = Any  # a file, a shipped table, the text of one, rows, or a data frame
 
 
-def table(measured: Measured | pandas.DataFrame) -> tuple[str, str]:
+def table(measured: Measured) -> tuple[str, str]:
     """The text of a measured table, and its name in messages; raises InputError."""
     from simcoll.formats.measured import find_measured
 

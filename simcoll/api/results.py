@@ -126,7 +126,7 @@ class Results(list[dict[str, Any]]):
         write_atomically(Path(path), to_csv(self._rows()))
 
 
-class Finding(dict[str, Any]):
+class Reply(dict[str, Any]):
     """The document of a command's `--json`, as a dict; `print` shows what the command prints without it.
 
     >>> import simcoll as sc
