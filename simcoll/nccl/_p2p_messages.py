@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.protocols import MessageRule, figures
+from simcoll.nccl.protocols import MessageRule, figures, step_bytes
 from simcoll.nccl.tuner_constants import numbers
 from simcoll.schedule.names import Protocol
 
@@ -22,7 +22,8 @@ AT_ONCE: Final = 8  # messages that a block serves at once
 class MessageParts:
     """The cut of a message: parts of at most `part` bytes, each on one of the `channels`, sent by `protocol`.
 
-    `blocks` is the number of blocks of the kernel, `most` what it could be.
+    `blocks` is the number of blocks of the kernel, `most` what it could be, `sent` the bytes that a proxy sends at a
+    time.
     """
 
     channels: int
@@ -31,6 +32,7 @@ class MessageParts:
     protocol: Protocol
     blocks: int
     most: int
+    sent: int
 
     @property
     def first(self) -> int:
@@ -66,7 +68,11 @@ def parts(
         count = -(-message // (-(-size // rule.grain_bytes) * rule.grain_bytes))
     usual: Protocol = "LL" if message <= count * rule.LL_bytes else "Simple"
     part = min(message, size)
-    return MessageParts(count, part, rule.chunk_bytes, protocol or usual, min(most, count * peers), most)
+    used = protocol or usual
+    # proxies send smaller pieces of messages that fill no step, or not all steps of a buffer
+    few = 4 if message < rule.chunk_bytes else 2 if message < figures().steps * rule.chunk_bytes else 1
+    sent = max(1, min(part, rule.chunk_bytes // few if used == "Simple" else step_bytes("LL")))
+    return MessageParts(count, part, rule.chunk_bytes, used, min(most, count * peers), most, sent)
 
 
 def _rule(comm: Communicator, version: str | None) -> MessageRule:

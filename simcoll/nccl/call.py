@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, Final, Literal
 
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, tuner
+from simcoll.nccl.between_nodes import Transport
+from simcoll.nccl.block_times import first_lines_ps, service, spread_ps
 from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
@@ -39,7 +40,6 @@ HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in 
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
 _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
-SPREAD: Final = 1 << 20  # bytes for which `Kernels.spread` is given
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
@@ -224,11 +224,11 @@ class NcclCall:
         block = self.block(costs)
         wide = costs.grid - costs.grid // (self.parts.blocks if self.parts else self.channels)
         if self.parts and self.protocol == "LL":
-            return launch + wide + block.hop + _service(self.parts.part, block.rate)
+            return launch + wide + block.hop + service(self.parts.part, block.rate)
         if self.parts:  # all that is left when the last chunk has come is to take it out of its buffer
-            out = _service(self.parts.last, block.first)
+            out = service(self.parts.last, block.first)
             return launch + wide + block.each * (self.parts.blocks - 1) + block.start + out
-        step = self._handled(block, self.piece) if self.kind == "LL" else _service(self.piece, bandwidth)
+        step = self._handled(block, self.piece) if self.kind == "LL" else service(self.piece, bandwidth)
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 
     def _own(self, block: BlockCosts) -> float:
@@ -298,11 +298,30 @@ class NcclCall:
         """NICs of a node over which what one channel stands for is spread."""
         return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
 
-    def net_ps(self, costs: Kernels) -> int:
-        """Additional time of a hop between nodes, in ps: a NIC sends a message when all of it is there."""
-        block = self.block(costs)
-        hop = block.net if self.algorithm != "tree" or block.net_tree is None else block.net_tree
-        return (costs.net or 0) + (hop or 0) + _service(self.message, block.net_rate or 0)
+    @property
+    def on_wire(self) -> int:
+        """Bytes of a message between nodes, flags counted."""
+        line = figures().protocols[self.protocol]
+        return self.sent * line.line_bytes // line.data_bytes
+
+    @property
+    def sent(self) -> int:
+        """Bytes of data of a message between nodes."""
+        return self.parts.sent if self.parts else max(1, self.message)
+
+    def net_ps(self, costs: Kernels, transport: Transport) -> int:
+        """Additional time of a hop between nodes, in ps, beside what proxies take for messages."""
+        block: BlockCosts = getattr(costs, "NVLS" if self.kind == "NVLS" else self.protocol)
+        return block.net + transport.hop_ps(self.on_wire)
+
+    def proxy_ps(self, transport: Transport) -> float:
+        """Time of a GPU's proxy for a byte of data of what is run, in ps: for the messages of all channels that it
+        serves, and for sends and receives if it has both."""
+        p2p = self.algorithm == "p2p"
+        both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 and not p2p else 2
+        message = transport.served_ps(self.on_wire, both, in_host=self.protocol == "LL", unexpected=p2p)
+        channels = 1.0 if p2p or self.kind == "NVLS" else max(1.0, self.alike / self.nics)
+        return message * channels / self.sent
 
     def block(self, costs: Kernels) -> BlockCosts:
         """Costs of its thread blocks."""
@@ -315,7 +334,7 @@ class NcclCall:
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
         through = block.both if self.collective in ("all_to_all", "send_recv") else block.first
-        alone = _service(parts.first, block.first) + _service(parts.part - parts.first, through)
+        alone = service(parts.first, block.first) + service(parts.part - parts.first, through)
         others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
 
@@ -333,29 +352,6 @@ class NcclCall:
         if self.kind != "LL" or self._lines:
             return 0
         return first_lines_ps(block, self.threads, nbytes)
-
-
-def first_lines_ps(block: BlockCosts, threads: int, nbytes: int) -> int:
-    """Time that a block of LL takes for some bytes, in ps: for the first line of each thread, and for the others."""
-    first = min(nbytes, threads * figures().protocols["LL"].bytes_a_thread if block.first else 0)
-    return _service(first, block.first) + _service(nbytes - first, block.rate)
-
-
-def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: float = 1.0) -> int:
-    """Delay of the last of several blocks behind the average one, in ps, that each move so many bytes; `each` of them
-    have `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
-
-    What adds up grows with the root of what was moved. The expected largest of several normal deviates is Blom's
-    (Statistical Estimates and Transformed Beta-Variables, 1958).
-    """
-    if blocks < 2 or not bandwidth:
-        return 0
-    last = NormalDist().inv_cdf((blocks - 0.375) / (blocks + 0.25))
-    return round(spread * last * math.sqrt(moved * SPREAD) * PS_PER_S * each / bandwidth)
-
-
-def _service(nbytes: int, bandwidth: int) -> int:
-    return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0
 
 
 _TABLES: Final[LruCache[tuner.TunerTable]] = LruCache(256, lambda _: 1)

@@ -6,7 +6,7 @@ time of the block. In LL128 and Simple the block keeps the link busy, and the li
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -15,23 +15,16 @@ from simcoll.config.yaml_tree import Model
 
 CostKind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 
-BETWEEN_NODES: Final = ("net", "net_tree", "net_rate")
-
 
 class BlockCosts(Model):
-    """Costs of one thread block of a protocol. What hops between nodes cost, where it is not given, is as the NICs have
-    it."""
+    """Costs of one thread block of a protocol. What messages between nodes cost beside, transports say."""
 
     start: Duration = 0
     """Time before the first step, beside the launch."""
     hop: Duration = 0
     """Time from when one rank has data until the next can go on."""
-    net: Duration | None = None
-    """How much longer a hop between nodes takes."""
-    net_tree: Duration | None = None
-    """The same for trees, where it differs."""
-    net_rate: BandwidthCap | None = None
-    """Bandwidth at which a message is brought to the NIC, which sends it when all of it is there. `none`: at once."""
+    net: Duration = 0
+    """How much longer a hop between nodes takes for the blocks: fences, handing over to the proxy and taking over."""
     slice: Duration = 0
     """Time of the sender for each slice in Simple, beside moving it."""
     first: BandwidthCap = 0
@@ -75,8 +68,6 @@ class Kernels(Model):
     """Release of the library, where a scenario names none."""
     grid: Duration = 0
     """How much longer a launch of very many blocks takes than that of one."""
-    net: Duration | None = None
-    """How much longer a hop between nodes takes with these NICs, whatever the protocol."""
     spread: Annotated[Share, Field(le=4)] = 0.0
     """Standard deviation of what a block takes for 1 MiB, as a share of that time. Blocks share links unevenly, and a
     call ends with the last. The differences grow with the root of the bytes moved."""
@@ -93,17 +84,6 @@ class Kernels(Model):
     the pace; `reach` is what packets of loads that are reduced and stores that are multicast leave of links."""
     P2P: BlockCosts = BlockCosts()
     """Costs of point-to-point messages: all_to_all, gather, scatter, send_recv."""
-
-    def over(self, network: Kernels) -> Kernels:
-        """With what `network` says of hops between nodes, where these do not."""
-        blocks: dict[str, Any] = {"net": network.net if self.net is None else self.net}
-        for kind in KINDS:
-            own, others = getattr(self, kind), getattr(network, kind)
-            said = {name: getattr(others, name) for name in BETWEEN_NODES if getattr(own, name) is None}
-            if own.net is not None:  # trees' hops are those of rings, unless they say so
-                said.pop("net_tree", None)
-            blocks[kind] = own.model_copy(update=said)
-        return self.model_copy(update=blocks)
 
 
 KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,16 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.wiring import Link
 
 MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
+
+
+class LinkSort(NamedTuple):
+    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or between a NIC and a switch."""
+
+    bandwidth: int
+    kind: str
+    host: bool
+    proxied: bool
+    fabric: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +51,19 @@ class ChannelWires:
     down: tuple[str, ...]
 
     @cached_property
-    def sorts(self) -> tuple[list[tuple[int, str, bool]], Any]:
-        """The sorts of links that differ in bandwidth, kind, or in being one to a host; and the number of each link's
-        sort. There are few sorts, and who asks for rates asks often."""
-        sorts = [(link.bandwidth, link.kind, i in self.host) for i, link in enumerate(self.rated.every_link)]
+    def sorts(self) -> tuple[list[LinkSort], Any]:
+        """The sorts of links that differ in what serves there; and the number of each link's sort. There are few sorts,
+        and who asks for rates asks often."""
+        kinds, across = self.rated.kinds, len(self.nodes) > 1
+        ends_of = [{kinds[u], kinds[v]} for u, v in self.rated.links]
+        links = list(zip(ends_of, self.rated.every_link, strict=True))
+        outer = [len(ends) > 1 and "gpu" in ends and link.kind not in self.inner for ends, link in links]
+        if not any(outer):  # GPUs talk to each other by the links by which they talk to the network
+            outer = ["nic" in ends and "switch" not in ends for ends in ends_of]
+        sorts = [
+            LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], ends >= {"nic", "switch"})
+            for i, (ends, link) in enumerate(links)
+        ]
         numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
         return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
 

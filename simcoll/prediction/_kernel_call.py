@@ -20,7 +20,9 @@ from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import call as calls
 from simcoll.nccl import tuner
-from simcoll.nccl.call import NcclCall, first_lines_ps, spread_ps
+from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
+from simcoll.nccl.block_times import first_lines_ps, spread_ps
+from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
@@ -118,10 +120,9 @@ class KernelCall(PlainCall, ABC):
         """Links as the call has them."""
         return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
-    def kernels(self, costs: CostSetting) -> Kernels:
-        """Costs of kernels, with those of NICs where the profile does not say them."""
-        kernels = costs.kernels or Kernels()
-        return kernels.over(self.network_costs.kernels) if self.network_costs.kernels else kernels
+    def transport(self, costs: CostSetting) -> Transport:
+        """Costs of messages between nodes: the profile's, or else those of the system's NICs."""
+        return costs.transport or self.network_costs.transport or NO_TRANSPORT
 
     def _efficiency(self, kind: str, costs: CostSetting) -> float:
         return costs.links.get(kind, self.network_costs.links.get(kind, LinkScale())).efficiency
@@ -153,13 +154,13 @@ class PrimitivesCall(KernelCall):
 
     def channels(self, costs: CostSetting) -> int:
         """Instances of the program."""
-        rate = self._rate(self.kernels(costs))
+        rate = self._rate(costs.kernels or Kernels())
         filling = -(-self.between // rate) if rate else 1
         return max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
-        kernels, channels = self.kernels(costs), self.channels(costs)
+        kernels, channels = costs.kernels or Kernels(), self.channels(costs)
         chunk = channels * slice_bytes("all_reduce", "ring", self._named)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
         slice_ps = self._block(kernels).slice if self.protocol == "Simple" else 0
@@ -175,15 +176,13 @@ class PrimitivesCall(KernelCall):
         return channels * each * PS_PER_S // took if took else 0
 
     def _share(self, kind: str, costs: CostSetting) -> float:
-        reach = self._block(self.kernels(costs)).reach if kind in self.inner else 1.0
+        reach = self._block(costs.kernels or Kernels()).reach if kind in self.inner else 1.0
         return self._efficiency(kind, costs) * reach * self._wire
 
     def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
-        kernels, channels = self.kernels(costs), self.channels(costs)
-        block, message = self._block(kernels), self.params(costs)["chunk"]
-        sent = min(message, self.chunk_bytes) // channels
-        to_nic = -(-sent * PS_PER_S // block.net_rate) if block.net_rate else 0
-        return block.hop, (kernels.net or 0) + (block.net or 0) + to_nic, block.host
+        block, channels = self._block(costs.kernels or Kernels()), self.channels(costs)
+        sent = round(min(self.params(costs)["chunk"], self.chunk_bytes) / channels / self._wire)
+        return block.hop, block.net + self.transport(costs).hop_ps(sent), block.host
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside its transfers, in ps: launch, start of the protocol, spread of blocks."""
@@ -191,7 +190,7 @@ class PrimitivesCall(KernelCall):
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
         """The same by cause."""
-        kernels = self.kernels(costs)
+        kernels = costs.kernels or Kernels()
         blocks = self.channels(costs) * max(1, self.traffic.peers)
         launch = super().launch_ps(costs) + kernels.grid - kernels.grid // blocks
         spread = 0
@@ -203,13 +202,15 @@ class PrimitivesCall(KernelCall):
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
         """Launches and hops that cost less."""
-        kernels = self.kernels(costs)
+        kernels = costs.kernels or Kernels()
         free = kernels.model_copy(update={"grid": 0})
         yield "launches take no time", replace(costs, launch=0, graph=0, kernels=free)
         block = self._block(kernels)
-        halved = block.model_copy(update={"hop": block.hop // 2, "net": (block.net or 0) // 2})
-        quicker = kernels.model_copy(update={"net": (kernels.net or 0) // 2, self.protocol: halved})
-        yield f"hops of {self.protocol} take half the time", replace(costs, kernels=quicker)
+        transport = self.transport(costs)
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
+        sooner = transport.model_copy(update={"latency": transport.latency // 2})
+        quicker = kernels.model_copy(update={self.protocol: halved})
+        yield f"hops of {self.protocol} take half the time", replace(costs, kernels=quicker, transport=sooner)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,20 +276,20 @@ class MessagesCall(KernelCall):
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines. A rank serves all peers at once."""
-        kernels = self.kernels(costs)
+        kernels = costs.kernels or Kernels()
         rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
         return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
 
     def _share(self, kind: str, costs: CostSetting) -> float:
-        return self._efficiency(kind, costs) * (self.kernels(costs).P2P.reach if kind in self.inner else 1.0)
+        return self._efficiency(kind, costs) * ((costs.kernels or Kernels()).P2P.reach if kind in self.inner else 1.0)
 
     def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
-        kernels = self.kernels(costs)
-        return 0, (kernels.net or 0) + (kernels.P2P.net or 0), kernels.P2P.host
+        kernels = costs.kernels or Kernels()
+        return 0, kernels.Simple.net + self.transport(costs).hop_ps(0), kernels.P2P.host
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of all steps beside their transfers, in ps."""
-        kernels, launch = self.kernels(costs), super().launch_ps(costs)
+        kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
         return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
@@ -303,7 +304,7 @@ class MessagesCall(KernelCall):
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
         """Launches that cost less."""
-        free = self.kernels(costs).model_copy(update={"grid": 0})
+        free = (costs.kernels or Kernels()).model_copy(update={"grid": 0})
         yield "launches take no time", replace(costs, launch=0, graph=0, kernels=free)
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
-from simcoll.engine.timing_model import Index, Params
+from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call as calls
 from simcoll.nccl import call_names, tuner
+from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.environment import NcclEnv
@@ -75,10 +76,9 @@ class NcclChannel(PlainCall):
         """Links between neighbours, whose bandwidth limits the call."""
         return self.wires.between
 
-    def kernels(self, costs: CostSetting) -> Kernels:
-        """Costs of kernels, with those of NICs where the profile does not say them."""
-        kernels = costs.kernels or Kernels()
-        return kernels.over(self.network_costs.kernels) if self.network_costs.kernels else kernels
+    def transport(self, costs: CostSetting) -> Transport:
+        """Costs of messages between nodes: the profile's, or else those of the system's NICs."""
+        return costs.transport or self.network_costs.transport or NO_TRANSPORT
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines that kernels decide."""
@@ -116,13 +116,19 @@ class NcclChannel(PlainCall):
         return known[1]
 
     def _shares(self, costs: CostSetting) -> Index:
-        kernels, rates = costs.kernels or Kernels(), list[int]()
+        kernels, transport, rates = costs.kernels or Kernels(), self.transport(costs), list[int]()
+        nodes = len(self.wires.nodes)
+        proxy = self.call.proxy_ps(transport) if nodes > 1 else 0.0
+        crowded = transport.crowded(nodes) if self.call.algorithm == "p2p" else 1.0
         sorts, number = self.wires.sorts
-        for bandwidth, kind, host in sorts:
-            efficiency = costs.links.get(kind, self.network_costs.links.get(kind, LinkScale())).efficiency
-            share = self.call.share_of_links(kernels, kind not in self.wires.inner, host)
-            most = self.call.most(kernels, host) if kind in self.wires.inner else math.inf
-            rates.append(max(1, round(min(bandwidth * (efficiency * share), most))) if bandwidth else 0)
+        for sort in sorts:
+            inside = sort.kind in self.wires.inner
+            efficiency = costs.links.get(sort.kind, self.network_costs.links.get(sort.kind, LinkScale())).efficiency
+            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.fabric else 1.0)
+            most = self.call.most(kernels, sort.host) if inside else math.inf
+            if sort.proxied and proxy:
+                most = min(most, PS_PER_S / proxy)
+            rates.append(max(1, round(min(sort.bandwidth * (efficiency * share), most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths
 
@@ -130,8 +136,8 @@ class NcclChannel(PlainCall):
         """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop
         takes longer there, one to a host what a hop takes longer through its memory. Others have none: a hop is time of
         the block that takes part in it."""
-        block, wires = self.call.block(costs.kernels or Kernels()), self.wires
-        net = self.call.net_ps(self.kernels(costs))
+        kernels, wires = costs.kernels or Kernels(), self.wires
+        block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else block.hop
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         latencies = np.where(wires.to_network, net // 2, first * hop) + wires.to_host * block.host
@@ -167,14 +173,14 @@ class NcclChannel(PlainCall):
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
         """Launches and hops that cost less."""
-        kernels, kind = self.kernels(costs), self.call.kind
+        kernels, kind = costs.kernels or Kernels(), self.call.kind
         no_grid = kernels.model_copy(update={"grid": 0})
         yield "launches take no time", replace(costs, launch=0, graph=0, kernels=no_grid)
-        block = self.call.block(kernels)
-        hops = {name: getattr(block, name) for name in ("hop", "net", "net_tree")}
-        halved = block.model_copy(update={name: hop // 2 for name, hop in hops.items() if hop is not None})
-        quicker = kernels.model_copy(update={"net": (kernels.net or 0) // 2, kind: halved})
-        yield f"hops of {kind} take half the time", replace(costs, kernels=quicker)
+        block, transport = self.call.block(kernels), self.transport(costs)
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
+        sooner = transport.model_copy(update={"latency": transport.latency // 2})
+        quicker = kernels.model_copy(update={kind: halved})
+        yield f"hops of {kind} take half the time", replace(costs, kernels=quicker, transport=sooner)
 
 
 class NcclExecutor(PlainExecutor):

@@ -8,14 +8,13 @@ from typing import Final
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.scenario.placement import Placement
-from simcoll.scenario.profile import LinkScale, Profile, load_network, load_profile, served
+from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile, served
 from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import SystemFile
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
-CABLE: Final = "cable"  # the kind of links to NICs
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 

@@ -20,6 +20,7 @@ from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duratio
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import did_you_mean, wrong
+from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.graph import Link, Topology
@@ -198,6 +199,7 @@ class PullCosts(Model):
     """What was fitted to which rows, and how well."""
 
 
+CABLE: Final = "cable"  # the kind of links to NICs
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
 
 
@@ -235,6 +237,8 @@ class Profile(Model):
     """By kind of link, e.g. `{cable: {efficiency: 95 %, latency: 120 %}}`."""
     kernels: Kernels | None = None
     """Costs of NCCL's kernels. With them a point is run as a kernel runs it; see `executor` of scenarios."""
+    transport: Transport | None = None
+    """Costs of messages between nodes, in place of those of the system's NICs. Of NICs it is all that counts."""
     pull: PullCosts | None = None
     """Costs of kernels that read peers' memory: the protocol `pull`."""
     fitted: dict[str, str] = Field(default_factory=dict)
@@ -316,13 +320,14 @@ class CostSetting:
     host: HostCosts = field(default_factory=HostCosts)
     graph: int | None = None
     pull: PullCosts | None = None
+    transport: Transport | None = None
 
     @classmethod
     def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Self:
         """Costs as a profile has them."""
         graph = profile.graph.launch if profile.graph else None
         own = profile.launch, profile.links, profile.kernels
-        return cls(params or {}, *own, profile.host or HostCosts(), graph, profile.pull)
+        return cls(params or {}, *own, profile.host or HostCosts(), graph, profile.pull, profile.transport)
 
     def launch_ps(self, launch: Launch) -> int:
         """Launch of one call, in ps."""
@@ -337,12 +342,19 @@ def shipped_profiles() -> dict[str, Path]:
 
 
 def find_profile(name: str) -> Path:
-    """Return the file of a shipped profile, or the path itself. Raises ValueError with the nearest name."""
+    """Return the file of a shipped profile, or the path itself; of `GPUS+TRANSPORT` that of the first.
+
+    Raises ValueError with the nearest name.
+    """
     known = shipped_profiles()
     if name in known:
         return known[name]
     if name.endswith((".yaml", ".yml")) and yaml_tree.is_file(Path(name)):
         return Path(name)
+    gpus, plus, transport = name.partition("+")
+    if plus:
+        find_profile(transport)
+        return find_profile(gpus)
     cure = _of_machine(name) or did_you_mean(name, known)
     raise ValueError(f"{name!r} is neither a shipped profile nor a file; {cure}")
 
@@ -358,14 +370,20 @@ def _of_machine(name: str) -> str | None:
 
 
 def load_profile(name: str) -> Profile:
-    """Read a profile of calls. Raises InputError for a file that cannot be read, and for a profile of NICs."""
+    """Read a profile of calls, or `GPUS+TRANSPORT`: one of GPUs with another's transport. Raises InputError for a file
+    that cannot be read, for a profile of NICs alone, and for one without a transport behind `+`."""
+    gpus, plus, transport = name.partition("+")
     profile = load_network(name)
     if profile.of_nics:
-        problem = f"{name!r} says what NICs add between nodes, and nothing of GPUs"
-        raise wrong(
-            "profile", problem, "take a profile of GPUs; that of its NICs a topology file names, as nic.profile"
-        )
-    return profile
+        problem = f"{gpus!r} says what NICs add between nodes, and nothing of GPUs"
+        raise wrong("profile", problem, f"take a profile of GPUs with it, e.g. nccl+{gpus}")
+    if not plus or find_profile(name) == Path(name):
+        return profile
+    network = load_network(transport)
+    if network.transport is None:
+        raise wrong("profile", f"{transport!r} says nothing of messages between nodes", f"write {gpus}")
+    links = {**profile.links, CABLE: network.links.get(CABLE, LinkScale())}
+    return profile.model_copy(update={"name": name, "transport": network.transport, "links": links})
 
 
 def titled(name: str) -> str:

@@ -69,7 +69,7 @@ class Nic(Model):
     rate: Bandwidth
     latency: DurationText
     trunk_latency: DurationText
-    profile: str = "infiniband"
+    profile: str = "ib-ndr"
 
 
 class Device(Model):

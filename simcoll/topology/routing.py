@@ -212,14 +212,15 @@ class MachineRoutes:
 
     @cached_property
     def nic_of(self) -> dict[int, int]:
-        """The NIC of each GPU: the nearest; GPUs that are equally near to several take one each in turn."""
-        turn: dict[tuple[int, ...], int] = {}
+        """The NIC of each GPU: the nearest; GPUs that are equally near to several take one by their number, as NCCL
+        does (src/graph/topo.cc): the bits of the number are mirrored where the NICs are a power of two."""
         nics = {}
-        for gpu in self.gpus:
-            near = self._nearest(gpu)
-            if near:
-                turn[near] = turn.get(near, -1) + 1
-                nics[gpu] = near[turn[near] % len(near)]
+        for number, gpu in enumerate(self.gpus):
+            if near := self._nearest(gpu):
+                bits = (len(near) - 1).bit_length()
+                power = len(near) == 1 << bits
+                mirrored = sum((number >> bit & 1) << (bits - 1 - bit) for bit in range(bits)) if power else number
+                nics[gpu] = near[mirrored % len(near)]
         return nics
 
     def _nearest(self, gpu: int) -> tuple[int, ...]:

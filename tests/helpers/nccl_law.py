@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 from simcoll.config import yaml_tree
@@ -25,11 +26,10 @@ LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9
 US, GB = 10**6, 10**9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     "LL": {"start": 300_000, "hop": 600_000, "net": 2 * US, "first": 12 * GB, "rate": 6 * GB, "own": 0.5,
-           "net_rate": GB, "host": 1_250_000, "host_reach": 0.5},
-    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25, "net_rate": 20 * GB,
+           "host": 1_250_000, "host_reach": 0.5},
+    "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25,
               "host": 1_300_000, "host_reach": 0.4},
-    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "turn": 0.7, "load": 0.25,
-               "net_rate": 30 * GB},
+    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "turn": 0.7, "load": 0.25},
     "NVLS": {"start": 2 * US, "hop": 6 * US, "rate": 20 * GB, "reach": 0.8},
     "P2P": {"start": 8_400_000, "hop": US, "each": 50_000, "rate": 6 * GB, "first": 30 * GB, "both": 20 * GB,
             "reach": 0.75},
@@ -59,19 +59,24 @@ def point_of(law: str, *sets: str, **keys: Any) -> Point:
 
 def spelt(key: str, value: float) -> Any:
     """A cost as a profile has it."""
-    if key in ("first", "rate", "both", "net_rate"):
+    if key in ("first", "rate", "both"):
         return f"{value} B/s" if value else "none"
     return value if key in PLAIN else f"{value} ps"
 
 
 def text(
-    blocks: Mapping[str, Mapping[str, Any]] = BLOCK, launch: int = LAUNCH, grid: int = GRID, spread: float = SPREAD
+    blocks: Mapping[str, Mapping[str, Any]] = BLOCK,
+    launch: int = LAUNCH,
+    grid: int = GRID,
+    spread: float = SPREAD,
+    transport: Mapping[str, Any] | None = MappingProxyType({}),
 ) -> str:
-    """A profile with these costs."""
+    """A profile with these costs; `transport`: that of messages between nodes, which cost nothing, or None."""
     told = {kind: {key: spelt(key, value) for key, value in its.items()} for kind, its in blocks.items()}
     links = {kind: {"efficiency": KEPT} for kind in ("nvlink", "pcie")}
-    kernels = {"library": "nccl", "grid": f"{grid} ps", "spread": spread, "net": "0 ps", **told}
-    return yaml_tree.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels})
+    kernels = {"library": "nccl", "grid": f"{grid} ps", "spread": spread, **told}
+    apart = {} if transport is None else {"transport": dict(transport)}
+    return yaml_tree.dump({"name": "law", "launch": f"{launch} ps", "links": links, "kernels": kernels, **apart})
 
 
 LAW = text()

@@ -21,7 +21,8 @@ from simcoll.topology.nccl_graphs import ChannelGraph
 from simcoll.topology.systems import load_system, shipped_systems
 
 NVIDIA = [name for name in shipped_systems() if (gpu := load_system(name).gpu) and gpu.vendor == "nvidia"]
-BESIDE = ("hgx-h100", "hgx-h100-efa", "hgx-h200", "hgx-b200")  # stored for a NIC beside each GPU, unlike their links
+# stored for a NIC beside each GPU, unlike their links
+BESIDE = ("a3-mega", "hgx-h100", "hgx-h100-efa", "hgx-h200", "hgx-b200")
 
 
 def own_switch(name: str) -> SystemFile:
@@ -81,7 +82,7 @@ def test_one_node_of_h200_is_as_logged() -> None:
 # Where rows differ from the search in numbers: worked out by hand, without what is said here.
 DIFFER = {
     ("one", 2, "tree", ("a100-pcie", "gh200-4", "hgx-a100-4", "hgx-a100-4-slingshot")): "channels of both directions",
-    ("one", 3, "tree", ("gh200-4", "hgx-h100", "hgx-h100-efa", "hgx-h200")): "the end of a chain sends nothing",
+    ("one", 3, "tree", ("a3-mega", "gh200-4", "hgx-h100", "hgx-h100-efa", "hgx-h200")): "a chain's end sends nothing",
     ("one", 3, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
     ("one", 4, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
     ("several", 3, "tree", ("hgx-a100-4",)): "what goes to another GPU's NIC takes NVLink",
@@ -96,7 +97,7 @@ def stored_rows() -> Iterator[tuple[str, str, int]]:
         rows = load_system(name).nccl
         assert rows
         counts = {(row.nodes, n) for row in rows.graphs for n in range(row.gpus[0], row.gpus[1] + 1)}
-        alike = name in ("hgx-h100-efa", "hgx-h200")  # to hgx-h100
+        alike = name in ("a3-mega", "hgx-h100-efa", "hgx-h200")  # to hgx-h100
         few = {1, 8} if alike else {*range(1, 9), 16}
         slow = ("rtx-pro-6000", "several", 8)  # takes seconds
         yield from ((name, size, n) for size, n in sorted(counts) if n in few and (name, size, n) != slow)

@@ -40,7 +40,7 @@ from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.predict import Prediction, row
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report.exports import nccl_tables
-from simcoll.scenario.profile import load_network, parse_profile
+from simcoll.scenario.profile import load_network
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.proof import prove
@@ -239,7 +239,7 @@ def test_hops_between_nodes(
     """Of the steps of a ring one a node and round leaves the node; `net` is added to those, half at each end."""
     how = {"nodes": nodes, "algorithm": "ring", "protocol": protocol}
     with_it, without = (
-        call(system, around[0], nbytes, changed(protocol, net=cost, net_rate=0), **how).time_ps for cost in (net, 0)
+        call(system, around[0], nbytes, changed(protocol, net=cost), **how).time_ps for cost in (net, 0)
     )
     assert with_it - without == nodes * around[1] * 2 * (max(1, net // 2) - 1)
 
@@ -250,9 +250,7 @@ def test_hops_of_aggregated_trees(collective: str, nodes: int) -> None:
     """With one GPU a node, and since 2.23, few bytes go by PAT: as many hops as a rank's
     number has bits, where a ring takes n − 1."""
     how = {"nodes": nodes, "placement": {"per_node": 1}, "algorithm": "pat"}
-    with_it, without = (
-        call("hgx-h100", collective, 1024, changed("Simple", net=n, net_rate=0), **how).time_ps for n in (10**7, 0)
-    )
+    with_it, without = (call("hgx-h100", collective, 1024, changed("Simple", net=n), **how).time_ps for n in (10**7, 0))
     hops = max(rank.bit_count() for rank in range(nodes))
     assert with_it - without == hops * 2 * (10**7 // 2 - 1)
     if nodes > 8:  # where the tuner reckons with less for it
@@ -269,7 +267,7 @@ def test_hops_of_a_tree(protocol: Protocol) -> None:
     extra = []
     for nodes in (2, 3, 4, 8):
         how = {"nodes": nodes, "algorithm": "tree", "protocol": protocol}
-        laws = (changed(protocol, net=net, net_rate=0) for net in (10**8, 0))
+        laws = (changed(protocol, net=net) for net in (10**8, 0))
         slow, fast = (call("hgx-h100", "all_reduce", 4096, law, **how) for law in laws)
         extra.append((slow.time_ps - fast.time_ps) / (2 * (10**8 // 2 - 1)))
     assert extra[0] == 2
@@ -283,7 +281,7 @@ def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> Non
     names = {"all_reduce": ("ring", "tree"), "broadcast": ("ring",), "reduce": ("ring",)}
     for algorithm in names.get(collective, ("ring",)):
         how = {"algorithm": algorithm, "protocol": protocol}
-        law = changed(protocol, net_rate=0)  # of more ranks messages are smaller
+        law = changed(protocol)  # of more ranks messages are smaller
         times = [call("hgx-h100", collective, 8192, law, nodes=nodes, **how).time_ps for nodes in (1, 2, 3, 4, 6, 8)]
         assert times == sorted(times), algorithm
 
@@ -308,45 +306,92 @@ def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_nics_take_whatever_the_protocol(algorithm: str, protocol: Protocol) -> None:
-    """`net` of the kernels is as much longer a hop as `net` of the blocks."""
+def test_latency_of_a_transport(algorithm: str, protocol: Protocol) -> None:
+    """The latency of a transport makes a hop as much longer as `net` of the blocks."""
     how = {"nodes": 2, "algorithm": algorithm, "protocol": protocol}
     own = changed(protocol, net=5_000_000)
-    apart = changed(protocol, net=2_000_000).replace("net: 0 ps", "net: 3000000 ps", 1)
+    apart = text({**BLOCK, protocol: {**BLOCK[protocol], "net": 2_000_000}}, transport={"latency": "3 us"})
     times = [call("hgx-h100", "all_reduce", 1 << 16, law, **how).time_ps for law in (own, apart)]
     assert times[0] == times[1]
 
 
-def test_a_message_is_brought_to_the_nic() -> None:
-    """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over `net_rate`
-    longer, all of a channel's share where that is one chunk."""
+def test_a_message_alone_on_its_connection() -> None:
+    """On two nodes a tree's messages go across one after the other up and down: each takes its bytes over the bandwidth
+    of a connection longer, with LL's flags twice those of its data, all of a channel's share where that is a chunk."""
     how = {"nodes": 2, "algorithm": "tree", "protocol": "LL"}
-    slow, fast = (call("hgx-h100", "all_reduce", 2048, changed("LL", net_rate=rate), **how) for rate in (10**9, 0))
-    assert channel(fast).call.message == 2048
-    assert slow.time_ps - fast.time_ps == 2 * 2048 * 1000
+    slow, fast = (
+        call("hgx-h100", "all_reduce", 2048, text(transport={"connection": rate}), **how) for rate in ("1 GB/s", "none")
+    )
+    assert channel(fast).call.sent == 2048
+    assert slow.time_ps - fast.time_ps == 2 * 2 * 2048 * 1000
+
+
+@settings(max_examples=20)
+@given(st.integers(2, 6), st.integers(0, 9), st.integers(1, 40).map(lambda us: us * 10**6))
+def test_proxies_serve_messages_one_by_one(nodes: int, power: int, proxy: int) -> None:
+    """Of small messages the proxies are what takes time: in an all-to-all each serves the sends and receives of one
+    peer after the other, (n − GPUs of a node) of each."""
+    nbytes, how = 4 << power, {"nodes": nodes, "protocol": "LL"}
+    ranks = 8 * nodes
+    with_it, without = (
+        call("hgx-h100", "all_to_all", ranks * nbytes, text(transport={"proxy": f"{ps} ps"}), **how).time_ps
+        for ps in (proxy, 0)
+    )
+    messages = ranks - 8
+    assert abs(with_it - without - messages * 2 * proxy) <= 2 * proxy + ranks * 1000
+
+
+def test_messages_before_their_buffers() -> None:
+    """Small messages that may come before their buffers cost more, larger ones do not: an all-to-all of larger ones may
+    be faster. A ring's come one by one, and are awaited."""
+    law, plain = text(transport={"proxy": "2 us", "unexpected": "6 us"}), text(transport={"proxy": "2 us"})
+
+    def took(collective: str, message: int, law: str) -> int:
+        return call("hgx-h100", collective, 16 * message, law, nodes=2).time_ps
+
+    assert took("all_to_all", 64, law) > took("all_to_all", 256, law) == took("all_to_all", 256, plain)
+    assert took("all_gather", 64, law) == took("all_gather", 64, plain)
+
+
+def test_staging_where_gpudirect_is_off() -> None:
+    """With GPUDirect only LL is copied through the host's memory, without it everything is, and takes no less time."""
+
+    def took(protocol: str, **transport: Any) -> int:
+        law = text(transport={"staging": "1 GB/s", **transport})
+        return call("hgx-h100", "all_gather", 4 << 20, law, nodes=2, protocol=protocol).time_ps
+
+    assert took("LL") == took("LL", gpudirect=False) > took("LL", staging="none")
+    for protocol in ("LL128", "Simple"):
+        assert took(protocol) == took(protocol, staging="none") < took(protocol, gpudirect=False)
+
+
+def test_congestion_is_of_messages_from_many_nodes() -> None:
+    """Of two nodes it costs nothing, of more all-to-alls take longer, and rings never do."""
+
+    def took(collective: str, nodes: int, law: str) -> int:
+        return call("hgx-h100", collective, 256 << 20, law, nodes=nodes).time_ps
+
+    crowded, empty = text(transport={"congestion": "100 %"}), text(transport={})
+    assert took("all_to_all", 2, crowded) == took("all_to_all", 2, empty)
+    assert took("all_to_all", 4, crowded) > 1.4 * took("all_to_all", 4, empty)
+    assert took("all_gather", 4, crowded) == took("all_gather", 4, empty)
 
 
 def test_nics_say_what_the_profile_leaves_open() -> None:
-    """What a profile says of hops between nodes holds; what it leaves open is as the profile of the system's NICs has
-    it, and nothing else of that counts."""
-    its = {kind: {key: cost for key, cost in costs.items() if "net" not in key} for kind, costs in BLOCK.items()}
-    laws = {
-        "open": text(its).replace("  net: 0 ps\n", "", 1),
-        "told": text({**its, "LL": {**its["LL"], "net": 9_000_000}}),
-    }
+    """A profile's transport holds; where it has none, that of the system's NICs does, or another that is asked for."""
+    laws = {"open": text(transport=None), "told": text(transport={"latency": "9 us"})}
     found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
-    network = load_network("infiniband").kernels
-    assert network is not None
-    for name, law in laws.items():
-        one, own = channel(found[name]), parse_profile(law, f"{name}.yaml").kernels
-        assert own is not None
-        costs = one.kernels(found[name].costs)
-        assert (costs.LL.hop, costs.LL.rate) == (own.LL.hop, own.LL.rate)
-        assert costs.Simple.net == network.Simple.net
-        if name == "open":
-            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (network.net, network.LL.net, network.LL.net_tree)
-        else:
-            assert (costs.net, costs.LL.net, costs.LL.net_tree) == (0, 9_000_000, None)
+    of_nics = load_network(load_system("hgx-h100").nic.profile).transport  # type: ignore[union-attr]  # it has NICs
+    assert channel(found["open"]).transport(found["open"].costs) == of_nics
+    assert channel(found["told"]).transport(found["told"].costs).latency == 9_000_000
+    other = call("hgx-h100", "all_reduce", 2048, nodes=2, profile="nccl-hopper+tcp")
+    assert channel(other).transport(other.costs) == load_network("tcp").transport
+    assert other.time_ps > call("hgx-h100", "all_reduce", 2048, nodes=2, profile="nccl-hopper").time_ps
+    assert other.time_ps == call("hgx-h200", "all_reduce", 2048, nodes=2, profile="nccl-hopper+tcp").time_ps
+    one_node = {
+        name: call("hgx-h100", "all_reduce", 2048, profile=name).time_ps for name in ("nccl-hopper", "nccl-hopper+tcp")
+    }
+    assert len(set(one_node.values())) == 1
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "tree")])

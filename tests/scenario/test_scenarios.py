@@ -505,7 +505,7 @@ def test_blocking_sends_deadlock():
     assert row(model={"blocking": "even-odd"}, **keys)["status"] == "ok"
 
 
-@pytest.mark.parametrize("name", ["infiniband", "efa", "slingshot"])
+@pytest.mark.parametrize("name", ["ib-ndr", "efa", "slingshot-ofi"])
 def test_a_profile_of_nics_is_none_of_calls(name: str):
     """What NICs add tells nothing of a call by itself."""
     for given in (

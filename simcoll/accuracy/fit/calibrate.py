@@ -112,11 +112,11 @@ class Beginning:
     @property
     def whole(self) -> Profile:
         """The profile with the costs of NICs."""
-        if self.network is None or self.network.kernels is None or self.profile.kernels is None:
+        if self.network is None or self.network.transport is None or self.profile.kernels is None:
             return self.profile
-        kernels = self.profile.kernels.over(self.network.kernels)
+        transport = self.profile.transport or self.network.transport
         links = {**self.network.links, **self.profile.links}
-        return self.profile.model_copy(update={"kernels": kernels, "links": links})
+        return self.profile.model_copy(update={"transport": transport, "links": links})
 
     @property
     def known(self) -> dict[str, tuple[str, str]] | None:
@@ -244,7 +244,7 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     blocks = _blocks(start, texts)
     for name, text in texts.items():
         key, _, kind = name.partition(".")
-        if kind and not (parameters.of_kernels(name) or name in parameters.BESIDE):
+        if kind and not (parameters.of_kernels(name) or name in (*parameters.BESIDE, *parameters.OF_TRANSPORT)):
             shares.setdefault(kind, {})[key] = text
     launch = texts.get("launch", parameters.text("launch", start.launch))
     return {
@@ -258,8 +258,21 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
         **_of_launches(begin, texts),
         "links": shares,
         **({"kernels": blocks} if blocks else {}),
+        **_transport(start, texts),
         "fitted": texts,
     }
+
+
+def _transport(profile: Profile, texts: Mapping[str, str]) -> Document:
+    """Build the key `transport` with the fitted values, where the profile has it."""
+    if profile.transport is None:
+        return {}
+    transport, keys = profile.transport, Document()
+    for name in parameters.OF_TRANSPORT:
+        key = name.partition(".")[2]
+        if name in texts or getattr(transport, key):
+            keys[key] = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
+    return {"transport": keys if transport.gpudirect else {**keys, "gpudirect": False}}
 
 
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
@@ -293,8 +306,7 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
         return texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
 
     for name in parameters.OF_CALLS:
-        if name in texts or getattr(profile.kernels, name) is not None:
-            keys_[name] = written(name)
+        keys_[name] = written(name)
     for kind in parameters.OF_BLOCKS:
         keys = [
             key

@@ -3,7 +3,8 @@
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
 time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. Names
 with a dot belong to a kind of links (`efficiency.cable`), to a kind of block of NCCL's kernels (`LL.hop`), or to
-another way of launching (`host.launch`, `graph.launch`), or to kernels that read peers' memory (`pull.load`).
+another way of launching (`host.launch`, `graph.launch`), to messages between nodes (`transport.proxy`), or to kernels
+that read peers' memory (`pull.load`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from simcoll.accuracy.fit._least_squares import Bounds
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
+from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.profile import CostSetting, HostCosts, LinkScale, Profile, PullCosts
 
@@ -30,23 +32,29 @@ BESIDE: Final = (*LAUNCHES, *OF_PULL)  # with records of their own in a profile
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # for engines; the others change links, or are added to their times
-OF_CALLS: Final = ("grid", "spread", "net")  # of kernels, whatever their blocks
+OF_CALLS: Final = ("grid", "spread")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier one is fitted
-    "LL": ("hop", "net_rate", "first", "rate", "own", "net", "net_tree", "host", "host_reach"),
-    "LL128": ("hop", "reach", "net", "net_tree", "net_rate", "host", "host_reach"),
-    "Simple": ("start", "hop", "slice", "turn", "load", "net", "net_tree", "net_rate", "host", "host_reach"),
-    "NVLS": ("start", "hop", "rate", "reach", "net", "net_rate"),
-    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "net", "host", "host_reach"),
+    "LL": ("hop", "first", "rate", "own", "net", "host", "host_reach"),
+    "LL128": ("hop", "reach", "net", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "turn", "load", "net", "host", "host_reach"),
+    "NVLS": ("start", "hop", "rate", "reach", "net"),
+    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "host", "host_reach"),
 }
-_AS: Final = {  # a parameter of kernels -> the parameter whose unit and limits it shares; each of OF_BLOCKS is here
-    **dict.fromkeys(("own", "spread", "turn", "saved"), "own"),
+TRANSPORT: Final = "transport"
+OF_TRANSPORT: Final = tuple(  # of messages between nodes
+    f"{TRANSPORT}.{key}" for key in ("latency", "connection", "proxy", "staging", "unexpected", "congestion")
+)
+_AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
+    **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
-    **dict.fromkeys(("grid", "hop", "net", "net_tree", "slice", "start", "each", "host"), "launch"),
-    **dict.fromkeys(("first", "rate", "net_rate", "both"), "channel_bandwidth"),
+    **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "host"), "launch"),
+    **dict.fromkeys(("latency", "proxy", "unexpected"), "launch"),
+    **dict.fromkeys(("first", "rate", "both", "connection", "staging"), "channel_bandwidth"),
     **dict.fromkeys(("reach", "host_reach"), "efficiency"),
 }
+_OF_CALLS: Final = {"grid": "launch", "spread": "own"}
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; no topology file is that wrong
-SLOW: Final = 10**9  # B/s at which small messages may reach NICs: the order of `net_rate`
+SLOW: Final = 10**9  # B/s at which hosts copy messages for NICs: the order of `staging`
 MOST_OWN: Final = 4.0  # the largest `own` that `BlockCosts` allows
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # twice the rated bandwidth: beyond, another schedule has run
 
@@ -69,7 +77,7 @@ class ParameterSetting(CostSetting):
     def at(self, costs: Mapping[str, float]) -> ParameterSetting:
         """Return the setting with some parameters at these costs."""
         links, params, launch, kernels = dict(self.links), dict(self.params), self.launch, self.kernels
-        host, graph, pull = self.host, self.graph, self.pull
+        host, graph, pull, transport = self.host, self.graph, self.pull, self.transport
         for name, cost in costs.items():
             key, _, kind = name.partition(".")
             if name == OF_GRAPH:
@@ -79,6 +87,8 @@ class ParameterSetting(CostSetting):
             elif name in OF_PULL:
                 changed = {kind: round(cost) if kind != "reach" else 1 / cost}
                 pull = (pull or PullCosts()).model_copy(update=changed)
+            elif key == TRANSPORT:
+                transport = (transport or Transport()).model_copy(update={kind: _value(name, cost)})
             elif of_kernels(name):
                 kernels = _changed(kernels, name, cost)
             elif kind:
@@ -88,7 +98,7 @@ class ParameterSetting(CostSetting):
                 launch = round(cost)
             else:
                 params[name] = round(cost) if name in DURATIONS else _rate(cost)
-        return ParameterSetting(params, launch, links, kernels, host, graph, pull)
+        return ParameterSetting(params, launch, links, kernels, host, graph, pull, transport)
 
 
 def of_kernels(name: str) -> bool:
@@ -105,30 +115,35 @@ def family(name: str) -> str:
     if name in LAUNCHES:
         return "launch"
     key, _, kind = name.partition(".")
-    return _AS[kind] if key in OF_BLOCKS else _AS.get(key, key)
+    return _AS[kind] if key == TRANSPORT or key in OF_BLOCKS else _OF_CALLS.get(key, key)
 
 
 def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
     """Return the kernels with another cost of one parameter."""
     kernels = kernels or Kernels()
-    unit_of, (block, _, key) = family(name), name.partition(".")
-    values = {"own": cost, "load": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
-    value = values.get(unit_of, _rate(cost))
+    (block, _, key), value = name.partition("."), _value(name, cost)
     changed = {key: value} if key else {}
     update = {block: getattr(kernels, block).model_copy(update=changed)} if key else {name: value}
     return kernels.model_copy(update=update)
+
+
+def _value(name: str, cost: float) -> float:
+    """Return what a profile has for a cost: a share, a time or a bandwidth."""
+    values = {"own": cost, "load": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
+    return values.get(family(name), _rate(cost))
+
+
+def _cost(name: str, value: float) -> float:
+    """Return the cost for what a profile has."""
+    above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(family(name))
+    return above / value if above and value else float(value)
 
 
 def _kernel_cost(name: str, kernels: Kernels) -> float:
     """Return the cost of a parameter of NCCL's kernels."""
     block, _, key = name.partition(".")
     value = getattr(getattr(kernels, block), key) if key else getattr(kernels, block)
-    if value is None and key == "net_tree":
-        return _kernel_cost(f"{block}.net", kernels)
-    if value is None:  # a hop between nodes, of which the profile says nothing
-        return 0.0
-    above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(family(name))
-    return above / value if above and value else float(value)
+    return _cost(name, value)
 
 
 def cost(name: str, profile: Profile, params: Params) -> float:
@@ -141,6 +156,8 @@ def cost(name: str, profile: Profile, params: Params) -> float:
     if name in OF_PULL:
         value = float(getattr(profile.pull or PullCosts(), kind))
         return 1 / value if kind == "reach" else value
+    if key == TRANSPORT:
+        return _cost(name, getattr(profile.transport or Transport(), kind))
     if of_kernels(name):
         return _kernel_cost(name, profile.kernels or Kernels())
     if kind:
@@ -163,7 +180,7 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     if kernels:
         through = "pcie" in kinds  # then some transfers may go through the host's memory
         blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_reach")]
-        return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *blocks]
+        return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *blocks, *OF_TRANSPORT]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
 
@@ -174,7 +191,7 @@ def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
     Raises InputError for a name that is no parameter.
     """
     of_links = (f"{key}.{kind}" for key in OF_LINKS for kind in kinds)
-    known = [*DURATIONS, *PER_BYTE, *BESIDE, *OF_CALLS, *BLOCKS, *of_links]
+    known = [*DURATIONS, *PER_BYTE, *BESIDE, *OF_CALLS, *BLOCKS, *OF_TRANSPORT, *of_links]
     parameters: list[str] = []
     for name in names:
         meant = [f"{name}.{kind}" for kind in kinds] if name in OF_LINKS else [name]
@@ -203,7 +220,10 @@ def bounds(names: Sequence[str], measured_ps: Floats, fastest: int) -> Bounds:
     }
     to_nics = (0.0, longest, PS_PER_S / SLOW)
     limits["pull.reach"] = (1.0, *limits["efficiency"][1:])  # loads are never quicker than the links
-    rows = [to_nics if name.endswith(".net_rate") else limits.get(name, limits[family(name)]) for name in names]
+    rows = [
+        to_nics if name in ("transport.staging", "transport.connection") else limits.get(name, limits[family(name)])
+        for name in names
+    ]
     return Bounds(*np.array(rows).reshape(-1, 3).T)
 
 

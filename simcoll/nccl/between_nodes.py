@@ -1,0 +1,68 @@
+"""Transports between nodes: costs of messages in proxies, NICs and the fabric.
+
+A thread block writes a message into a buffer and tells its proxy, a thread of the host. There is one for each GPU; it
+serves the messages of all channels one after the other, and hands each to the NIC. The NIC sends it to the proxy of the
+receiver, which tells the receiver's block. The engines have this as links: that between a GPU and the network is the
+proxy, with the time of a message as part of the time of its bytes; that between a NIC and a switch is the fabric, with
+half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transport/net.cc; "Demystifying NCCL" (arXiv
+2507.04786, 2025).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field, StrictBool
+
+from simcoll.config.quantity_field import BandwidthCap, Duration, Share
+from simcoll.config.yaml_tree import Model
+from simcoll.engine.timing_model import PS_PER_S
+
+# Bytes up to which a message of the OFI transports is sent at once, without its receiver's consent, and may be there
+# before its buffer is: messages of an all-to-all that were slow were smaller by published tables of 2 and 8 nodes.
+SENT_AT_ONCE: Final = 256
+
+
+class Transport(Model):
+    """Costs of messages between nodes. With the efficiency of cables they are all that a transport has."""
+
+    latency: Duration = 0
+    """Time of a message from one proxy to the other, beside its bytes."""
+    proxy: Duration = 0
+    """Time of a proxy's thread to send or to receive a message. What one GPU sends and receives takes turns."""
+    staging: BandwidthCap = 0
+    """Bandwidth at which a proxy copies data that lie in the host's memory. `none`: NICs read and write them."""
+    gpudirect: StrictBool = True
+    """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's."""
+    connection: BandwidthCap = 0
+    """Bandwidth at which a message by itself is brought from memory to memory; of several at once each takes as long.
+    `none`: as fast as the links."""
+    unexpected: Duration = 0
+    """Time of a proxy for a small point-to-point message that came before its buffer was there."""
+    congestion: Annotated[Share, Field(le=4)] = 0.0
+    """How much longer the bytes of an all-to-all take from very many nodes than from one, as a share."""
+
+    def hop_ps(self, nbytes: int) -> int:
+        """Time of a hop beside what servers take, for a message of so many bytes."""
+        return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
+
+    def served_ps(self, nbytes: int, both: int, *, in_host: bool, unexpected: bool = False) -> int:
+        """Time of a proxy for a message of so many bytes, or for `both`, one that it sends and one that it receives.
+        `in_host`: its data lie in the host's memory anyway."""
+        copied = self.staging and (in_host or not self.gpudirect)
+        return (
+            self.proxy * both
+            + (-(-nbytes * PS_PER_S // self.staging) if copied else 0)
+            + (self.unexpected * both if unexpected and nbytes <= SENT_AT_ONCE else 0)
+        )
+
+    def crowded(self, nodes: int) -> float:
+        """Share of the fabric that an all-to-all of so many nodes reaches.
+
+        Queues of NICs block each other's heads: with many peers throughput falls to a constant (Karol, Hluchyj and
+        Morgan, "Input versus output queueing on a space-division packet switch", 1987).
+        """
+        return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / max(1, nodes - 1)))
+
+
+NO_TRANSPORT: Final = Transport()
