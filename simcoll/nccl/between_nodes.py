@@ -1,8 +1,8 @@
-"""Transports between nodes: costs of messages in proxies, NICs and the fabric.
+"""Costs of messages between nodes, in proxies, NICs and the fabric.
 
-A thread block writes a message into a buffer and tells its proxy, a thread of the host. There is one for each GPU; it
+A thread block writes a message into a buffer and signals its proxy, a thread of the host. There is one for each GPU; it
 serves the messages of all channels one after the other, and hands each to the NIC. The NIC sends it to the proxy of the
-receiver, which tells the receiver's block. The engines have this as links: that between a GPU and the network is the
+receiver, which signals the receiver's block. The engines have this as links: that between a GPU and the network is the
 proxy, with the time of a message as part of the time of its bytes; that between a NIC and a switch is the fabric, with
 half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transport/net.cc; "Demystifying NCCL" (arXiv
 2507.04786, 2025).
