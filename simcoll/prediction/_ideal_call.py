@@ -8,18 +8,23 @@ channel and whole buffers, is always among them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final, get_args
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, get_args
+
+import numpy as np
 
 from simcoll.config.lru import LruCache
-from simcoll.engine.program import bind
+from simcoll.engine.program import Program, bind
+from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
+from simcoll.nccl import call_names
 from simcoll.nccl.kernel_costs import CostKind
+from simcoll.prediction._alike_copies import AlikeCopies, chosen_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction._schedule_source import agents_of, copy_orders, source_of
 from simcoll.prediction.placing import arrivals_of, machine_of, served_by
 from simcoll.prediction.program_run import makespan_ps
-from simcoll.scenario.profile import MOST_COPIES, LinkScale, load_profile
+from simcoll.scenario.profile import MOST_COPIES, CostSetting, LinkScale, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.streamed import StreamedSchedule
@@ -34,9 +39,36 @@ WHOLE: Final = 0  # a chunk
 PIECES: Final = (1, 4, 16, 64, 256)  # of a slot, of which a chunk is one
 ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latency, others move
 MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
+MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
 
 
-_CHOSEN: Final[LruCache[dict[str, Any]]] = LruCache(4096, lambda _: 1)
+class _Way(NamedTuple):
+    """A way to run a call: its schedule, the keys `model` and `groups`, and how many copies the one that is run stands
+    for."""
+
+    algorithm: str
+    model: ModelSpec
+    groups: Any
+    alike: int = 1
+
+    def call(self, scenario: Scenario, rated: Topology, places: tuple[str, ...]) -> PlainCall:
+        """The call of a scenario in this way."""
+        own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
+        asked = scenario.model_copy(update=own)
+        return IdealCall(asked, rated, places) if self.alike == 1 else AlikeCopies(asked, rated, places, self.alike)
+
+
+@dataclass(frozen=True, eq=False)
+class IdealCall(PlainCall):
+    """A call in the way that serves best."""
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        """Copies, channels and chunk."""
+        return chosen_of(self.scenario)
+
+
+_CHOSEN: Final[LruCache[_Way]] = LruCache(4096, lambda _: 1)
 
 
 class IdealExecutor(PlainExecutor):
@@ -49,8 +81,8 @@ class IdealExecutor(PlainExecutor):
         network = served_by(rated, self.profile.links)
         said = repr([getattr(scenario, name) for name in _DECIDING])
         key = (said, scenario.contents(), network, call.places)
-        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, network, call.places))
-        return replace(call, scenario=scenario.model_copy(update=chosen), rated=rated)
+        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, rated, network, call.places))
+        return chosen.call(scenario, rated, call.places)
 
 
 def _beyond_rated(scenario: Scenario, rated: Topology) -> dict[str, LinkScale]:
@@ -68,51 +100,90 @@ def _beyond_rated(scenario: Scenario, rated: Topology) -> dict[str, LinkScale]:
     return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
 
 
-def _quickest(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> dict[str, Any]:
-    """The keys `model` and `groups` of the way that is done first; of equals the one that is tried first."""
-    ways = list(_ways(scenario.model_copy(update={"faults": (), "proof": "off"}), network, places))
-    best = min(ways, key=lambda way: _time_ps(way, network, places)) if len(ways) > 1 else ways[0]
-    return {"model": best.model, "groups": best.groups}
+def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tuple[str, ...]) -> _Way:
+    """The way that is done first; of equals the one that is tried first.
+
+    Those whose busiest link needs longer than the best are not run. Where links are the narrowest, the first of these
+    is nearly as quick as the best, so ways are run in the order of what their links need.
+    """
+    asked = scenario.model_copy(update={"faults": (), "proof": "off"})
+    ways = list(_ways(asked, network, places))
+    if len(ways) == 1:
+        return ways[0]
+    costs = CostSetting.of(load_profile(scenario.profile))
+    needs = dict[tuple[Any, ...], int]()
+
+    def program(way: _Way) -> Program:
+        call = way.call(asked, rated, places)
+        return _program(call.point(costs), call.network(costs), places)
+
+    def need_ps(way: _Way) -> int:
+        key = way.algorithm, str(way.groups), way.model.copies, way.model.channels, way.alike  # not the chunk
+        if key not in needs:
+            bound = program(way._replace(model=way.model.model_copy(update={"chunk": WHOLE})))
+            carried, bandwidths = bound.carried, np.resize(bound.bandwidths, len(bound.carried))
+            used = (carried > 0) & (bandwidths > 0)
+            needs[key] = int((carried[used] * (PS_PER_S / bandwidths[used])).max(initial=0))
+        return needs[key]
+
+    best: tuple[int, int] | None = None  # time and place in the list
+    for number, way in sorted(enumerate(ways), key=lambda numbered: (need_ps(numbered[1]), numbered[0])):
+        if best is None or need_ps(way) <= best[0]:
+            took = makespan_ps(program(way)), number
+            best = took if best is None else min(best, took)
+    assert best
+    return ways[best[1]]
 
 
-def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Iterator[Scenario]:
+def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Iterator[_Way]:
     """The ways that are tried, not to be proved, the plain one first. What is given is left as it is."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ("copies", "channels", "chunk") if all(getattr(model, name) is None for model in given)}
+    alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
 
-    def way(**values: int) -> Scenario:
+    def way(alike: int = 1, **values: int) -> _Way:
         own = {name: value for name, value in values.items() if name in free}
-        return split.model_copy(update={"model": scenario.model.model_copy(update=own)})
+        return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
 
-    for groups in _splits(scenario, network, places):
-        split = scenario.model_copy(update={"groups": groups})
+    asked = [scenario.model_copy(update={"algorithm": name}) for name in _schedules(scenario)]
+    for split in [split for each in asked for split in _splits(each, network, places)]:
         plain = way(copies=1, channels=1, chunk=WHOLE)
-        source, _ = source_of(plain, network, places)
+        source, _ = source_of(split.model_copy(update={"model": plain.model}), network, places)
         yield plain
         counts = {1}
         if "copies" in free and source.n_steps > 1:
-            orders = len(copy_orders(scenario, network, places))
+            orders = len(copy_orders(split, network, places))
             counts = {each * times for each in (1, orders) for times in ABREAST}
         pieces = PIECES if "chunk" in free and source.pipelined else (1,)
         for copies in sorted(counts):
-            room = MOST_TRIED // (source.transfers * copies) if copies <= MOST_COPIES else 0
+            alike = copies if alone and (copies > MOST_WHOLE or source.transfers * copies > MOST_TRIED) else 1
+            whole = copies // alike
+            room = MOST_TRIED // (source.transfers * whole) if copies <= MOST_COPIES else 0
             for parts in sorted({min(room, parts) for parts in pieces} - {0}):
                 slot = -(-scenario.nbytes // (source.n_chunks * copies * parts * scenario.itemsize)) * scenario.itemsize
-                yield way(copies=copies, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
+                yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
 
 
-def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> list[Any]:
+def _schedules(scenario: Scenario) -> list[str]:
+    """The schedule asked for and, of a name that NCCL has for another one (`tree`), that one."""
+    called = call_names.names(scenario.collective).get(scenario.algorithm)
+    ran = call_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
+    return list(dict.fromkeys([scenario.algorithm, ran]))
+
+
+def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> list[Scenario]:
     """Groups to try: as they are, and one of all ranks where neither the scenario nor the network has any."""
     of_file = schedule_json.is_file(scenario.algorithm)
     if of_file or not registry.find(scenario.collective, scenario.algorithm)[0].uses_groups:
-        return [scenario.groups]
-    return [scenario.groups] if scenario.groups or network.default_groups(places) else [None, 1]
+        return [scenario]
+    if scenario.groups or network.default_groups(places):
+        return [scenario]
+    return [scenario, scenario.model_copy(update={"groups": 1})]
 
 
-def _time_ps(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> int:
-    source, _ = source_of(scenario, network, places)
+def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> Program:
+    source, _ = source_of(point, network, places)
     schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
-    devices = (*places, *agents_of(scenario, network, places)[: source.agents])
-    options: dict[str, Any] = {"weights": scenario.weights, "arrivals": arrivals_of(scenario, source.n)}
-    params = scenario.params()
-    return makespan_ps(bind(schedule, network, devices, params, scenario.nbytes, itemsize=scenario.itemsize, **options))
+    devices = (*places, *agents_of(point, network, places)[: source.agents])
+    options: dict[str, Any] = {"weights": point.weights, "arrivals": arrivals_of(point, source.n)}
+    return bind(schedule, network, devices, point.params(), point.nbytes, itemsize=point.itemsize, **options)

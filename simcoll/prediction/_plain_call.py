@@ -44,6 +44,11 @@ class PlainCall:
         return "none"
 
     @property
+    def chosen(self) -> dict[str, object]:
+        """Keys of the scenario that the executor chose, with their values."""
+        return {}
+
+    @property
     def count(self) -> int:
         """Number of such programs side by side; each does the same at the same time."""
         return 1

@@ -61,8 +61,10 @@ def row(prediction: Prediction) -> ResultRow:
         busiest = "host", prediction.host_ps / time_ps
     waited = prediction.staged
     columns: dict[str, Any] = {"protocol": prediction.protocol, **_trusted(prediction), **prediction.columns}
+    described = describe(scenario, "ok")
     return replace(
-        describe(scenario, "ok"),
+        described,
+        settings={**described.settings, **(prediction.lowered.chosen if prediction.lowered else {})},
         topology=topology.name,
         asked=prediction.asked,
         algorithm=prediction.algorithm or None,

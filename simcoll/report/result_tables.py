@@ -28,14 +28,13 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> 
     good = [row for row in rows if row.status == "ok"]
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
     judged = any(row.low_us is not None for row in rows)
-    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(rows)]
-    head = [
-        _title(rows[0].scenario, rows),
-        f"# topology {values_of(rows, 'topology')}   profile {values_of(rows, 'profile')}"
-        f" ({values_of(rows, 'confidence')})   sharing {values_of(rows, 'sharing')}{_chunks(scenarios)}"
-        f"   type {values_of(rows, 'dtype')}   engine {values_of(rows, 'engine')}",
-        f"# {SIZE_CONVENTION}",
-    ]
+    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(good)]
+    told = [f"topology {values_of(rows, 'topology')}", f"profile {values_of(rows, 'profile')}"]
+    if good:  # what was refused does not say how it would have run
+        told[-1] += f" ({values_of(good, 'confidence')})"
+        told += [f"sharing {values_of(good, 'sharing')}{_chunks(scenarios)}"]
+        told += [f"type {values_of(good, 'dtype')}", f"engine {values_of(good, 'engine')}"]
+    head = [_title(rows[0].scenario, rows), f"# {'   '.join(told)}", f"# {SIZE_CONVENTION}"]
     shown = [{**row, "bound_us": row["lower_bound_us"]} for row in _with_asked(good)]
     body, shared = text_table.fitted(columns, shown, _SPARE) if good else ("", "")
     lines = [
@@ -116,6 +115,8 @@ def _shares(shares: Mapping[str, float]) -> str:
 
 
 def _chunks(scenarios: Sequence[Scenario]) -> str:
+    if scenarios and all(load_profile(scenario.profile).bound for scenario in scenarios):
+        return "   chunk that serves best"
     chunks = sorted({scenario.params().chunk for scenario in scenarios})
     return "   chunk " + ", ".join(format_size(chunk) if chunk else "whole" for chunk in chunks) if chunks else ""
 
@@ -143,7 +144,11 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
     if not used:
         return []
     size, ranks = max((row["size_bytes"] or 0, row["ranks"] or 0) for row in used)
-    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *_settings(used)]
+    bound = all(
+        load_profile(row["profile"]).bound for row in used if row["profile"]
+    )  # which chooses settings by itself
+    settings = [column for column in _settings(used) if not (bound and "." in column)]
+    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *settings]
     busiest: dict[str, list[str]] = {}
     waiting = []
     for row in used:
