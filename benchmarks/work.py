@@ -19,8 +19,8 @@ from benchmarks import naive as naive_simpy
 from benchmarks.cases import Keys
 from simcoll import api
 from simcoll.engine import bounds, fast, link_usage, streamed
+from simcoll.engine.binding import bind
 from simcoll.engine.kernels.stream_parts import RoutedParts
-from simcoll.engine.program import bind
 from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
 from simcoll.prediction._schedule_source import FULL_PROOF

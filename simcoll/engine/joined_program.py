@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll.config.arrays import Array
-from simcoll.engine.program import MOST_TRANSFERS, Program, ProgramRoutes
+from simcoll.engine.binding import MOST_TRANSFERS
+from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
 from simcoll.errors import Diagnostic, InputError

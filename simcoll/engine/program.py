@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.lru import LruCache
-from simcoll.config.numba_loader import choose
-from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
 from simcoll.engine.timeline import Totals
-from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, service_ps
-from simcoll.errors import Diagnostic, InputError
-from simcoll.schedule.collectives import collective
+from simcoll.engine.timing_model import NONE, Index, Params, service_ps
 from simcoll.schedule.ir import Schedule
-
-MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
-MOST_KEPT: Final = 1_000_000  # transfers whose frames are kept: some 40 MB
-MOST_KINDS: Final = 64  # columns of sizes kept with a frame
-MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
-
 
 Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`
 T = TypeVar("T")
@@ -91,7 +80,7 @@ class Program:
     memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
-        """What `make` makes of these columns; made once for all programs that share them, which differ in numbers."""
+        """The result of `make` for these columns; made once for all programs that share them, which differ in numbers."""
         known = self.memo.get(name)
         if known is None or any(a is not b for a, b in zip(known[0], columns, strict=True)):
             known = self.memo[name] = columns, make()
@@ -233,160 +222,6 @@ class Program:
         return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
 
 
-def bind(
-    schedule: Schedule,
-    network: RoutedNetwork,
-    devices: Sequence[str],
-    params: Params,
-    nbytes: int,
-    *,
-    itemsize: int = 1,
-    weights: object = None,
-    arrivals: Mapping[int, int] | None = None,
-    compiled: bool | None = None,
-) -> Program:
-    """Bind a schedule to a network: `devices[p]` is where participant p sits, `nbytes` the size of the collective.
-
-    `arrivals` maps ranks to the time (ps) they come; the others are there from the start. `compiled` forces or forbids
-    numba.
-    Raises InputError when a size cannot be cut or there are too many transfers, TopologyError when there is no route.
-    """
-    held = _held(schedule, nbytes, itemsize, weights)
-    piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else int(held.max(initial=0))
-    loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
-    if loops * len(schedule) > MOST_TRANSFERS:
-        what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
-        cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
-        raise InputError([Diagnostic(what, *cure)])
-    # A frame keeps its schedule, so that no other has the id.
-    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, params.slots)
-    frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
-    if frame is None:
-        compiled = choose(loops * len(schedule), compiled)
-        frame = _framed(schedule, network, devices, params, loops, compiled)
-        if network.layout is not None and loops * len(schedule) <= MOST_KEPT // 4:
-            _FRAMES.keep(where, frame)
-    sizes, kind, memo = frame.sized(held, piece, bool(compiled))
-    return replace(
-        frame.program,
-        params=params,
-        bandwidths=network.bandwidths,
-        latencies=network.latencies,
-        link_names=network.link_names,
-        sizes=sizes,
-        kind=kind,
-        arrivals=_came(schedule, arrivals),
-        memo=memo,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Frame:
-    """What programs of one schedule, routes and channels share: one of them, `waits` of the schedule's rows, and by
-    what they follow from the columns of sizes that were made."""
-
-    program: Program
-    waits: Dependencies
-    kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
-
-    def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
-        """The sizes of a program, the kind of each transfer, and what was made of that."""
-        schedule, loops = self.program.schedule, self.program.loops
-        sizes, kind = _kinds(schedule, held, self.waits.reads)
-        key = kind.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
-        if key not in self.kinds:
-            if len(self.kinds) >= MOST_KINDS:
-                self.kinds.clear()
-            carried = inherited(self.waits.reads, kind, compiled)
-            if loops > 1:
-                carried = _pieces(sizes, carried[self.program.origin], self.program.loop, piece)
-            self.kinds[key] = carried, {}
-        if loops > 1:
-            sizes = np.append(sizes % piece, piece)
-        return sizes, *self.kinds[key]
-
-
-_FRAMES: Final[LruCache[_Frame]] = LruCache(MOST_KEPT, lambda frame: len(frame.program))
-
-
-def _framed(
-    schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int, compiled: bool
-) -> _Frame:
-    waits = whole = dependencies(schedule, compiled)
-    src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params)
-    if loops > 1:
-        loop, origin = program_order(schedule, loops)
-        whole = _repeated(waits, loop, origin)
-        src, dst = src[origin], dst[origin]
-    way, ways = numbered(src, dst, compiled)
-    routes = _routes(src, dst, way, ways, network, devices)
-    nothing = np.zeros(0, np.int64)
-    columns = Columns(way, nothing, nothing, number, *whole)
-    return _Frame(assemble(schedule, params, network, routes, columns, None, loops, compiled), waits)
-
-
-class Columns(NamedTuple):
-    """The columns that come before channels, sides and credits follow: see `Program`. `number` is the
-    channel that the sender uses for it, counted per sender, or one for all."""
-
-    way: Index
-    sizes: Index
-    kind: Index
-    number: Index
-    reads: Index
-    chain: Index
-
-
-def assemble(
-    schedule: Schedule,
-    params: Params,
-    network: RoutedNetwork,
-    routes: ProgramRoutes,
-    columns: Columns,
-    arrivals: Mapping[int, int] | None = None,
-    loops: int = 1,
-    compiled: bool = False,
-) -> Program:
-    """Derive channels, receive sides and credits, and put the program together.
-
-    In-network agents have one channel and one receive side per peer; `number` says nothing there.
-    """
-    way, number = columns.way, columns.number
-    src, dst = routes.src[way], routes.dst[way]
-    channel, channels = numbered(src, np.where(src >= schedule.n, dst, number) if schedule.agents else number, compiled)
-    side, _ = numbered(dst, np.where(dst >= schedule.n, src, number) if schedule.agents else number, compiled)
-    credit = np.broadcast_to(np.int32(NONE), len(way))
-    if params.slots:
-        connection, connections = numbered(numbered(src, dst, compiled)[0], number, compiled)
-        credit = credits(connection, connections, params.slots, compiled)
-    return Program(
-        schedule=schedule,
-        params=params,
-        bandwidths=network.bandwidths,
-        latencies=network.latencies,
-        link_names=network.link_names,
-        routes=routes,
-        sizes=columns.sizes,
-        way=way,
-        kind=columns.kind,
-        channel=channel,
-        side=side,
-        reads=columns.reads,
-        chain=columns.chain,
-        credit=credit,
-        channel_before=predecessors(channel, channels, compiled),
-        arrivals=_came(schedule, arrivals),
-        loops=loops,
-    )
-
-
-def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.int64]:
-    came = np.zeros(schedule.participants, np.int64)
-    for rank, when in (arrivals or {}).items():
-        came[rank] = when
-    return came
-
-
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
     """Loop and row of the schedule of each transfer: by step, counting the stagger, then loop, then row."""
     count = len(schedule)
@@ -399,76 +234,6 @@ def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
 
 def _stagger(schedule: Schedule) -> int:
     return 1 if schedule.pipelined else schedule.n_steps
-
-
-def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
-    """Predecessors within the schedule as indices within the program: always of the same loop."""
-    place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
-    place[loop, origin] = np.arange(len(origin), dtype=np.int32)
-    moved = (np.where(c[origin] == NONE, NONE, place[loop, np.maximum(c[origin], 0)]) for c in waits)
-    return Dependencies(*moved)
-
-
-# --- sizes ---
-
-
-def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
-    """The bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
-    contract = collective(schedule.collective)
-    held = np.zeros((schedule.n, schedule.n_chunks), np.int64)
-    try:
-        for group in schedule.groups:
-            held[list(group)] = contract.sizes(nbytes, len(group), schedule.n_chunks, schedule.root, itemsize, weights)
-    except ValueError as error:
-        raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
-    return held
-
-
-def _kinds(schedule: Schedule, held: NDArray[np.int64], reads: Index) -> tuple[Index, Index]:
-    """The distinct sizes of slots, the last of them 0, for slots that hold nothing at the start; and which of them each
-    transfer carries that reads what was there at the start."""
-    distinct, first = np.unique(held), np.flatnonzero(reads == NONE)
-    first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
-    kind = np.full(len(reads), len(distinct), np.int32)
-    kind[first] = np.searchsorted(distinct, held[schedule.src[first], schedule.src_slot[first]])
-    return np.append(distinct, 0), kind
-
-
-def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
-    """Kinds where each loop moves a piece of every slot: as many whole ones as it holds, what is left, and then
-    nothing."""
-    whole = (sizes // piece)[kind]
-    return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
-
-
-# --- channels and routes ---
-
-
-def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
-    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or loops do; or a peer
-    has one."""
-    channels = params.channels
-    if channels == 1:
-        return np.zeros(1, np.int32)
-    loop, origin = program_order(schedule, loops)
-    if not channels:
-        return schedule.dst[origin]
-    if params.channels_by == "loop":
-        return loop % np.int32(channels)
-    return ((loop * np.int64(schedule.n_chunks) + schedule.src_slot[origin]) % channels).astype(np.int32)
-
-
-def _routes(
-    src: Index, dst: Index, way: Index, ways: int, network: RoutedNetwork, devices: Sequence[str]
-) -> ProgramRoutes:
-    some = np.empty(ways, np.int32)
-    some[way] = np.arange(len(way), dtype=np.int32)  # a transfer that goes each way
-    src, dst = src[some], dst[some]
-    hop, links = network.routes(devices, src, dst)
-    if hop[-1] > MOST_HOPS:
-        what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"
-        raise InputError([Diagnostic(what, "ask for fewer ranks", "ranks")])
-    return ProgramRoutes(src, dst, hop.astype(np.int32), links.astype(np.int32))
 
 
 def blocking_predecessors(program: Program) -> list[tuple[int, int]]:

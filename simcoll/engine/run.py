@@ -18,8 +18,9 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine import fast, streamed
+from simcoll.engine.binding import bind
 from simcoll.engine.folding import fold
-from simcoll.engine.program import Program, bind
+from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import Params, RoutedNetwork
 from simcoll.schedule.streamed import StreamedSchedule

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, get_args
 import numpy as np
 
 from simcoll.config.lru import LruCache
-from simcoll.engine.program import Program, bind
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_names

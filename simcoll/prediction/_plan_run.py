@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from simcoll.engine.binding import bind
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.program import bind
 from simcoll.engine.run import run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import InputError, TopologyError, wrong

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from simcoll.engine import bounds
-from simcoll.engine.program import Program, bind
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.errors import BoundError, ScheduleError

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from simcoll.engine.program import bind
+from simcoll.engine.binding import bind
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError

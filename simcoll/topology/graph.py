@@ -157,11 +157,12 @@ class Topology:
         """The first device without a node on the way out of the device's node."""
         node = self._node[device]
         return next(
-            (v for d in self._members.get(node, ()) for v in self.wiring.ahead[d] if self._node[v] is None), device
+            (v for d in self.members.get(node, ()) for v in self.wiring.ahead[d] if self._node[v] is None), device
         )
 
     @cached_property
-    def _members(self) -> dict[int | None, list[str]]:
+    def members(self) -> dict[int | None, list[str]]:
+        """The devices of each machine, and those of none."""
         return grouped(self._node, self._node.__getitem__)
 
     # --- links ---
@@ -333,7 +334,7 @@ class Topology:
 
     @cached_property
     def _least(self) -> dict[str, Mapping[str, int]]:
-        """Those that were asked for, the same for all of the layout whose links have these latencies."""
+        """The ones that were asked for, the same for all of the layout whose links have these latencies."""
         return _LEAST.get((self.layout, self.latencies.tobytes()), dict)
 
     def least_latencies(self, source: str) -> Mapping[str, int]:
@@ -396,58 +397,13 @@ class Topology:
         for node in nodes:
             if node is None:
                 continue
-            inside = set(self._members[node])
+            inside = set(self.members[node])
             yield inside
             outside = {v for u in inside for v in (*self.wiring.ahead[u], *self.wiring.behind[u]) if v not in inside}
             if len(outside) == 1:
                 below.setdefault(outside.pop(), set()).update(inside)
         yield from (inside | {switch} for switch, inside in below.items())
 
-    def bisection_bandwidth(self) -> int:
-        """B/s, one direction, that the links between two halves of `devices` (default: all ranks) carry at most.
-
-        The least maximum flow over several ways of halving: halves made of blocks of 1, 2, 4, … in turn, and first
-        half against second half. On several nodes it is the nodes that are halved, and each counts as one point: the
-        fabric is what is measured. On one node the ranks are halved, and only links on their routes count.
-        """
-        groups: Sequence[Collection[str]] = [
-            self._members[node] for node in dict.fromkeys(map(self._node.__getitem__, self.ranks)) if node is not None
-        ]
-        if len(groups) < 2:
-            groups = [{rank} for rank in self.ranks]
-        if len(groups) < 2:
-            return 0
-        return min(self._flow(*half) for half in _halves(groups))
-
-    def _flow(self, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
-        """Maximum flow from all of `left` to all of `right`, each seen as one point."""
-        import networkx as nx
-
-        point: dict[str, str] = {d: "left" for group in left for d in group}
-        point |= {d: "right" for group in right for d in group}
-        flow: nx.DiGraph[str] = nx.DiGraph()
-        flow.add_nodes_from(("left", "right"))
-        for link in self._used(left, right):
-            u, v = (point.get(device, f"device {device}") for device in self.links[link])
-            if u != v:
-                before = flow.get_edge_data(u, v, {"capacity": 0})["capacity"]
-                flow.add_edge(u, v, capacity=before + int(self.bandwidths[link]))
-        return int(nx.maximum_flow_value(flow, "left", "right"))
-
-    def _used(self, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> Collection[int]:
-        if any(len(group) > 1 for group in left) or self.nodes > 1:
-            return range(len(self.links))
-        return {link for (u,) in left for (v,) in right for link in self.route(u, v)}
-
 
 def _nested(part: list[Any]) -> RankGroups:
     return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in part)
-
-
-def _halves(groups: Sequence[Collection[str]]) -> Iterator[tuple[list[Collection[str]], list[Collection[str]]]]:
-    n = len(groups)
-    sizes = [size for size in range(1, n // 2) if n % (2 * size) == 0]
-    for size in (*sizes, (n + 1) // 2):
-        left = [group for i, group in enumerate(groups) if i // size % 2 == 0]
-        right = [group for i, group in enumerate(groups) if i // size % 2]
-        yield left, right

@@ -26,6 +26,7 @@ from simcoll.config.quantity_field import Count
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.topology import fabrics
+from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import (
@@ -420,5 +421,5 @@ def describe(topology: Topology) -> dict[str, Any]:
             }
             for (kind, bandwidth, latency), names in links.items()
         ],
-        "bisection_GBps": topology.bisection_bandwidth() / 1e9,
+        "bisection_GBps": bisection_bandwidth(topology) / 1e9,
     }

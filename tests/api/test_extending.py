@@ -18,7 +18,7 @@ from networks import full_mesh
 import simcoll
 from simcoll.config import yaml_tree
 from simcoll.engine import event
-from simcoll.engine.program import bind
+from simcoll.engine.binding import bind
 from simcoll.engine.timing_model import Params
 from simcoll.report.plot import save
 from simcoll.scenario.profile import ModelSpec, find_profile

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, RANKS_ONLY, Own, devices, full_mesh, makespan, schedule, star, two_level
 
 from simcoll.engine import event
+from simcoll.engine.binding import bind
 from simcoll.engine.bounds import lower_bound_ps
-from simcoll.engine.program import bind
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.collectives import COLLECTIVES

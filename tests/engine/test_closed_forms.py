@@ -31,7 +31,7 @@ from networks import (
 )
 
 from simcoll.engine import event
-from simcoll.engine.program import bind
+from simcoll.engine.binding import bind
 from simcoll.engine.timing_model import Params, service_ps
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.registry import ALGORITHMS

@@ -13,7 +13,7 @@ from networks import ENTRIES, GB_PER_S, full_mesh, makespan, program, schedule, 
 
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast
-from simcoll.engine.program import bind
+from simcoll.engine.binding import bind
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, StuckError
 from simcoll.topology.graph import Link

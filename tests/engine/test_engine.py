@@ -20,7 +20,7 @@ from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast
-from simcoll.engine.program import bind
+from simcoll.engine.binding import bind
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
 from simcoll.errors import InputError, StuckError

@@ -10,7 +10,8 @@ import pytest
 from networks import GB_PER_S, full_mesh, program, star
 
 from simcoll.engine import event
-from simcoll.engine.program import Program, bind
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params

@@ -15,8 +15,8 @@ from networks import ENTRIES, GB_PER_S, RANKS_ONLY, full_mesh, star, two_level
 import simcoll
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast, streamed
+from simcoll.engine.binding import bind
 from simcoll.engine.folding import fold
-from simcoll.engine.program import bind
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream

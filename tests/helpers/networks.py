@@ -12,7 +12,8 @@ import networkx as nx
 import numpy as np
 
 from simcoll.engine import event
-from simcoll.engine.program import Program, bind
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.algorithms import build

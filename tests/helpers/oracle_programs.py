@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 from oracle import Change, Fault, Link, Message, Rules, Task
 
+from simcoll.engine.binding import Columns, assemble
 from simcoll.engine.link_changes import LinkChanges
-from simcoll.engine.program import Columns, Program, ProgramRoutes, assemble
+from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.tasks import Tasks
 from simcoll.engine.timing_model import Dependencies, Params, dependencies
 from simcoll.schedule.ir import Schedule

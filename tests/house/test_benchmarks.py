@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import simcoll
 from simcoll.engine import event
-from simcoll.engine.program import bind
+from simcoll.engine.binding import bind
 from simcoll.engine.timing_model import Params
 
 rates = st.integers(10**9, 10**11)

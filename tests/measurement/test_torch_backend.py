@@ -25,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.engine import event
-from simcoll.engine.program import Program, bind
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
 from simcoll.errors import RefusedError, StuckError
 from simcoll.measurement._rank_instructions import part_of

@@ -17,7 +17,8 @@ from matplotlib.lines import Line2D
 import simcoll.schedule.algorithms
 from simcoll import units
 from simcoll.engine import event
-from simcoll.engine.program import Program, bind
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
 from simcoll.prediction.result_rows import ResultRow

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.errors import TopologyError
+from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.systems import TopologySpec, build
 
@@ -359,7 +360,7 @@ def test_default_groups() -> None:
 )
 def test_bisection_bandwidth(keys: dict[str, object], bandwidth: float) -> None:
     """What textbooks say: of the cables between halves, one direction, in GB/s; rails keep leaf traffic off spines."""
-    assert make(**keys).bisection_bandwidth() == pytest.approx(bandwidth * 1e9)
+    assert bisection_bandwidth(make(**keys)) == pytest.approx(bandwidth * 1e9)
 
 
 def test_cuts() -> None:

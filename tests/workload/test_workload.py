@@ -15,8 +15,8 @@ from workloads import STAR, ddp, layers
 
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
+from simcoll.engine.binding import bind
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.program import bind
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
