@@ -121,6 +121,21 @@ def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> 
     return read
 
 
+def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
+    """An MSCCL program; of several in a file the one that `--set name=NAME` names."""
+    programs = list(re.finditer(r"<algo\b.*?(?:</algo\s*>|\Z)", text, re.DOTALL))
+    if len(programs) > 1:
+        titles = [re.search(r"""\bname=["'](.*?)["']""", program[0]) for program in programs]
+        names = [title[1] if title else "?" for title in titles]
+        chosen = asked.columns.get("name")
+        if names.count(str(chosen)) != 1:
+            problem = f"{source}: {len(programs)} programs, {', '.join(names)}"
+            raise InputError(problem, "say which with --set name=NAME, or give a file with one")
+        kept = programs[names.index(str(chosen))]
+        text = "\n" * text.count("\n", 0, kept.start()) + kept[0]  # places stay those of the file
+    return _schedule(msccl.read)(text, source, asked)
+
+
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     named = {} if asked.collective is None else {"collective": asked.collective}
     rows = measured.parse_measured(text, source, {**named, **asked.columns})
@@ -158,7 +173,7 @@ KINDS: Final[Mapping[str, Reader]] = {
     "nccl-topology": _topology(nccl_xml.read, "topology"),
     "nccl-graph": _topology(graph_file.read, "topology"),
     "infragraph": _topology(infragraph.read, "topology"),
-    "msccl": _schedule(msccl.read),
+    "msccl": _msccl,
     "mscclpp": _schedule(mscclpp.read),
     "goal": _schedule(goal.read),
     "schedule": _schedule(_own),

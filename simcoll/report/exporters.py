@@ -98,13 +98,13 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
 
 
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
-    "msccl": lambda source, options, _: msccl_writer.dump(_schedule(source, options), options.protocol),
+    "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
     "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
     "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
     "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
     "parquet": lambda source, options, _: arrow.parquet(_rows(source)),
-    "arrow": lambda source, options, _: arrow.stream(_rows(source)),
+    "arrow": lambda source, options, _: arrow.file(_rows(source)),
     "torch": lambda source, options, _: torch_benchmark.compared(nccl_tables.timed(_rows(source))) + "\n",
 }

@@ -20,7 +20,7 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.formats import importers
 from simcoll.formats.measured import parse_measured
 from simcoll.formats.schedules import goal, msccl, msccl_writer, mscclpp, schedule_json
-from simcoll.formats.topologies import nvidia_smi
+from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
 from simcoll.prediction.result_rows import read as read_results
 from simcoll.report import exporters
 from simcoll.scenario import loading
@@ -79,6 +79,33 @@ def test_a_matrix_of_nvidia_smi_is_a_machine(tmp_path: Path):
     for line in ("speeds and latencies", "dgx-a100", "NIC2: none shares a PCIe switch", "nic1 is mlx5_1"):
         assert line in done.out
     assert "# assumed: speeds" in path.read_text()  # the file tells it too
+
+
+def test_nvlinks_of_a_virtual_machine_lead_to_its_switch(tmp_path: Path):
+    """A cloud's dump says that NVLinks end at the GPU that they begin at; they lead to the NVSwitch all the same."""
+    here = ""
+
+    def own(match: re.Match[str]) -> str:
+        nonlocal here
+        here = match[2] if match[1] == "busid" else here
+        return match[0] if match[1] == "busid" else f'target="{here}"'
+
+    text = re.sub(r'(busid|target)="(.*?)"', own, foreign.TOPOLOGY)
+    assert text != foreign.TOPOLOGY
+    assert nccl_xml.read(text, "x").links == nccl_xml.read(foreign.TOPOLOGY, "x").links
+
+
+def test_gpus_that_are_processors_too_have_no_pcie_width():
+    """Linux writes a width of 255 lanes where there is no PCIe, as on MI300A: NCCL's 16 lanes."""
+    text = foreign.TOPOLOGY.replace('link_width="16"', 'link_width="255"')
+    assert text != foreign.TOPOLOGY
+    assert nccl_xml.read(text, "x").links == nccl_xml.read(foreign.TOPOLOGY, "x").links
+
+
+def test_infragraph_may_have_a_name_on_top():
+    """All keys below `infrastructure:` are the same machine."""
+    below = "infrastructure:\n" + re.sub(r"(?m)^(?=.)", "  ", foreign.INFRAGRAPH)
+    assert infragraph.read(below, "x").document("x") == infragraph.read(foreign.INFRAGRAPH, "x").document("x")
 
 
 @pytest.mark.parametrize("change", ["spaces", "plain", "crlf"])
@@ -193,7 +220,7 @@ MISTAKES = [
     (foreign.GOAL, "send 1024b to 3 tag 9", "send 1024b to 3 tag 8", "rank 3 waits here for ever"),
     (foreign.INFRAGRAPH, "scheme: many2many", "scheme: all2all", "x:14:5: scheme 'all2all' is not known"),
     (json.dumps(foreign.plan()), '"repkt"', '"glres"', "operation 'glres' cannot be mapped to transfers of chunks"),
-    (json.dumps(foreign.plan()), '"upkt"', '"pipeline"', "ops.4: operation 'pipeline' cannot be mapped"),
+    (json.dumps(foreign.plan()), '"upkt"', '"gstore"', "ops.4: operation 'gstore' cannot be mapped"),
     (json.dumps(foreign.gather_plan()), '"signal"', '"nop"', "wait waits here for ever"),
     (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: collective: nothing says collective; give collective=NAME"),
     (foreign.OSU, "", "", "x:3:1: nothing says how many ranks took part; give ranks=N"),
@@ -286,6 +313,56 @@ def test_exported_programs_have_room_in_the_executors():
         channels = re.findall(r'chan="(\d+)"', gpu)
         assert set(channels) == {"0", "1", "2"} and max(map(channels.count, channels)) <= 32
     assert read(text) == schedule
+
+
+def test_what_executors_cannot_load_is_said():
+    """More than 64 steps in a thread block, or than 64 thread blocks of a GPU, are warned of; less is not."""
+    warned = {}
+    for name, n in (("ring", 32), ("ring", 34), ("all_pairs", 34), ("all_pairs", 80)):
+        notes = ImportLog()
+        text = msccl_writer.dump(algorithms.build("all_reduce", name, n), "Simple", notes)
+        steps = max(block.count("<step") for block in text.split("<tb")[1:])
+        blocks = max(gpu.count("<tb") for gpu in text.split("<gpu")[1:])
+        warned[name, n] = len(notes.warnings)
+        assert len(notes.warnings) == (steps > 64) + (blocks > 64)
+    assert len(set(warned.values())) > 1
+
+
+def test_one_of_several_programs_in_a_file(tmp_path: Path):
+    """Two programs in a file are named, and one of them is read where it is asked for; mistakes keep their lines."""
+    (tmp_path / "both.xml").write_text(foreign.RING + foreign.ALL_PAIRS)
+    ring, pairs = (re.search(r'name="(.*?)"', text)[1] for text in (foreign.RING, foreign.ALL_PAIRS))  # type: ignore[index]
+    done = simcoll("import", tmp_path / "both.xml")
+    assert done.status == 2
+    assert f"2 programs, {ring}, {pairs}; say which with --set name=NAME" in done.err
+    done = simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}")
+    assert schedule_json.parse(done.out, "x") == read(foreign.ALL_PAIRS)
+    (tmp_path / "both.xml").write_text(foreign.RING + foreign.ALL_PAIRS.replace('type="', 'type="q', 1))
+    line = foreign.RING.count("\n") + foreign.ALL_PAIRS[: foreign.ALL_PAIRS.index('type="')].count("\n") + 1
+    assert f":{line}:" in simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}").err
+
+
+def test_groups_of_thread_blocks_move_each_chunk_once():
+    """What thread blocks do together, each with its share, is what one of them would do alone."""
+    alone = foreign.plan()
+    together = json.loads(json.dumps(alone))
+    for gpu in together["gpus"]:
+        (block,) = gpu["threadblocks"]
+        gpu["threadblocks"] = [
+            {**block, "id": i, "ops": [{**op, "tbg_info": {"tb_id": i, "tbg_size": 3}} for op in block["ops"]]}
+            for i in range(3)
+        ]
+    assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+
+
+def test_a_pipelined_loop_is_its_body():
+    """Chunks that are moved in pieces are moved."""
+    plan = json.loads(json.dumps(foreign.gather_plan()))
+    for gpu in plan["gpus"]:
+        for block in gpu["threadblocks"]:
+            context = {"unit_size": 2**20, "num_chunks": 3}
+            block["ops"] = [{"name": "pipeline", "iter_context": context, "ops": block["ops"]}]
+    assert read(json.dumps(plan), mscclpp) == read(json.dumps(foreign.gather_plan()), mscclpp)
 
 
 def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
@@ -475,13 +552,15 @@ def test_drawings_hold_every_device_and_link():
 
 
 def test_arrow_and_parquet(results: Path, tmp_path: Path):
-    """Rows as an Arrow table keep their numbers, by the PyCapsule interface and in a Parquet file."""
+    """Rows as an Arrow table keep their numbers, by the PyCapsule interface, in a Parquet file and in an Arrow file."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = api.run(api.load("quickstart", ["algorithm=[ring, tree]", "size=1 MiB"]))
     table = pyarrow.RecordBatchReader.from_stream(rows).read_all()
     assert table.column("time_us").to_pylist() == [row["time_us"] for row in rows]
     assert simcoll("export", results, "--to", "parquet", "-o", tmp_path / "r.parquet").status == 0
     assert parquet.read_table(tmp_path / "r.parquet").num_rows == 9
+    assert simcoll("export", results, "--to", "arrow", "-o", tmp_path / "r.arrow").status == 0
+    assert pyarrow.ipc.open_file(tmp_path / "r.arrow").read_all().num_rows == 9
     rows.to_parquet(tmp_path / "s.parquet")
     assert parquet.read_table(tmp_path / "s.parquet").equals(table)
 

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import quoteattr
 
+from simcoll.config.import_log import ImportLog
 from simcoll.errors import RefusedError
 from simcoll.schedule.ir import Schedule, Transfer
 from simcoll.schedule.names import COLLECTIVES, Protocol, spellings
 
 MOST_TRANSFERS: Final = 200_000  # as many as readers take back
 MOST_CHANNELS: Final = 32  # of the executors
+MOST_STEPS: Final = 64  # of a thread block, MSCCL_MAX_NUM_STEPS of msccl.h
+MOST_BLOCKS: Final = 64  # of a GPU, MSCCL_MAX_NUM_THREAD_BLOCKS
 _PEERS: Final = 15  # each way, of a channel: executors have up to 32 thread blocks there
 _COLL: Final = spellings(COLLECTIVES, lambda row: row.msccl)
 _IN_OUTPUT: Final = ("all_gather", "gather")  # in place, the buffer of n blocks is the output
@@ -67,8 +70,9 @@ class _GpuBlocks:
         return list(self.threads).index(peers)
 
 
-def dump(schedule: Schedule, protocol: Protocol = "Simple") -> str:
-    """The XML, to be run in a protocol; raises RefusedError for what the format cannot hold."""
+def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | None = None) -> str:
+    """The XML, to be run in a protocol; `notes` are warned of what would not run. Raises RefusedError for what the
+    format cannot hold."""
     _check(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
@@ -77,6 +81,8 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple") -> str:
     )
     if channels > MOST_CHANNELS:
         raise RefusedError(f"{channels} channels are more than executors have ({MOST_CHANNELS}); take fewer ranks")
+    if notes is not None:
+        _warn(ranks, notes)
     own = "o" if schedule.collective in _IN_OUTPUT else "i"
     sizes = {"i": 0, "o": 0, own: schedule.n_chunks, "s": scratch}
     head = {
@@ -96,6 +102,18 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple") -> str:
             lines.append("    </tb>")
         lines.append("  </gpu>")
     return "\n".join([*lines, "</algo>", ""])
+
+
+def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
+    """Name the limits of the executors that a program exceeds; simcoll reads it back all the same."""
+    steps = max((len(ops) for rank in ranks for ops in rank.threads.values()), default=0)
+    blocks = max(len(rank.threads) for rank in ranks)
+    for most, count, problem in (
+        (MOST_STEPS, steps, f"a thread block of {steps} steps"),
+        (MOST_BLOCKS, blocks, f"a GPU with {blocks} thread blocks"),
+    ):
+        if count > most:
+            notes.warn(f"{problem}: MSCCL's executor holds {most} and would not load it; take fewer ranks")
 
 
 def _channel(n: int, peers: Peers, rank: int) -> int:

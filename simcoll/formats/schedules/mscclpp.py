@@ -1,15 +1,17 @@
 """MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces, and how they
 wait for each other. Chunks of input, output and scratch buffers; semaphores of channels, barriers within a GPU.
 
-Read are one-sided copies and reductions and their packet forms, in which whoever reads a packet waits for it. Not read,
-and named where they occur, are loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) and pipelined
-loops (`pipeline`): the chunks that they move are not in the plan.
+Read are one-sided copies and reductions and their packet forms, in which whoever reads a packet waits for it. What a
+group of thread blocks does together, each its share, is done when the last of them does it. A pipelined loop is its
+body, once with whole chunks. Not read, and named where they occur, are loads and stores by a switch (`glre`, `glres`,
+`gstore`, `gstorepkt`).
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +146,7 @@ def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) 
         str(r["access_channel_type"]): [buffers[_whole(i, 2**20)] for i in r["remote_buffer_ids"]]
         for r in tb.get("remote_buffer_refs", [])
     }
-    ops = list(tb.get("ops", []))
+    ops = [inner for op in tb.get("ops", []) for inner in (op["ops"] if op["name"] == "pipeline" else [op])]
     for i, op in enumerate(ops):
         if op["name"] not in _KNOWN or str(op.get("channel_type")) == "switch":
             cure = "plans of copies and reductions are: put, get, copy, re, res, rre, rres and their packet forms"
@@ -166,6 +168,7 @@ class _PlanExecution:
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
         self.semaphores: Counter[tuple[int, int]] = Counter()
         self.packets: set[tuple[int, int]] = set()
+        self.shares: Counter[str] = Counter()  # of what groups of thread blocks do
         self.spare = itertools.count(self.where.spare)
 
     def step(self, block: _ThreadBlock) -> bool:
@@ -190,10 +193,22 @@ class _PlanExecution:
             src, dst = self._pieces(block, op, "src_buff", kind), self._pieces(block, op, "dst_buff", kind)
             if name in READS_PACKETS and not self._came(src):
                 return False
+            if not self._is_whole(block, op):
+                return True
             (self._copy if name in COPIES else self._reduce)(block, op, src, dst)
         if name in SIGNALS:
             self.signals.update((block.gpu, peer, kind, which) for peer, which in self._ways(block, op, kind))
         return True
+
+    def _is_whole(self, block: _ThreadBlock, op: Mapping[str, Any]) -> bool:
+        """Whether all thread blocks of the group that does an operation have come to it."""
+        if "tbg_info" not in op:
+            return True
+        size = _whole(op["tbg_info"]["tbg_size"], 2**20)
+        earlier = block.ops[: block.done].count(op)
+        share = json.dumps([block.gpu, earlier, {**op, "tbg_info": size}], sort_keys=True)
+        self.shares[share] += 1
+        return self.shares[share] >= size
 
     def _ways(self, block: _ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
         return [block.peers[kind][_whole(i, 2**20)] for i in op.get("channel_ids", [])]

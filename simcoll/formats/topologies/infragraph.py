@@ -52,7 +52,7 @@ def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
     tree = yaml_tree.parse(text, source, mistakes)
     if mistakes:
         raise InputError(mistakes[:MOST_MISTAKES])
-    graph = _expanded(tree)
+    graph = _expanded(tree.get("infrastructure") or tree)
     said = min(((text.find(word), system) for word, system in _HINTS if word in text), default=(0, "hgx-h100"))[1]
     sketch = InfraSketch(
         LenderSystem(assumed or said), str(_scalar(graph.tree, "name", "infragraph"))[:60], graph=graph

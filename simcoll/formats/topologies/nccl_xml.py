@@ -100,9 +100,9 @@ def _box(element: Element) -> _PcieDevice | None:
 
 
 def _pcie(element: Element) -> float:
-    """GB/s as NCCL counts them: what it does not know is generation 3, no width is 16 lanes."""
+    """GB/s as NCCL counts them: what it does not know is generation 3, no width (255, for Linux) is 16 lanes."""
     speed = re.match(r"([\d.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
-    width = element.whole("link_width", "16", most=64) or 16
+    width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
 
 
@@ -252,7 +252,7 @@ def _between_gpus(
             if link.name in ("nvlink", "xgmi"):
                 count = link.whole("count", "1", least=1, most=64)
                 target = link.attributes.get("target", "").lower()
-                if target in by_bus:
+                if by_bus.get(target, name) != name:  # a virtual machine's NVSwitch has the address of the GPU
                     _direct(name, by_bus[target], count * each, sketch)
                 elif link.attributes.get("tclass", _NVSWITCH).lower().startswith(_BRIDGE_TO_CPU):
                     sketch.join(name, cpus[0], sketch.pattern.speed("nvlink", count * each))

@@ -37,12 +37,12 @@ def parquet(rows: Sequence[ResultRow]) -> bytes:
     return buffer.getvalue()
 
 
-def stream(rows: Sequence[ResultRow]) -> bytes:
-    """An Arrow IPC stream."""
+def file(rows: Sequence[ResultRow]) -> bytes:
+    """An Arrow IPC file, which `pandas.read_feather` and `polars.read_ipc` open."""
     made = table(rows)
     import pyarrow
 
     buffer = io.BytesIO()
-    with pyarrow.ipc.new_stream(buffer, made.schema) as writer:
+    with pyarrow.ipc.new_file(buffer, made.schema) as writer:
         writer.write_table(made)
     return buffer.getvalue()
