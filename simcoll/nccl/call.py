@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
-from simcoll.nccl import _launch_shape, _p2p_messages, tuner
+from simcoll.nccl import _launch_shape, _p2p_messages, symmetric_kernels, tuner
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.block_times import first_lines_ps, service, spread_ps
 from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES
@@ -31,6 +31,7 @@ LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # in which they are run
 MOST_PIECES: Final = 64  # in which a channel's share of a chain, or a message, is run, where it could be more
+MOST_LOADED: Final = 256  # pieces in which a symmetric kernel is run, whose threads load and store at the same time
 MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
 P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
@@ -49,7 +50,8 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 class NcclCall:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
     channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
-    `version`: the release, the newest if None."""
+    `version`: the release, the newest if None; `registered`: by a symmetric kernel, of which all blocks are one
+    channel."""
 
     communicator: Communicator
     collective: str
@@ -65,6 +67,7 @@ class NcclCall:
     staged: bool = False
     version: str | None = None
     limited: bool = False
+    registered: bool = False
 
     @property
     def kind(self) -> CostKind:
@@ -172,6 +175,8 @@ class NcclCall:
         if self.algorithm == "p2p":  # messages to all peers are on their way at once, and take turns chunk by chunk
             pieces = max(1, min(MOST_PIECES, MOST_MESSAGES // self.communicator.ranks))
             return max(P2P_PIECE, -(-self.piece // (pieces * self.itemsize)) * self.itemsize)
+        if self.registered:
+            return -(-self.share // (MOST_LOADED * self.itemsize)) * self.itemsize
         if self.schedule == "ring":
             return self.chunk // self.slices
         if self.schedule == "chain" and self.protocol == "Simple" and self.communicator.capability >= 80:
@@ -200,6 +205,8 @@ class NcclCall:
         return {"sharing": "fifo", **self._own_params(costs)}
 
     def _own_params(self, costs: Kernels) -> dict[str, Any]:
+        if self.registered:
+            return {}
         block = self.block(costs)
         if self.schedule == "nvls_tree":
             # who brought data for more would keep the links from those who hand sums out
@@ -221,6 +228,9 @@ class NcclCall:
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """Time of the call beside its steps, in ps, on links of which a channel has `bandwidth` B/s."""
+        if self.registered:
+            hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
+            return launch + hops * costs.LL.hop
         block = self.block(costs)
         wide = costs.grid - costs.grid // (self.parts.blocks if self.parts else self.channels)
         if self.parts and self.protocol == "LL":
@@ -271,6 +281,8 @@ class NcclCall:
             return wire * min(1.0, self.nics / self.alike)
         if self.collective == "send_recv":
             return 1.0
+        if self.registered and self.protocol == "LL":  # every GPU gets the data of all, and as many flags
+            return reach / (2 * self.communicator.ranks)
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             reach *= self._heads / (self._heads + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
@@ -368,13 +380,20 @@ def call(
     protocol: Protocol | Literal["auto"] = "auto",
     between: int = 0,
     left: Selection = EVERYTHING,
+    registered: bool = False,
 ) -> NcclCall:
     """The call as NCCL runs it, or would run it with that algorithm and protocol.
 
     Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
-    a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed. Raises RefusedError if there is no
-    choice.
+    a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed; `registered`: whether buffers are
+    windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice. Raises RefusedError if there is
+    no choice.
     """
+    free = algorithm == protocol == "auto" and left == EVERYTHING
+    if registered and free and symmetric_kernels.serve(comm, collective, version):
+        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm.ranks, nbytes) else "Simple"
+        threads = figures().threads.others
+        return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
             raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
@@ -400,8 +419,8 @@ def call(
         raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here{under}, or it is not modelled")
     pair = choice.algorithm, choice.protocol
     shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
-    free = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)
-    limited = shape.channels != free.channels
+    usual = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)
+    limited = shape.channels != usual.channels
     return NcclCall(
         comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited
     )

@@ -23,6 +23,7 @@ from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.symmetric_kernels import registered_by_itself
 from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
@@ -210,8 +211,9 @@ class NcclExecutor(PlainExecutor):
             raise RefusedError("NCCL's calls do not read peers' memory; write executor: msccl, or another protocol")
         if scenario.subgroups or scenario.weights:
             raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
+        comm = communicator_of(scenario, rated, places)
         call = calls.call(
-            communicator_of(scenario, rated, places),
+            comm,
             scenario.collective,
             scenario.nbytes,
             scenario.itemsize,
@@ -220,6 +222,7 @@ class NcclExecutor(PlainExecutor):
             protocol="auto" if scenario.protocol == "none" else scenario.protocol,
             between=least_between(rated, places),
             left=scenario.env.selection,
+            registered=_registered(scenario, comm.gpus, self.release(scenario)),
         )
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
         ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
@@ -261,6 +264,14 @@ class NcclExecutor(PlainExecutor):
     def release(self, scenario: Scenario) -> str | None:
         """NCCL's release: the scenario's, or else the profile's."""
         return scenario.library_version or self._kernels.version
+
+
+def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
+    """Whether the buffers are windows of all ranks, and the call one that symmetric kernels serve: a sum of floats."""
+    asked, summed = scenario.launch, scenario.op == "sum" and "float" in scenario.dtype
+    one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
+    by_itself = one_process and gpus > 1 and registered_by_itself(release)
+    return summed and (by_itself if asked.registered is None else asked.registered)
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:

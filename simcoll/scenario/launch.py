@@ -39,7 +39,11 @@ class Launch(Model):
     gpus_per_process: Annotated[Any, PlainValidator(_gpus, json_schema_input_type=_COUNT | Literal["all"])] = None
     """GPUs that one process drives (nccl-tests' `-g`), or `all` of a node. It launches for one GPU after the other."""
     graph: StrictBool = False
-    """Whether calls are replayed from a CUDA graph."""
+    """Whether calls are replayed from a CUDA graph, which holds many of them."""
+    registered: StrictBool | None = None
+    """Whether all ranks registered their buffers as windows (nccl-tests' `-R 2`), so that all-reduces on NVLink copy
+    nothing. Default: as NCCL does, which from release 2.30 on registers buffers of a graph of one process that drives
+    all GPUs."""
 
     @property
     def paced(self) -> bool:
