@@ -20,6 +20,7 @@ import click
 from simcoll import __version__
 from simcoll.errors import NO_MEMORY, SimcollError
 
+COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
 COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
     "predict": ("run.predict", "Predict one collective without a scenario file."),
@@ -48,6 +49,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
     "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),
     "topology": ("catalog.topology", "List and show topologies."),
+    "completion": ("completion.completion", "Print the script that completes commands in bash, zsh or fish."),
     "schema": ("catalog.schema", "Print the JSON Schema of scenario files, or of results as JSON."),
 }
 
@@ -58,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
     gc.set_threshold(100_000, 50, 100)  # what a start makes, classes above all, is there until the end
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search all that is installed for some
+    if asked := os.environ.get(COMPLETE):
+        from simcoll.cli.completion import completed
+
+        print(completed(asked.partition("_")[0]))
+        return 0
     try:
         with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
             status = cli.invoke(context)

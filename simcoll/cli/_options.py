@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +13,43 @@ import click
 from simcoll.config.decoding import decoded
 from simcoll.errors import InputError
 
+
+def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """The shipped names of a kind that begin as what was typed does, for shells."""
+
+    def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        from simcoll.scenario.loading import shipped_scenarios
+        from simcoll.scenario.profile import shipped_profiles
+        from simcoll.schedule.collectives import COLLECTIVES
+        from simcoll.topology.systems import shipped_systems
+
+        known: dict[str, Callable[[], Iterable[str]]] = {
+            "scenario": shipped_scenarios,
+            "system": shipped_systems,
+            "profile": shipped_profiles,
+            "collective": lambda: COLLECTIVES,
+        }
+        return [name for name in known[kind]() if name.startswith(begun)]
+
+    return names
+
+
+SCENARIO = click.argument("scenario", shell_complete=completed("scenario"))
+COLLECTIVE = click.argument("collective", shell_complete=completed("collective"))
 SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
-_PROFILE = click.option("--profile", metavar="NAME", help="Profile of the costs: a shipped one, or a file.")
-_ON = click.option("--on", "system", metavar="SYSTEM", help="In place of its topology: a shipped system, or a file.")
+_PROFILE = click.option(
+    "--profile",
+    metavar="NAME",
+    help="Profile of the costs: a shipped one, or a file.",
+    shell_complete=completed("profile"),
+)
+_ON = click.option(
+    "--on",
+    "system",
+    metavar="SYSTEM",
+    help="In place of its topology: a shipped system, or a file.",
+    shell_complete=completed("system"),
+)
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 _MEASURED_ON = click.option(
     "--on",
@@ -23,12 +57,16 @@ _MEASURED_ON = click.option(
     "topology",
     metavar="SYSTEM|FILE.yaml",
     help="What it was measured on: a shipped system, or a file.",
+    shell_complete=completed("system"),
 )
 _MEASURED_NODES = click.option(
     "--nodes", metavar="N[,N…]", help="Keep rows of so many nodes; rows that do not say are of these."
 )
 _COLLECTIVE = click.option(
     "--collective", metavar="NAME", help="Keep rows of this collective; rows that do not say are of it."
+)
+FORMAT = click.option(
+    "--format", "kind", type=click.Choice(["png", "svg", "pdf"]), default="png", show_default=True, help="Of pictures."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SETS, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO, SETS, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError, RefusedError
 
@@ -16,7 +16,7 @@ MOST_POINTS: Final = 20
 
 
 @click.command()
-@click.argument("scenario")
+@SCENARIO
 @SETS
 @click.option("--no-what-if", is_flag=True, help="Leave out what would make it faster, which is simulated anew.")
 @click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")

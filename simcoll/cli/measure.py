@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SETS, TIMEOUT, check_timeout, rank_counts
+from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, check_timeout, rank_counts
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -29,7 +29,7 @@ SHOWN: Final = (
 
 
 @click.command()
-@click.argument("scenario")
+@SCENARIO
 @click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several.  [default: the scenario's]")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True)
 @OUTPUT
@@ -101,7 +101,7 @@ def measure(
 
 
 @click.command()
-@click.argument("scenario")
+@SCENARIO
 @OUTPUT
 @SETS
 @TIMEOUT

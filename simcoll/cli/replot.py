@@ -1,4 +1,4 @@
-"""`simcoll plot`: the pictures of a results.csv again."""
+"""`simcoll plot`: pictures of a results.csv: those of a run again, or a quantity over any key."""
 
 from __future__ import annotations
 
@@ -6,19 +6,59 @@ from pathlib import Path
 
 import click
 
+from simcoll.cli._options import FORMAT
+from simcoll.errors import InputError
+
 
 @click.command()
 @click.argument("results_csv", metavar="RESULTS", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder for the pictures.  [default: plots/ beside]"
 )
-def plot(results_csv: Path, output: Path | None) -> None:
-    """Plot a results.csv again."""
+@click.option("--x", metavar="KEY", help="Column or swept key across: size, nodes, topology.oversubscription, …")
+@click.option("--y", metavar="KEY", default="time", show_default=True, help="Column up: time, busbw, step, …")
+@click.option("--group", multiple=True, metavar="KEY", help="A line for each of its values.  [default: algorithm]")
+@click.option("--facet", multiple=True, metavar="KEY", help="A panel for each of its values.")
+@click.option("--filter", "filters", multiple=True, metavar="KEY=V,V", help="Keep rows with these values.")
+@FORMAT
+def plot(
+    results_csv: Path,
+    output: Path | None,
+    x: str | None,
+    y: str,
+    group: tuple[str, ...],
+    facet: tuple[str, ...],
+    filters: tuple[str, ...],
+    kind: str,
+) -> None:
+    """Plot a results.csv again.
+
+    With --x one picture: a quantity over any column or swept key.
+    """
     from simcoll.prediction import result_rows
     from simcoll.report import run_plots
+    from simcoll.report.plot.any_key import filtered
+    from simcoll.scenario.scenario import KeyPlot
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
-    rows = result_rows.read(source)
-    wanted = [run_plots.STEP] if any(row.workload for row in rows) else run_plots.CURVES
-    for path in run_plots.write(run_plots.curves(rows, wanted, ()), output or source.parent / "plots"):
+    conditions = dict(map(_condition, filters))
+    rows = filtered(result_rows.read(source), conditions)
+    folder = output or source.parent / "plots"
+    if x is not None:
+        asked = KeyPlot(x=x, y=y, group=group or None, facet=facet)
+        name = KeyPlot(x=x, y=y, facet=facet, where={key: "-".join(values) for key, values in conditions.items()}).name
+        figures = [(name, run_plots.over_key(rows, asked))]
+    elif group or facet:
+        raise InputError("--group and --facet go with --x", "say what goes across, e.g. --x size")
+    else:
+        wanted = [run_plots.STEP] if any(row["workload"] for row in rows) else run_plots.CURVES
+        figures = list(run_plots.curves(rows, wanted, ()))
+    for path in run_plots.write(figures, folder, kind):
         print(path)
+
+
+def _condition(text: str) -> tuple[str, list[str]]:
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip() or not values.strip():
+        raise InputError(f"--filter {text!r} is not KEY=VALUE", "write e.g. --filter nodes=2,4")
+    return key.strip(), [value.strip() for value in values.split(",")]

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, SETS, check_jobs, listed, topology_key, with_machine, with_profile
+from simcoll.cli._options import (
+    COLLECTIVE,
+    FORMAT,
+    JSON,
+    SCENARIO,
+    SETS,
+    check_jobs,
+    completed,
+    listed,
+    topology_key,
+    with_machine,
+    with_profile,
+)
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -21,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("scenario")
+@SCENARIO
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for results.csv, manifest.json, plots/.")
 @SETS
 @click.option(
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No table, no progress.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
+@FORMAT
 @with_machine
 def run(
     scenario: str,
@@ -45,6 +58,7 @@ def run(
     quiet: bool,
     trace: Path | None,
     page: Path | None,
+    kind: str,
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll.prediction import sweep
@@ -77,7 +91,7 @@ def run(
         _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
     finally:
         if journal and whole:
-            _finish(journal, whole, points, quiet)
+            _finish(journal, whole, points, quiet, kind)
     if trace and rows and not _status(rows):
         _write_trace(trace, points[0])
     if page and whole:
@@ -86,13 +100,21 @@ def run(
 
 
 @click.command()
-@click.argument("collective")
-@click.option("--on", "system", required=True, help="A shipped system, or a topology's YAML file.")
+@COLLECTIVE
+@click.option(
+    "--on",
+    "system",
+    required=True,
+    help="A shipped system, or a topology's YAML file.",
+    shell_complete=completed("system"),
+)
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 @click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
 @click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
 @click.option("--algorithm", default="auto", show_default=True, help="A name, a list, auto or all.")
 @click.option("--executor", help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for results.csv, manifest.json, plots/.")
+@FORMAT
 @SETS
 @JSON
 @with_profile
@@ -104,12 +126,16 @@ def predict(
     size: str | None,
     algorithm: str,
     executor: str | None,
+    output: Path | None,
+    kind: str,
     sets: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Predict one collective without a scenario file."""
     from simcoll.config.yaml_tree import Node, parse
     from simcoll.errors import Place
+    from simcoll.prediction import sweep
+    from simcoll.prediction.journal import Journal
     from simcoll.scenario.loading import points
 
     def given(value: Any, option: str) -> Node:
@@ -128,8 +154,16 @@ def predict(
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
     asked = points(Node(keys, Place("predict", 1, 1)), sets)
-    rows, _ = _simulated(asked, quiet=False)
-    _show(rows, asked, as_json, False, 0)
+    journal = Journal(output) if output else None
+    rows, reused = _simulated(asked, quiet=False, journal=journal)
+    if journal:
+        words = ["simcoll", "predict", collective, "--on", system, *(["--size", size] if size else [])]
+        words += [*(["--nodes", nodes] if nodes else []), "--algorithm", algorithm]
+        words += [word for text in sets for word in ("--set", text)]
+        sweep.write(journal.folder, rows, asked, shlex.join(words))
+    _show(rows, asked, as_json, False, reused)
+    if journal:
+        _finish(journal, rows, asked, False, kind)
     return _status(rows)
 
 
@@ -240,7 +274,7 @@ def _status(rows: list[ResultRow]) -> int:
     return 1 if "failed" in kinds or "ok" not in kinds else 0
 
 
-def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool) -> None:
+def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str) -> None:
     """Plot, and only then drop the logs: a run that is killed before has them all."""
     from simcoll.report import run_plots
 
@@ -248,7 +282,7 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     for note in run_plots.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    drawn = run_plots.draw(scenarios, rows, plots)
+    drawn = run_plots.draw(scenarios, rows, plots, kind)
     journal.drop()
     if not quiet:
         print(f"{journal.folder / 'results.csv'} and {len(drawn)} plots in {plots}", file=sys.stderr)

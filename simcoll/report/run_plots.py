@@ -5,58 +5,104 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from simcoll.config import csv_text
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import KeyPlot, Scenario
 
 Named = tuple[str, Any]  # a plot's name, and its figure
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
 STEP: Final = "step"  # the one of workloads
+OVERLAP: Final = "overlap"  # of the shortest step
 _DRAWN: Final = ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")  # of measured rows
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
 
 
-def draw(scenarios: Sequence[Scenario], rows: Sequence[ResultRow], folder: Path) -> list[Path]:
-    """Write the plots that the scenario asks for."""
-    return write([*asked(scenarios, rows), *_single(scenarios)], folder)
+def draw(scenarios: Sequence[Scenario], rows: Sequence[ResultRow], folder: Path, kind: str = "png") -> list[Path]:
+    """Write the plots that the scenario asks for, as files of a kind."""
+    return write([*asked(scenarios, rows), *_single(scenarios)], folder, kind)
 
 
-def write(figures: Iterable[Named], folder: Path) -> list[Path]:
+def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Path]:
     """Write figures by their names."""
     from simcoll.report.plot import save
 
     paths = []
     for name, figure in figures:
-        paths.append(folder / f"{name}.png")
+        paths.append(folder / f"{name}.{kind}")
         save(figure, paths[-1])
     return paths
 
 
 def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
     """Select the plots of `which` that a scenario asks for."""
-    return [plot for plot in dict.fromkeys(p for scenario in scenarios for p in scenario.plots) if plot in which]
+    asked = dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots)
+    return [plot for plot in asked if isinstance(plot, str) and plot in which]
 
 
 def asked(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[Named]:
     """Name and figure of the curves and maps that the scenarios ask for."""
     alone = [scenario for scenario in scenarios if not scenario.workload]
     yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
+    if _wanted(scenarios, [OVERLAP]) and (shortest := _shortest(scenarios, rows)):
+        yield OVERLAP, _overlap(shortest)
+    for plot in dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots if isinstance(plot, KeyPlot)):
+        try:
+            yield plot.name, over_key(rows, plot)
+        except InputError as reason:
+            print(f"{plot.name}: not drawn: {reason}", file=sys.stderr)
+
+
+def _shortest(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Scenario | None:
+    """The workload with the shortest step; None where rows do not stand beside scenarios."""
+    timed = [
+        (row.time_ps, place)
+        for place, (scenario, row) in enumerate(zip(scenarios, rows, strict=False))
+        if scenario.workload and row.status == "ok"
+    ]
+    return scenarios[min(timed)[1]] if timed and len(scenarios) == len(rows) else None
+
+
+def _overlap(scenario: Scenario) -> Any:
+    from simcoll.prediction.predict import predict
+    from simcoll.report import point_trace
+    from simcoll.report.overlap import overlaps
+    from simcoll.report.plot.overlap import overlap_figure
+
+    work, once = scenario.workload, {"replications": None, "variability": None}
+    prediction = predict(scenario.model_copy(update=once))
+    assert work
+    words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.plan.n} ranks"]
+    title = ", ".join(word for word in words if word and len(word) < 40)
+    return overlap_figure(overlaps(point_trace.of_prediction(prediction, transfers=False)), f"Step of {title}")
+
+
+def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
+    """The figure of a quantity over a key; raises InputError."""
+    from simcoll.report.plot.any_key import filtered, key_figure
+
+    kept = filtered(rows, {key: listed(value) for key, value in plot.where.items()})
+    return key_figure(kept, plot.x, plot.y, plot.group, plot.facet)
+
+
+def listed(value: Any) -> list[str]:
+    """Values as texts, one or several."""
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
 
 
 def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
     """Draw curves and maps from rows alone; a line on stderr says why one cannot be drawn."""
-    from simcoll.report.plot.curves import scaling_figure, size_figure
+    from simcoll.report.plot.curves import scaling_figure
     from simcoll.report.plot.maps import crossover_figure
     from simcoll.report.plot.steps import step_figure
 
     good = [row for row in rows if row.status == "ok" and row.size_bytes and row.time_us]  # rows with a bandwidth
     figure: dict[str, Callable[[], Any]] = {
-        "busbw": lambda: size_figure(good, "busbw", measured),
-        "latency": lambda: size_figure(good, "latency", measured),
+        "busbw": lambda: _over_size(good, "busbw", measured),
+        "latency": lambda: _over_size(good, "latency", measured),
         "scaling": lambda: scaling_figure(good, measured),
         "crossover": lambda: crossover_figure(good),
         STEP: lambda: step_figure(rows),
@@ -68,6 +114,20 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
             print(f"{name}: not drawn: {reason}", file=sys.stderr)
         else:
             yield name, drawn
+
+
+def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"], measured: Sequence[Any]) -> Any:
+    """Curves over the size, or bars where there is but one."""
+    from simcoll.report.plot.any_key import key_figure
+    from simcoll.report.plot.curves import size_figure
+    from simcoll.report.plot.style import COMPETING, SETTINGS, telling
+
+    if measured or len({row.size_bytes for row in rows}) > 1:
+        return size_figure(rows, quantity, measured)
+    apart = [name for name in ("collective", "ranks", "nodes") if len({row[name] for row in rows}) > 1]
+    asked = [{**row, "algorithm": row.asked or row.algorithm} for row in rows]
+    groups = [name for name in telling(asked, (*SETTINGS, *COMPETING)) if name not in apart]
+    return key_figure(rows, "algorithm", "busbw" if quantity == "busbw" else "time", groups, apart)
 
 
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -121,7 +181,12 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
 def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
     """Timeline and utilisation of each example, as far as scenarios ask for them."""
     wanted = _wanted(scenarios, ("timeline", "utilisation"))
-    for name, scenario in examples(scenarios).items() if wanted else ():
+    chosen = examples(scenarios) if wanted else {}
+    others = len([scenario for scenario in scenarios if not scenario.workload]) - len(chosen)
+    if chosen and others:
+        print(f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none of "
+              "their own: narrow the run with --set for another", file=sys.stderr)  # fmt: skip
+    for name, scenario in chosen.items():
         try:
             figures = _figures(scenario, wanted)
         except (RefusedError, InputError):
@@ -150,11 +215,17 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
 
     prediction = predict(scenario)
     program, topology = prediction.program, prediction.topology
-    title = f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}, {topology.name}"
+    nodes = f"{topology.nodes} × " if topology.nodes > 1 and scenario.topology.system else ""
+    ran = (
+        prediction.algorithm
+        if scenario.algorithm == prediction.algorithm
+        else f"{scenario.algorithm} ({prediction.algorithm})"
+    )
+    title = f"{scenario.collective}, {ran}, {format_size(scenario.nbytes)}, {nodes}{topology.name}"
     figures: dict[str, Any] = {}
     if "timeline" in wanted and len(program) <= SMALL:
         figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title)
     if "utilisation" in wanted:
         busy = dict(zip(topology.links, prediction.busy.tolist(), strict=True))
-        figures["utilisation"] = topology_figure(topology, busy)
+        figures["utilisation"] = topology_figure(topology, busy, title)
     return figures

@@ -31,6 +31,9 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_names
 from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario._measure_keys import MeasureSpec
+from simcoll.scenario._plot_keys import PLOTS as PLOTS
+from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
+from simcoll.scenario._plot_keys import Plots
 from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
@@ -45,15 +48,6 @@ from simcoll.workload.workload_keys import Workload
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
-PLOTS: Final = {
-    "busbw": "bus bandwidth over size, a curve for each algorithm",
-    "latency": "time over size",
-    "scaling": "time over ranks",
-    "crossover": "map of the fastest algorithm, by size and ranks",
-    "timeline": "what each rank sends when, at the largest size; up to 4,000 transfers",
-    "utilisation": "the topology, coloured by how busy its links are at the largest size",
-    "step": "time of a training step by bucket size, of a workload",
-}
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
 WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
@@ -78,10 +72,6 @@ def _parsed(file: Path, changed: int) -> int:
     return len(read_measured(file))
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 def _as_written(value: object) -> object:
     """A release is a text that may look like a number, of which `2.3` and `2.30` are two."""
     if isinstance(value, yaml_tree.WrittenFloat):
@@ -90,7 +80,6 @@ def _as_written(value: object) -> object:
 
 
 Release = Annotated[str, BeforeValidator(_as_written), WithJsonSchema({"type": ["string", "number"]})]
-_Plot = Annotated[str, OneOf("plot", lambda: PLOTS)]
 
 
 class Scenario(Model):
@@ -179,7 +168,7 @@ class Scenario(Model):
     """Measured table whose points are drawn into the plots."""
     measure: MeasureSpec = MeasureSpec()
     """How `simcoll measure` runs the point for real."""
-    plots: Annotated[tuple[_Plot, ...], BeforeValidator(_listed)] = ("busbw", "latency")
+    plots: Plots = ("busbw", "latency")
     """Pictures to draw."""
 
     @model_validator(mode="before")
@@ -190,7 +179,7 @@ class Scenario(Model):
         for key in OF_ONE:
             if key in data:
                 raise ValueError(f"{key!r} does not go with a workload; leave it out, or give it to its calls")
-        return {"plots": ["step"], **data, "collective": WORKLOAD, "size": "0 B"}
+        return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
     @field_validator("collective")
     @classmethod

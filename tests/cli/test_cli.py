@@ -882,3 +882,20 @@ def test_predict_takes_several_nodes():
     rows = simcoll(*words, "--nodes", "1,2").json["points"]
     assert [(row["nodes"], row["profile"]) for row in rows] == [(1, "nccl-ampere"), (2, "nccl-ampere")]
     assert rows == simcoll(*words, "--nodes", "[1, 2]").json["points"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete(shell: str, monkeypatch: pytest.MonkeyPatch):
+    """The script of each shell asks by a variable, and gets commands, options and shipped names."""
+    script = simcoll("completion", shell).out
+    assert "_SIMCOLL_COMPLETE" in script and f"{shell}_complete" in script
+    for words, found in (
+        ("simcoll ru", "run"),
+        ("simcoll run quick", "quickstart"),
+        ("simcoll run --prof", "--profile"),
+    ):
+        monkeypatch.setenv("_SIMCOLL_COMPLETE", f"{shell}_complete")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", words.split()[-1] if shell == "fish" else str(len(words.split()) - 1))
+        assert found in simcoll().out
+        monkeypatch.delenv("_SIMCOLL_COMPLETE")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -62,6 +62,9 @@ _WORDS: Final = {
 }
 
 
+Row = TypeVar("Row", bound=PlotRow)
+
+
 class Mark(NamedTuple):
     """A point of a line: where it stands, its value, and the ends of its interval (None without one)."""
 
@@ -83,7 +86,7 @@ def column_of(rows: Sequence[PlotRow], key: str) -> str:
     raise InputError(f"{key!r} is no column of the results, and was not swept", did_you_mean(key, [*known, *ALIASES]))
 
 
-def filtered(rows: Sequence[PlotRow], conditions: Mapping[str, Sequence[str]]) -> list[PlotRow]:
+def filtered(rows: Sequence[Row], conditions: Mapping[str, Sequence[str]]) -> list[Row]:
     """The rows whose columns have one of the values; sizes may be written as `64 MiB`. Raises InputError."""
     kept = list(rows)
     for key, values in conditions.items():

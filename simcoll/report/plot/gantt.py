@@ -16,12 +16,12 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simcoll.engine.link_usage import utilisation
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
-from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame
+from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame, time_text
 from simcoll.units import format_duration
 
 MAX_TRANSFERS: Final = 4000
@@ -38,11 +38,12 @@ _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377",
 
 
 class ChunkInterval(NamedTuple):
-    """An interval (ps) in which a chunk is on its way."""
+    """An interval (ps) in which a chunk is on its way, to the rank `peer` (-1: as the lane says)."""
 
     begin: int
     end: int
     chunk: int
+    peer: int = -1
 
 
 @dataclass
@@ -91,9 +92,14 @@ def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], t
     color, entries = _colors(figure, grid, sorted(set(chunks)))
     for axes, panel in zip(grid, panels, strict=True):
         _draw(axes, panel, panels[panel], placed[panel], timeline.makespan_ps, color)
-    grid[-1].set_xlabel("time (µs)", size=9, color=INK)
+    grid[-1].set_xlabel("time", size=9, color=INK)
+    grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
     figure.align_ylabels(grid)
-    facts = [_facts(program, timeline), "thin: receive side" if any(lane.thin for lane in panels["rank"]) else ""]
+    facts = [
+        _facts(program, timeline),
+        "in bars: chunk→to rank",
+        "thin: receive side" if any(lane.thin for lane in panels["rank"]) else "",
+    ]
     finish(figure, title or program.schedule.name, "  ·  ".join(filter(None, facts + notes)), entries)
     return figure
 
@@ -117,7 +123,7 @@ def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], ch
     lanes = [Lane(f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
     columns = (program.src, program.dst, timeline.start, timeline.sent, timeline.arrive, timeline.end)
     for chunk, src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
-        lanes[src].spans.append(ChunkInterval(start, sent, chunk))
+        lanes[src].spans.append(ChunkInterval(start, sent, chunk, dst))
         lanes[src].busy += sent - start
         if end > arrive:
             lanes[dst].thin.append(ChunkInterval(arrive, end, chunk))
@@ -213,9 +219,12 @@ def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str) -> None:
 
 
 def _numbers(axes: Axes, bars: Iterable[Bar], color: Color, inches_per_ps: float) -> None:
-    """The number of the chunk in each bar that has room for it."""
-    for (begin, end, chunk), bottom, height in bars:
-        if (end - begin) * inches_per_ps > 0.06 * len(str(chunk)) + 0.05 and height * LANE > 0.09:
+    """The number of the chunk, and the rank that it goes to, in each bar that has room for them."""
+    for (begin, end, chunk, peer), bottom, height in bars:
+        room = ((end - begin) * inches_per_ps - 0.05) / 0.06 if height * LANE > 0.09 else 0.0  # characters
+        texts = [*([f"{chunk}→{peer}"] if peer >= 0 else []), str(chunk)]
+        text = next((text for text in texts if len(text) < room), None)
+        if text is not None:
             x, y = (begin + end) / 2 / PS_PER_US, bottom - height / 2
             ink = contrast(color(chunk))
-            axes.text(x, y, str(chunk), ha="center", va="center_baseline", size=6, color=ink, clip_on=True)
+            axes.text(x, y, text, ha="center", va="center_baseline", size=6, color=ink, clip_on=True)

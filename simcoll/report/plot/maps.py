@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch, Polygon, Rectangle
 
 from simcoll.report.plot.style import (
     CHARACTER,
@@ -32,14 +32,16 @@ from simcoll.report.plot.style import (
 )
 from simcoll.units import short_size
 
+TIE: Final = 1.005  # times nearer than half a percent are equal
 ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
 
 
 class Cell(NamedTuple):
-    """The winner of a point, and how many times as long the runner-up takes (None without one)."""
+    """The winner of a point, how many times as long the runner-up takes (None without one), and what it ties with."""
 
     winner: str
     margin: float | None
+    tied: str | None = None
 
 
 MapCells = dict[tuple[int, int], Cell]  # (ranks, size) → its winner
@@ -65,7 +67,8 @@ def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
         axes.set_title(title if len(maps) > 1 else "", size=9, color=INK, loc="left")
     for axes in table[len(shown) :]:
         axes.remove()
-    winners = dict.fromkeys(cell.winner for cells in shown.values() for cell in cells.values())
+    first = dict.fromkeys(cell.winner for cells in shown.values() for cell in cells.values())
+    winners = first | dict.fromkeys(cell.tied for cells in shown.values() for cell in cells.values() if cell.tied)
     entries = {winner: Patch(facecolor=look(winner).color) for winner in winners}
     title = "Fastest algorithm" + (f": {next(iter(maps))}" if len(maps) == 1 else "")
     finish(figure, title, "  ·  ".join(filter(None, _notes(timed, maps, cell >= ROOM))), entries)
@@ -89,7 +92,8 @@ def _best(rows: Sequence[PlotRow], columns: Sequence[str]) -> Cell:
         name = label(row, columns)
         times[name] = min(row["time_us"], times.get(name, row["time_us"]))
     first, *others = sorted(times, key=lambda name: times[name])  # of equals the first of the scenario
-    return Cell(first, times[others[0]] / times[first] if others else None)
+    margin = times[others[0]] / times[first] if others else None
+    return Cell(first, margin, others[0] if margin is not None and margin < TIE else None)
 
 
 def _notes(rows: Sequence[PlotRow], maps: dict[str, MapCells], room: bool) -> list[str]:
@@ -105,9 +109,12 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
     for (n, size), cell in cells.items():
         x, y, color = sizes.index(size), ranks.index(n), look(cell.winner).color
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=1))
+        if cell.tied:  # half the cell is the other's
+            other = [(x - 0.5, y - 0.5), (x + 0.5, y - 0.5), (x + 0.5, y + 0.5)]
+            axes.add_patch(Polygon(other, facecolor=look(cell.tied).color, edgecolor="white", linewidth=1))
         if wide >= ROOM and cell.margin is not None:
             text: dict[str, Any] = {"ha": "center", "va": "center", "size": 7, "color": contrast(color)}
-            axes.text(x, y, _times(cell.margin), **text)
+            axes.text(x, y, "tie" if cell.tied else _times(cell.margin), **text)
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
     least = math.ceil(TICK / wide)  # as many labels as fit, the last one too where that can be

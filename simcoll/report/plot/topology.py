@@ -69,8 +69,8 @@ class Drawing:
     cell: float = 0.0  # inches between neighbours, where machines are joined without switches
 
 
-def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None) -> Figure:
-    """The picture of a topology; with `utilisation` (0 … 1 by link) links are coloured by it.
+def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None, title: str = "") -> Figure:
+    """The picture of a topology; with `utilisation` (0 … 1 by link) links are coloured by it, and `title` says of what.
 
     A line stands for both directions; where their utilisation differs there are two. The link of a device to the
     memory of that device is not drawn.
@@ -95,7 +95,8 @@ def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None
         bar.set_label("utilisation (%)", size=8, color=INK)
         bar.ax.tick_params(labelsize=7, color=GREY, labelcolor=INK)
         bar.outline.set_visible(False)
-    finish(figure, *_heading(topology, layout, utilisation), entries)
+    named, notes = _heading(topology, layout, utilisation)
+    finish(figure, title or named, f"{named}  ·  {notes}" if title and notes else notes, entries)
     return figure
 
 

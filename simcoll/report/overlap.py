@@ -1,0 +1,84 @@
+"""Computation and communication of each rank over time, and how much of one the other hides.
+
+The shares are those of Holistic Trace Analysis' temporal breakdown and communication-computation overlap
+(https://hta.readthedocs.io): a rank computes, waits for communication alone (exposed), or is idle; communication at the
+same time as computation is hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from simcoll.explanation.trace import Trace
+
+_COMPUTING: Final = "compute"
+_CALLING: Final = "kernel"
+
+Interval = tuple[int, int]  # begin and end, in ps
+
+
+class RankOverlap(NamedTuple):
+    """A rank's time from 0 to `end_ps`: disjoint intervals of computation and of communication, in order."""
+
+    rank: str
+    end_ps: int
+    computing: tuple[Interval, ...]
+    calling: tuple[Interval, ...]
+
+    @property
+    def compute_ps(self) -> int:
+        """Time in which it computes."""
+        return _length(self.computing)
+
+    @property
+    def hidden_ps(self) -> int:
+        """Time in which it computes and communicates."""
+        return _length(self.computing) + _length(self.calling) - _length(union([*self.computing, *self.calling]))
+
+    @property
+    def exposed_ps(self) -> int:
+        """Time in which it communicates and does not compute."""
+        return _length(self.calling) - self.hidden_ps
+
+    @property
+    def idle_ps(self) -> int:
+        """Time in which it does neither."""
+        return self.end_ps - self.compute_ps - self.exposed_ps
+
+    def __str__(self) -> str:
+        parts = (("compute", self.compute_ps), ("exposed communication", self.exposed_ps), ("idle", self.idle_ps))
+        shares = ", ".join(f"{name} {ps / (self.end_ps or 1):.1%}" for name, ps in parts)
+        called = self.exposed_ps + self.hidden_ps
+        return f"{shares}; {self.hidden_ps / called:.1%} of communication is hidden" if called else shares
+
+
+def overlaps(trace: Trace) -> list[RankOverlap]:
+    """The overlap of each rank of a trace of a workload."""
+    found = []
+    for rank in trace.ranks:
+        spans = [span for track in trace.tracks if track.process == rank for span in track.slices]
+        computing, calling = (
+            union([(span.begin, span.end) for span in spans if span.kind == kind]) for kind in (_COMPUTING, _CALLING)
+        )
+        found.append(RankOverlap(rank, trace.end_ps, computing, calling))
+    return found
+
+
+def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """The same time as disjoint intervals, in order.
+
+    >>> union([(4, 6), (0, 2), (1, 3)])
+    ((0, 3), (4, 6))
+    """
+    merged: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        elif end > begin:
+            merged.append((begin, end))
+    return tuple(merged)
+
+
+def _length(intervals: Sequence[Interval]) -> int:
+    return sum(end - begin for begin, end in intervals)

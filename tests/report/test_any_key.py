@@ -1,0 +1,127 @@
+"""Pictures over any key, of overlap, and as the command line and scenarios ask for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import simcoll
+from matplotlib.axes import Axes
+
+import simcoll as sc
+from simcoll.errors import InputError
+from simcoll.report.overlap import RankOverlap, union
+from simcoll.report.plot.any_key import filtered, key_figure
+from simcoll.report.plot.curves import size_figure
+from simcoll.report.plot.maps import crossover_figure
+from simcoll.report.plot.overlap import overlap_figure
+
+STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
+KEYS: dict[str, Any] = {
+    "topology": {**STAR, "oversubscription": [1, 2, 4], "hosts_per_leaf": [2, 4]},
+    "collective": "all_reduce",
+    "algorithm": ["ring", "tree"],
+    "size": "1 MiB",
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> sc.Results:
+    """Twelve points: two algorithms on six trees."""
+    return sc.run(KEYS)
+
+
+def lines(axes: Axes) -> list[list[float]]:
+    """Values of the lines of a panel."""
+    return [[round(float(y), 6) for y in line.get_ydata()] for line in axes.lines]  # type: ignore[union-attr]
+
+
+def test_any_swept_key_goes_across(rows: sc.Results) -> None:
+    """Lines hold the rows of their group and facet, in the order of the key; titles say what is shared."""
+    panels = rows.plot(x="oversubscription", facet="topology.hosts_per_leaf")
+    assert isinstance(panels, list)
+    for per_leaf, axes in zip((2, 4), panels, strict=True):
+        for name, values in zip(("ring", "tree"), lines(axes), strict=True):
+            kept = [r for r in rows if r["asked"] == name and r["topology.hosts_per_leaf"] == per_leaf]
+            assert values == [
+                round(r["time_us"], 6) for r in sorted(kept, key=lambda r: r["topology.oversubscription"])
+            ]
+        assert axes.get_title(loc="left") == f"hosts per leaf {per_leaf}"
+    words = {text.get_text() for text in panels[0].figure.texts}
+    assert "Time over oversubscription: all_reduce, 1 MiB, 8 ranks, 8 nodes" in words
+
+
+def test_no_row_stands_for_another(rows: sc.Results) -> None:
+    """Where rows differ in more than was chosen the picture is refused, and says in which key."""
+    with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*--filter"):
+        rows.plot(x="oversubscription")
+    kept = filtered(rows._rows(), {"hosts_per_leaf": ["2"], "size": ["1 MiB"]})
+    (axes,) = key_figure(kept, "oversubscription", "busbw").axes
+    assert len(axes.lines) == 2
+    with pytest.raises(InputError, match="there is 2"):
+        filtered(kept, {"hosts_per_leaf": ["4"]})
+    with pytest.raises(InputError, match="did you mean"):
+        key_figure(kept, "oversubscriptoin")
+
+
+def test_one_size_is_bars(rows: sc.Results) -> None:
+    """A key without an order, or with one value, makes bars: as many as rows, as high as they are."""
+    kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
+    (axes,) = key_figure(kept._rows(), "algorithm").axes
+    assert [patch.get_height() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
+
+
+def test_intervals_and_equal_lines_are_seen() -> None:
+    """Each line has its interval, also where there are many; a line below an equal one is wider."""
+    rows = [
+        {"collective": "all_reduce", "algorithm": name, "asked": name, "ranks": 8, "nodes": 1, "size_bytes": size}
+        | {"time_us": size / 1024, "busbw_GBps": 1.0, "low_us": size / 2048, "high_us": size / 512, "status": "ok"}
+        for name in ("auto", "ring", "tree", "naive")
+        for size in (1024, 2048, 4096)
+    ]
+    for figure in (size_figure(rows, "latency"), key_figure(rows, "size")):
+        (axes,) = figure.axes
+        assert len(axes.collections) == 4
+        widths = [line.get_linewidth() for line in axes.lines if len(line.get_xdata()) == 3]  # type: ignore[arg-type]
+        assert widths == sorted(widths, reverse=True) and len(set(widths)) == 4
+    (axes,) = crossover_figure(rows).axes
+    assert {text.get_text() for text in axes.texts} == {"tie"}
+
+
+def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
+    """`plots` takes a key, and `simcoll plot --x` draws the same later, in other formats."""
+    (tmp_path / "s.yaml").write_text(
+        "topology: hgx-h100\ncollective: all_reduce\nalgorithm: [ring, tree]\nsize: [1 MiB, 4 MiB]\n"
+        "model: {o_send: [0 us, 1 us]}\nprofile: one-port\n"
+        "plots: [{x: model.o_send, facet: size}, {x: size, where: {o_send: 0 us}}, {x: nothing}]\n"
+    )
+    done = simcoll("run", tmp_path / "s.yaml", "-o", tmp_path / "out")
+    assert done.status == 0 and "time-over-nothing: not drawn" in done.err
+    drawn = {path.name for path in (tmp_path / "out/plots").iterdir()}
+    assert drawn == {"time-over-model.o_send-by-size.png", "time-over-size-o_send-0us.png"}
+    again = simcoll("plot", tmp_path / "out", "--x", "o_send", "--facet", "size", "--format", "svg")
+    assert again.out.rstrip().endswith("time-over-o_send-by-size.svg")
+    assert "<svg" in Path(again.out.rstrip()).read_text(encoding="utf-8")
+    assert "plots.0.xx" in simcoll("run", tmp_path / "s.yaml", "--set", "plots=[{xx: 1}]").err
+    assert simcoll("plot", tmp_path / "out", "--x", "o_send").status == 2
+    assert simcoll("plot", tmp_path / "out", "--group", "size").status == 2
+
+
+def test_a_prediction_is_written_and_drawn(tmp_path: Path) -> None:
+    """`predict -o` leaves what `run -o` leaves; one size is drawn as bars."""
+    words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--algorithm", "[ring, tree]"]
+    assert simcoll(*words, "-o", tmp_path, "--format", "pdf").status == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"results.csv", "manifest.json", "plots"}
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"busbw.pdf", "latency.pdf"}
+
+
+def test_overlap_adds_up() -> None:
+    """Computation, exposed communication and idle time are the whole; hidden communication is what both share."""
+    rank = RankOverlap("rank 0", 100, union([(0, 40), (30, 50)]), union([(40, 70), (90, 95)]))
+    assert (rank.compute_ps, rank.hidden_ps, rank.exposed_ps, rank.idle_ps) == (50, 10, 25, 25)
+    said = "compute 50.0%, exposed communication 25.0%, idle 25.0%; 28.6% of communication is hidden"
+    assert str(rank) == said
+    figure = overlap_figure([rank], "Step")
+    assert any(said in text.get_text().replace("\n", " ") for text in figure.texts)
+    assert [len(c.get_paths()) for c in figure.axes[0].collections] == [1, 2, 2]
