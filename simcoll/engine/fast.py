@@ -75,14 +75,21 @@ class _KernelResult(NamedTuple):
     columns: tuple[Any, ...]
 
 
-def run(program: Program, shortcuts: bool = True, compiled: bool | None = None, hops: bool = True) -> FastResult:
+def run(
+    program: Program,
+    shortcuts: bool = True,
+    compiled: bool | None = None,
+    hops: bool = True,
+    busy: Array | None = None,
+) -> FastResult:
     """Replay a program if `shortcuts` are allowed and its order permits, else run it event by event.
 
     `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
-    timeline has no intervals of links, which take the most room.
+    timeline has no intervals of links, which take the most room. Links that serve others at first are `busy` until a
+    time in ps, (links,), where they serve in turn and do not change.
     """
     loops = Loops(waits, choose(len(program), compiled))
-    outcome, shortcut = _play(program, loops, shortcuts, "hops" if hops else "times")
+    outcome, shortcut = _play(program, loops, shortcuts, "hops" if hops else "times", busy)
     timeline = outcome and Timeline(*(np.asarray(column, np.int64) for column in outcome.columns))
     return FastResult(timeline, shortcut, loops.compiled)
 
@@ -96,9 +103,11 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     return outcome and program.totals(outcome.latest, shortcut)
 
 
-def _play(program: Program, loops: Loops, shortcuts: bool, keep: KeptTimes) -> tuple[_KernelResult | None, str]:
+def _play(
+    program: Program, loops: Loops, shortcuts: bool, keep: KeptTimes, busy: Array | None = None
+) -> tuple[_KernelResult | None, str]:
     """The outcome, None if not all came to an end, and the shortcut taken. Raises InputError beyond the clock."""
-    run_ = _KernelRun(program, loops, keep)
+    run_ = _KernelRun(program, loops, keep, busy)
     ways = {"none": run_.fair if program.params.sharing == "fair" else run_.fifo}
     if (
         shortcuts
@@ -120,7 +129,8 @@ def _play(program: Program, loops: Loops, shortcuts: bool, keep: KeptTimes) -> t
 class _KernelRun:
     """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not."""
 
-    def __init__(self, program: Program, loops: Loops, keep: KeptTimes):
+    def __init__(self, program: Program, loops: Loops, keep: KeptTimes, busy: Array | None = None):
+        self.busy = np.zeros(program.servers, np.int64) if busy is None else busy
         self.program, self.params, self.loops, self.keep = program, program.params, loops, keep
         self.count, self.links = len(program), len(program.bandwidths)
         self.sides = int(program.side.max(initial=-1)) + 1
@@ -146,7 +156,7 @@ class _KernelRun:
             slowest=self.give(ways.slowest() if fair else NO_INDICES),
             away=self.give(ways.away() if fair else NO_TIMES),
             predecessors=Predecessors(*self.gives(program.reads, program.chain, credit, program.channel_before, step)),
-            free=Servers(self.zeros(self.links), self.zeros(self.sides)),
+            free=Servers(self.give(self.busy.copy()), self.zeros(self.sides)),
             last=Servers(self.zeros(self.links), self.zeros(self.sides)),
             times=times,
             hops=hops,
@@ -164,7 +174,7 @@ class _KernelRun:
             follows=self.give(self.ways.follows()),
             net=self.net(),
             servers=self.program.servers,
-            free=Servers(self.zeros(self.program.servers), self.zeros(self.sides)),
+            free=Servers(self.give(self.busy.copy()), self.zeros(self.sides)),
             hops=hops,
         )
         ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)

@@ -51,7 +51,7 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
         topology=call.topology(costs),
         devices=run.devices,
         plan=plan,
-        calls={(asked, ranks): PlannedCall(call, None, run.proved)},
+        calls={(asked, ranks): PlannedCall(call, run.proved)},
         run=run.run,
         totals=_of_all(run.run.totals, call.count),
         lower_bound_ps=run.lower_bound_ps,

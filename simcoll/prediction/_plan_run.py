@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.binding import bind
+from simcoll.engine.composed import CallProgram, composed_ps
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.run import run
+from simcoll.engine.program import Program
+from simcoll.engine.run import Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import InputError, TopologyError, wrong
 from simcoll.prediction._call_run import predict_call
@@ -34,10 +37,25 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     binder = _Binder(scenario, topology or rated_topology(scenario), costs)
     plan, columns = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
-    operations, kinds = _operations(plan, binder, apart)
+    operations, calls, kinds = _operations(plan, binder, apart)
 
-    program = struck(join(operations, plan.n, binder.topology), binder.topology, scenario.striking)
-    ran = ProgramRun(scenario, lambda: program, run(program, policy(scenario, "totals")), program)
+    def joined() -> Program:
+        whole = [
+            op._replace(program=call.program if call else None) for op, call in zip(operations, calls, strict=True)
+        ]
+        return struck(join(whole, plan.n, binder.topology), binder.topology, scenario.striking)
+
+    way = policy(scenario, "totals")
+    alone = way.engine == "auto" and way.shortcuts and not scenario.striking
+    took = composed_ps(operations, calls, plan.n, binder.topology) if alone else None
+    if took is None:
+        program = joined()
+        ran = ProgramRun(scenario, joined, run(program, way), program)
+        carried, rates = (column.reshape(program.views, -1) for column in (ran.totals.carried, program.bandwidths))
+    else:
+        carried, rates = _carried(calls, binder.topology)
+        totals = Totals(took, carried.sum(axis=0), bytes_per_rank=0, messages=0, wire_bytes=0, shortcut="compose")
+        ran = ProgramRun(scenario, joined, Outcome("fast", totals))
     lengths = [len(operation.ranks) for operation in operations]
     tasks = PlanTasks(np.concatenate([operation.ranks for operation in operations]), np.repeat(kinds, lengths))
     prediction = Prediction(
@@ -48,7 +66,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         plan=plan,
         calls=binder.calls,
         run=ran,
-        totals=_of_all(ran, operations, binder),
+        totals=_of_all(ran.totals, carried, rates, operations, calls, binder),
         lower_bound_ps=max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
         tasks=tasks,
@@ -57,46 +75,75 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     return replace(prediction, columns={**columns, "protocol": prediction.protocol}) if binder.calls else prediction
 
 
-def _operations(plan: WorkloadPlan, binder: _Binder, apart: bool) -> tuple[list[Operation], list[int]]:
-    """The plan's operations and their kinds; a call whose launch takes time, or is to be disturbed `apart`, is two: the
-    launch, then what is launched."""
+def _operations(
+    plan: WorkloadPlan, binder: _Binder, apart: bool
+) -> tuple[list[Operation], list[CallProgram | None], list[int]]:
+    """The plan's operations, the calls that some of them are, and their kinds; a call whose launch takes time, or is to
+    be disturbed `apart`, is two: the launch, then what is launched."""
     operations: list[Operation] = []
+    calls: list[CallProgram | None] = []
     kinds: list[int] = []
+    members: dict[int, Array] = {}  # of tuples of ranks, of which there are few
     last: list[int] = []  # the operation that ends each of the plan's
     for work in plan.works:
-        ranks = np.asarray(work.ranks, np.int32)
+        if id(work.ranks) not in members:
+            members[id(work.ranks)] = np.asarray(work.ranks, np.int32)
+        ranks = members[id(work.ranks)]
         after = tuple(last[before] for before in work.before)
         if work.call is None:
             operations.append(Operation(ranks, None, np.asarray(work.time_ps, np.int64), after))
+            calls.append(None)
             kinds.append(COMPUTING)
         else:
             call = binder.bound(work.call, work.ranks)
             launch_ps = call.lowered.launch_ps(binder.costs)
             if launch_ps or apart:
                 operations.append(Operation(ranks, None, launch_ps, after))
+                calls.append(None)
                 kinds.append(LAUNCHING)
                 after = (len(operations) - 1,)
-            operations.append(Operation(ranks, call.program, 0, after, work.stream))
+            operations.append(Operation(ranks, None, 0, after, work.stream))
+            calls.append(call.bound)
             kinds.append(CALLING)
         last.append(len(operations) - 1)
-    return operations, kinds
+    return operations, calls, kinds
 
 
-def _of_all(ran: ProgramRun, operations: Sequence[Operation], binder: _Binder) -> Totals:
+def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Numbers, Numbers]:
+    """The bytes of calls over links, and the B/s of these as calls see them: (views, links), a view for those that see
+    links alike."""
+    views: dict[tuple[bytes, bytes], tuple[Numbers, Numbers]] = {}
+    for call in calls:
+        if call is not None:
+            rates, late = call.network.bandwidths, call.network.latencies
+            view = views.setdefault((rates.tobytes(), late.tobytes()), (np.zeros(len(rates), np.int64), rates))
+            view[0][:] += call.sums.carried
+    if not views:  # operations only compute
+        return np.zeros((1, len(network.bandwidths)), np.int64), network.bandwidths[None]
+    return np.stack([carried for carried, _ in views.values()]), np.stack([rates for _, rates in views.values()])
+
+
+def _of_all(
+    totals: Totals,
+    carried: Numbers,
+    rates: Numbers,
+    operations: Sequence[Operation],
+    calls: Sequence[CallProgram | None],
+    binder: _Binder,
+) -> Totals:
     """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
     counts as what all channels bring meanwhile."""
-    program, totals, capacity = ran.program, ran.totals, binder.topology.bandwidths
-    carried, rates = (np.reshape(column, (program.views, -1)) for column in (totals.carried, program.bandwidths))
+    capacity = binder.topology.bandwidths
     links = np.s_[:, : len(capacity)]
     whole = np.rint(carried[links] * (capacity / np.maximum(1, rates[links]))).astype(np.int64).sum(axis=0)
-    counts = {id(call.program): call.lowered.count for call in binder.calls.values()}
+    counts = {id(call.bound): call.lowered.count for call in binder.calls.values()}
     sent, messages, wire_bytes = np.zeros(len(binder.places), np.int64), 0, 0
-    for operation in operations:
-        if (part := operation.program) is not None:
-            count = counts[id(part)]
-            sent[operation.ranks] += count * part.sent_bytes
-            messages += count * part.schedule.messages * part.loops
-            wire_bytes += count * part.wire_bytes
+    for operation, call in zip(operations, calls, strict=True):
+        if call is not None:
+            count, sums = counts[id(call)], call.sums
+            sent[operation.ranks] += count * sums.sent
+            messages += count * sums.messages
+            wire_bytes += count * sums.wire_bytes
     most = int(sent.max(initial=0))
     return replace(totals, carried=whole, messages=messages, wire_bytes=wire_bytes, bytes_per_rank=most)
 
@@ -156,8 +203,14 @@ class _Binder:
         call = runs.lower(asked, self.rated)
         point, network, devices = call.point(self.costs), call.network(self.costs), call.places
         source, proved = source_of(point, network, devices)
-        schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
-        devices = (*devices, *agents_of(point, network, devices)[: schedule.agents])
+        devices = (*devices, *agents_of(point, network, devices)[: source.agents])
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
-        program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
-        return PlannedCall(call, program, proved)
+
+        def make() -> Program:
+            schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+            return bind(schedule, network, devices, point.params(), point.nbytes, **options)
+
+        stream = None
+        if isinstance(source, StreamedSchedule) and point.weights is None:
+            stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
+        return PlannedCall(call, proved, CallProgram(make, stream))

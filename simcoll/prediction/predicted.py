@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.engine import link_usage
+from simcoll.engine.composed import CallProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD
 from simcoll.engine.staging_buffers import Staged, staged
@@ -34,8 +35,8 @@ class PlannedCall(NamedTuple):
     """A call of a plan as it is run."""
 
     lowered: PlainCall
-    program: Program | None  # None of a call that is run by itself
     proved: str
+    bound: CallProgram | None = None  # None of a call that is run by itself
 
 
 class PlanTasks(NamedTuple):

@@ -78,7 +78,10 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
 def _counts(prediction: Prediction) -> NDArray[Any]:
     """The number of channels that each transfer of a joined plan stands for."""
     called = [prediction.calls[work.call, work.ranks] for work in prediction.plan.works if work.call]
-    counts, lengths = [call.lowered.count for call in called], [len(call.program or ()) for call in called]
+    counts, lengths = (
+        [call.lowered.count for call in called],
+        [len(call.bound.program) for call in called if call.bound],
+    )
     return np.repeat(np.array(counts, np.int64), lengths)
 
 

@@ -1,0 +1,225 @@
+"""Plans put together from the times of their calls alone, where these do not get in each other's way.
+
+Calls are run one after the other. What a call does depends on when its ranks come and on how long its links are still
+busy with earlier calls; calls of which all that is alike are run once. It is checked of every link that the first
+message of a call came to it behind the last one of the calls before. Then the times of all calls together keep
+every rule of the joined program, and only one solution does. Where the check fails, the joined program has to be run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from simcoll.config.arrays import Numbers
+from simcoll.engine import fast
+from simcoll.engine.binding import bind
+from simcoll.engine.folding import Folded, fold
+from simcoll.engine.joined_program import Operation
+from simcoll.engine.program import Program
+from simcoll.engine.run import StreamedProgram
+from simcoll.engine.streamed import loop_sizes
+from simcoll.engine.timing_model import NEVER, RoutedNetwork
+
+LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
+
+
+class CallSums(NamedTuple):
+    """Sums of a call: the bytes over each link, (links,), those that each of its ranks sends, (ranks,), the
+    messages, and the payload summed over links."""
+
+    carried: Numbers
+    sent: Numbers
+    messages: int
+    wire_bytes: int
+
+
+class _CallAlone(NamedTuple):
+    """A call by itself, in ps from the first rank that comes: when each rank is done, (ranks,); by link when its first
+    and its last message come, and when it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; when all
+    is over."""
+
+    done: Numbers
+    first: Numbers
+    last: Numbers
+    free: Numbers
+    over: int
+
+
+@dataclass(frozen=True, eq=False)
+class CallProgram:
+    """A call of a plan: its program, bound when it is needed, and where its schedule is a stream, that, which is folded
+    if it has more than `long` transfers and can be."""
+
+    make: Callable[[], Program]
+    stream: StreamedProgram | None = None
+    long: int = LONG
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of all its transfers."""
+        return self.make()
+
+    @property
+    def network(self) -> RoutedNetwork | Program:
+        """Links as the call has them."""
+        return self.stream.network if self.stream else self.program
+
+    @cached_property
+    def _few(self) -> tuple[Folded, Program] | None:
+        """The program of a few ranks that stand for all of a long stream."""
+        whole = self.stream
+        if whole is None or whole.stream.transfers <= self.long or whole.params.channels != 1 or whole.params.slots:
+            return None
+        (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
+        folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
+        if folded is None:
+            return None
+        nbytes = int(sizes[0]) * whole.stream.n_chunks
+        return folded, bind(folded.schedule, folded, folded.devices, whole.params, nbytes, itemsize=whole.itemsize)
+
+    @cached_property
+    def sums(self) -> CallSums:
+        """The sums of the call."""
+        if self._few is None:
+            program = self.program
+            messages = program.schedule.messages * program.loops
+            return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
+        folded, program = self._few
+        carried = np.zeros(len(self.network.bandwidths), np.int64)
+        carried[folded.stands_for] = program.carried[:, None]
+        messages = program.schedule.messages * program.loops * folded.times
+        return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
+
+    @cached_property
+    def links(self) -> Numbers:
+        """The links that messages of the call go over."""
+        if self._few is None:
+            return np.unique(self.program.routes.links)
+        return np.unique(self._few[0].stands_for)
+
+    def alone(self, came: Numbers, busy: Numbers) -> _CallAlone | None:
+        """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time. None if it
+        cannot finish."""
+        if self._few is None:
+            return _alone(self.program, came, busy)
+        folded, program = self._few
+        few, members = program.schedule.n, folded.stands_for
+        if (came != np.tile(came[:few], folded.times)).any() or (busy[members] != busy[members[:, :1]]).any():
+            return _alone(self.program, came, busy)
+        found = _alone(program, came[:few], busy[members[:, 0]])
+        if found is None:
+            return None
+
+        def spread(column: Numbers, none: int) -> Numbers:
+            whole = np.full(len(busy), none)
+            whole[members] = column[:, None]
+            return whole
+
+        first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
+        return _CallAlone(np.tile(found.done, folded.times), first, last, free, found.over)
+
+
+def _alone(program: Program, came: Numbers, busy: Numbers) -> _CallAlone | None:
+    n, links = program.schedule.n, len(program.bandwidths)
+    arrivals = np.append(came, np.zeros(program.schedule.agents, np.int64))
+    timeline = fast.run(replace(program, arrivals=arrivals), busy=busy).timeline
+    if timeline is None:
+        return None
+    done = arrivals.copy()
+    np.maximum.at(done, program.src, timeline.sent)
+    np.maximum.at(done, program.dst, timeline.complete)
+    hops = program.hops
+    heads = np.append(0, timeline.hop_begin[:-1] + program.latencies[hops.links[:-1]])  # of messages, at each link
+    some = np.flatnonzero(np.diff(hops.first))
+    away = program.routes.src != program.routes.dst
+    lead = np.where(away, program.by_way("o_send"), 0)[program.way[some]]
+    heads[hops.first[:-1][some]] = timeline.start[some] + lead
+    first, last, free = (np.full(links, none) for none in (NEVER, -NEVER, -NEVER))
+    np.minimum.at(first, hops.links, heads)
+    np.maximum.at(last, hops.links, heads)
+    np.maximum.at(free, hops.links, timeline.hop_end)
+    return _CallAlone(done[:n], first, last, free, timeline.makespan_ps)
+
+
+def composed_ps(
+    operations: Sequence[Operation], calls: Sequence[CallProgram | None], n: int, network: RoutedNetwork
+) -> int | None:
+    """The time in ps of a plan of `operations` on `n` ranks, of which each but computations is a call of `calls`; None
+    where calls meet on a link, or cannot be run by themselves."""
+    if not _apart(calls, network):
+        return None
+    links = len(network.bandwidths)
+    free, came, owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
+    known: dict[tuple[int, bytes, bytes], _CallAlone | None] = {}
+    last = 0
+    for number, opened, done in _in_time(operations, n):
+        done[:] = opened + operations[number].duration
+        call = calls[number]
+        if call is not None:
+            first = int(opened.min())
+            busy = np.maximum(free - first, 0)
+            key = id(call), (opened - first).tobytes(), busy[call.links].tobytes()
+            if key not in known:
+                known[key] = call.alone(opened - first, busy)
+            if (alone := known[key]) is None:
+                return None
+            head, uses = alone.first + first, alone.last > -NEVER
+            if ((head < came) | ((head == came) & (owner > number)))[uses].any():
+                return None
+            came[uses], owner[uses], free[uses] = (alone.last + first)[uses], number, (alone.free + first)[uses]
+            np.maximum(done, alone.done + first, out=done)
+            last = max(last, alone.over + first)
+        last = max(last, int(done.max(initial=0)))
+    return last if last < NEVER else None
+
+
+def _in_time(operations: Sequence[Operation], n: int) -> Iterator[tuple[int, Numbers, Numbers]]:
+    """Operations about in the order in which their first ranks begin: the number of each, when each of its ranks may
+    begin, and the column of when these are done, to be filled before the next is asked for."""
+    left, behind = [len(op.after) for op in operations], [list[int]() for _ in operations]
+    for number, op in enumerate(operations):
+        for before in op.after:
+            behind[before].append(number)
+    place, done = np.full(n, -1, np.int64), dict[int, Numbers]()
+    queue: list[tuple[int, int]] = []
+    opened: dict[int, Numbers] = {}
+
+    def open_(number: int) -> None:
+        op = operations[number]
+        when = opened[number] = np.zeros(len(op.ranks), np.int64)
+        for before in op.after:
+            others = operations[before].ranks
+            if others is op.ranks:
+                np.maximum(when, done[before], out=when)
+                continue
+            place[others] = np.arange(len(others))
+            there = place[op.ranks]
+            np.maximum(when, np.where(there >= 0, done[before][there], 0), out=when)
+            place[others] = -1
+        heapq.heappush(queue, (int(when.min(initial=0)), number))
+
+    for number in range(len(operations)):
+        if not left[number]:
+            open_(number)
+    while queue:
+        _, number = heapq.heappop(queue)
+        done[number] = np.zeros(len(operations[number].ranks), np.int64)
+        yield number, opened.pop(number), done[number]
+        for after in behind[number]:
+            left[after] -= 1
+            if not left[after]:
+                open_(after)
+
+
+def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
+    """Whether calls may be run by themselves: links serve one message after the other, and are those of the network."""
+    bound = list({id(call): call for call in calls if call is not None}.values())
+    params = [call.stream.params if call.stream else call.program.params for call in bound]
+    alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)
+    return alone and all(call.network.link_names == network.link_names for call in bound)

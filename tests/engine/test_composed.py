@@ -1,0 +1,99 @@
+"""Plans put together from their calls alone: the times are those of the joined program, or there are none."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from networks import devices, schedule, star
+
+from simcoll.engine import fast
+from simcoll.engine.binding import bind
+from simcoll.engine.composed import CallProgram, composed_ps
+from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.run import StreamedProgram
+from simcoll.engine.timing_model import Params
+from simcoll.schedule import algorithms
+from simcoll.topology.graph import Link, Topology
+
+NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain", "all_gather/ring")
+RANKS = 6
+
+
+def unequal(rng: random.Random) -> Topology:
+    """A star of which some links are slower, or longer, than others."""
+    plain = star(RANKS, Link(50 * 10**9, 500_000))
+    kinds = [Link(50 * 10**9, 500_000), *rng.choices([Link(30 * 10**9, 500_000), Link(50 * 10**9, 900_000)], k=2)]
+    return plain.with_links(rng.choices(kinds, [9, 1, 1], k=len(plain.links)))
+
+
+def check(seed: int) -> bool:
+    """One random plan: calls of random groups that are repeated, computation that some ranks are slow at, streams. Says
+    whether it was put together."""
+    rng = random.Random(seed)
+    topology = rng.choice([star(RANKS, Link(50 * 10**9, 500_000)), unequal(rng)])
+    made: list[tuple[np.ndarray, CallProgram]] = []
+    for _ in range(rng.randint(1, 3)):
+        ranks = rng.sample(range(RANKS), rng.choice([2, 4, RANKS, RANKS]))
+        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
+        params = Params(
+            sharing="fifo", chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
+            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
+            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
+        )  # fmt: skip
+        where = (*(topology.ranks[rank] for rank in ranks), *devices(topology, plan)[plan.n :])
+        bound = bind(plan, topology, where, params, 16_000 * len(ranks))
+        made.append((np.array(ranks), CallProgram(lambda bound=bound: bound)))
+    operations: list[Operation] = []
+    calls: list[CallProgram | None] = []
+    apart = rng.choice([10**5, 10**7, 10**9])  # ps of computation between calls
+    for _ in range(rng.randint(2, 9)):
+        ranks, call = rng.choice(made)
+        stream = rng.choice([*"aabcd"])
+        before = {other for other, op in enumerate(operations) if op.stream == stream or rng.random() < 0.1}
+        calls.append(call if rng.random() < 0.6 else None)
+        slow, much = rng.random() < 0.3, rng.choice([0, 1, 1, 5])
+        took = 0 if calls[-1] else np.array([apart * (2 * much if slow and not rank else much) for rank in ranks])
+        operations.append(Operation(ranks, None, took, tuple(sorted(before)), stream))
+    whole = [op._replace(program=call.program if call else None) for op, call in zip(operations, calls, strict=True)]
+    found = composed_ps(operations, calls, RANKS, topology)
+    expected = fast.run(join(whole, RANKS, topology), compiled=False).timeline
+    assert expected is not None
+    assert found in (None, expected.makespan_ps), seed
+    return found is not None and sum(call is not None for call in calls) > 1
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_a_plan_is_its_calls(batch: int) -> None:
+    """Of 200 random plans every one that can be put together takes as long as joined, and many can."""
+    assert sum(check(seed) for seed in range(batch * 50, batch * 50 + 50)) >= 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", range(20))
+def test_a_plan_is_its_calls_at_length(batch: int) -> None:
+    """The same for 2,000 more."""
+    for seed in range(200 + batch * 100, 300 + batch * 100):
+        check(seed)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_folded_call_is_the_whole_one(late: bool) -> None:
+    """Calls of which some ranks stand for all, back to back, end on each rank as those of all ranks do; where one rank
+    is late, they are run whole."""
+    n, topology = 12, star(12, Link(50 * 10**9, 500_000))
+    stream = algorithms.stream("all_gather", "ring", n)
+    spec = StreamedProgram(stream, topology, topology.ranks, Params(sharing="fifo", o_send=10**5, channels=1), 12_000)
+    took = np.full(n, 10**6)
+    took[3] += 10**8 * late
+    times = []
+    for call in (CallProgram(spec.bind, spec, long=0), CallProgram(spec.bind)):
+        ranks = np.arange(n)
+        operations = [Operation(ranks, None, took), *(Operation(ranks, None, 0, (i,)) for i in range(3))]
+        times.append(composed_ps(operations, [None, call, call, call], n, topology))
+        operations[1:] = [op._replace(program=call.program) for op in operations[1:]]
+        times.append(fast.totals(join(operations, n, topology)).makespan_ps)
+        assert [a.tolist() for a in call.sums[:2]] == [call.program.carried.tolist(), call.program.sent_bytes.tolist()]
+        assert call.sums[2:] == (call.program.schedule.messages, call.program.wire_bytes)
+    assert None not in times and len(set(times)) == 1
