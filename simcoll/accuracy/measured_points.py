@@ -15,6 +15,7 @@ from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import library
 from simcoll.prediction.placing import network_of
 from simcoll.scenario import loading
+from simcoll.scenario.gpus_served import check_gpus, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -79,7 +80,7 @@ class RowQuestions:
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
         system = systems.described(spec)
-        self.system, self.profile = system, system.profile if system else None
+        self.system, self.profile = system, profile_of(system) if system else None
         self.related = fitting  # a fit may begin with the profile of a relative
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(spec.system) if spec.system else None
@@ -114,7 +115,7 @@ class RowQuestions:
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
         points = loading.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
         for profile in dict.fromkeys(point.scenario.profile for point in points if not self.related):
-            load_profile(profile).check_gpus(self.system)
+            check_gpus(load_profile(profile), self.system)
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 

@@ -10,6 +10,7 @@ from simcoll.prediction._call_run import predict_call
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.scenario.gpus_served import check_gpus
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
@@ -36,7 +37,7 @@ def predict(
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)
     if profile.generations and costs is None and not related:
-        profile.check_gpus(described(scenario.topology))
+        check_gpus(profile, described(scenario.topology))
     # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
     # the same time.
     if scenario.workload:

@@ -24,7 +24,6 @@ from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.systems import load_system, shipped_systems
 
 MOST_COPIES: Final = 256  # more only make a schedule longer: no shipped machine has as many NICs or direct links
@@ -253,16 +252,6 @@ class Profile(Model):
         """
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
-
-    def check_gpus(self, system: SystemFile | None) -> None:
-        """Raise InputError for a system whose GPUs are of another generation; the cure names profiles that serve."""
-        generation = system.gpu.generation if system and system.gpu else None
-        if system is None or generation is None or not self.generations or generation in self.generations:
-            return
-        alike = [name for name in shipped_profiles() if generation in load_network(name).generations]
-        serving = system.profile or " or ".join(alike)
-        problem = f"{self.name} is for GPUs of {' and '.join(self.generations)}, and {system.name} has {generation}"
-        raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
 
     def knows(self, launch: Launch) -> bool:
         """Whether the profile has the costs of a way of launching."""

@@ -35,6 +35,7 @@ from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
 from simcoll.scenario.faults import Fault, fit_together
+from simcoll.scenario.gpus_served import profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
@@ -141,7 +142,8 @@ class Scenario(Model):
     """Parameters of the timing model. The profile gives those that are left out."""
     profile: str = Field(default="", validate_default=True)
     """Name of a shipped profile, or path of one of your own. Default: the profile that the file of the topology names,
-    which was fitted to such machines; `one-port` where it names none, and for hosts of a fabric."""
+    or else the shipped one that was fitted to GPUs of its `generation`, joined as there; `one-port` where there is
+    none, and for hosts of a fabric."""
     executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
     """The way in which a schedule is run, with a profile that has `kernels`. `nccl`: NCCL's own call. `msccl`: one
     kernel that runs the schedule with NCCL's primitives, as MSCCL's executor does. `p2p`: sends and receives, a launch
@@ -368,12 +370,12 @@ def _params(profile: ModelSpec, own: ModelSpec) -> Params:
 
 
 def _own_profile(spec: TopologySpec | None) -> str:
-    """The profile of a topology for which none is given."""
+    """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
     try:
         system = described(spec) if spec else None
     except InputError:  # of the file: building the topology says so, with the place
         return UNFITTED
-    return (system.profile if system else None) or UNFITTED
+    return (profile_of(system) if system else None) or UNFITTED
 
 
 def _schedule_of(path: str, collective: str | None) -> str:

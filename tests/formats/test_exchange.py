@@ -169,6 +169,41 @@ def test_a_machine_is_not_guessed(tmp_path: Path, text: str, choices: list[str])
     assert simcoll("import", tmp_path / "given", "--assume", choices[0]).status == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "assumed", "why"),
+    [
+        (foreign.MATRIX, "dgx1-v100", "pairs have NV12, and there NV2 at most"),
+        (foreign.MATRIX, "l40s-pcie", "it has NVLinks"),
+        (foreign.OLD_MATRIX, "dgx-a100", "pairs differ in NVLinks"),
+        (foreign.TOPOLOGY, "dgx1-v100", "compute capability"),
+        (foreign.mi300x(), "hgx-h100", "its GPUs are of AMD"),
+    ],
+)
+def test_what_a_file_contradicts_is_not_assumed(tmp_path: Path, text: str, assumed: str, why: str):
+    """A system that the file cannot be of ends the import with status 1, and nothing is written."""
+    (tmp_path / "given").write_text(text)
+    done = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml", "--assume", assumed)
+    assert (done.status, done.out, list(tmp_path.iterdir())) == (1, "", [tmp_path / "given"])
+    assert f"not like {assumed}: " in done.err and why in done.err
+
+
+def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
+    """A dump of 8 MI300X predicts as the shipped system, on one node and two, and so does its skeleton; links are as
+    fast as `gcn` says, and other kinds have no profile."""
+    bare = re.sub(r"<gpu[^>]*>|</gpu>|<xgmi[^>]*>", "", foreign.mi300x())
+    for number, (text, *options) in enumerate([(foreign.mi300x(),), (bare, "--assume", "mi300x")]):
+        (folder := tmp_path / str(number)).mkdir()
+        path, _ = brought(folder, text, *options)
+        for nodes in (1, 2):
+            asked = ["predict", "all_reduce", "--nodes", nodes, "--size", "[1 KiB, 64 MiB]", "--json", "--on"]
+            times = [[row["time_us"] for row in simcoll(*asked, on).json["points"]] for on in (path, "mi300x")]
+            assert times[0] == times[1]
+    for kind, speed in (("gfx906", 24), ("gfx90a", 36), ("gfx942", 48)):
+        path, done = brought(tmp_path, foreign.mi300x(kind))
+        assert bandwidth(topology_of(path), "gpu0", "gpu1") == speed
+        assert ("no profile for such GPUs" in done.out) == (speed != 48)
+
+
 def test_graph_files_become_machines_and_graphs(tmp_path: Path):
     """The GPUs have as much as all channels of the ring, and `simcoll tune` finds the graphs in the file."""
     path, _ = brought(tmp_path, foreign.GRAPH, "--assume", "l40s-pcie")

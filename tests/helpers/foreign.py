@@ -29,6 +29,26 @@ MATRIX: Final = "\n".join(
         "",
     ]
 )
+
+
+def mi300x(kind: str = "gfx942") -> str:
+    """A dump of NCCL's topology as RCCL writes it: 8 GPUs of a kind that are all joined, each with a NIC."""
+    pcie = 'link_speed="32.0 GT/s PCIe" link_width="16"'
+    lines = ['<system version="2">']
+    for cpu in range(2):
+        lines.append(f'<cpu numaid="{cpu}" affinity="f" arch="x86_64" vendor="AuthenticAMD" familyid="175">')
+        for gpu in range(4 * cpu, 4 * cpu + 4):
+            lines.append(f'<pci busid="0000:{gpu:02x}:00.0" class="0x060400" {pcie}>')
+            lines.append(f'<pci busid="0000:{16 + gpu:02x}:00.0" class="0x120000" {pcie}>')
+            lines.append(f'<gpu dev="{gpu}" gcn="{kind}" rank="{gpu}" gdr="1">')
+            others = (other for other in range(8) if other != gpu)
+            lines += (f'<xgmi target="0000:{16 + other:02x}:00.0" count="1" tclass="0x120000"/>' for other in others)
+            lines.append(f'</gpu></pci><pci busid="0000:{48 + gpu:02x}:00.0" class="0x020000" {pcie}>')
+            lines.append(f'<nic><net name="mlx5_{gpu}" dev="{gpu}" speed="400000" port="1" gdr="1"/></nic></pci></pci>')
+        lines.append("</cpu>")
+    return "\n".join([*lines, "</system>"])
+
+
 OLD_MATRIX: Final = """\
 $ nvidia-smi topo -m
         GPU0    GPU1    GPU2    mlx5_0  CPU Affinity

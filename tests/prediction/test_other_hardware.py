@@ -19,18 +19,26 @@ SYSTEMS = [name for name in shipped_systems() if load_system(name).gpu]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_profile_is_for_its_generations(system: str) -> None:
-    """On every system each profile serves that names the generation of its GPUs, or none; the error of another names
-    what serves. The profile that a system's file names always serves."""
+def test_a_profile_is_for_its_generations(system: str, tmp_path: Path) -> None:
+    """On every system each profile serves that names the generation of its GPUs, joined as they are there, or none; the
+    error of another names what serves. The profile that a system's file names always serves, and is the one that a
+    file takes that names none."""
+    text = shipped_systems()[system].read_text()
+    bare = tmp_path / "mine.yaml"
+    bare.write_text("\n".join(line for line in text.splitlines() if not line.startswith("profile:")))
+    mine = Scenario.model_validate({"topology": {"file": str(bare)}, "collective": "all_reduce", "size": "1 KiB"})
+    assert mine.profile == load_system(system).profile
     file = load_system(system)
     asked = {"topology": {"system": system}, "collective": "all_reduce", "size": "1 KiB", "algorithm": "auto"}
     for name in KERNELS:
         profile, point = load_profile(name), Scenario.model_validate({**asked, "profile": name})
-        if not profile.generations or (file.gpu and file.gpu.generation in profile.generations):
+        own = {"nvlink", "xgmi", "pcie"} & {*profile.links}
+        joined = {"nvlink", "xgmi"} & {rule.kind for rule in file.links} or {"pcie"}
+        if not profile.generations or (file.gpu and file.gpu.generation in profile.generations and own & joined):
             assert predict(point).time_ps > 0
             continue
         assert name != file.profile
-        with pytest.raises(InputError, match=f"{name} is for GPUs of .*; take {file.profile}"):
+        with pytest.raises(InputError, match=f"{name} is for GPUs .*; take {file.profile}"):
             predict(point)
         assert predict(point, related=True).time_ps > 0
 

@@ -28,18 +28,32 @@ def system_of(capability: int) -> str:
     return _SYSTEMS[max((known for known in _SYSTEMS if known <= capability), default=70)]
 
 
-def lender(source: str, assumed: str | None, problem: str, fits: Callable[[SystemFile], bool]) -> LenderSystem:
+def lender(
+    source: str,
+    assumed: str | None,
+    problem: str,
+    fits: Callable[[SystemFile], bool],
+    contradicted: Callable[[SystemFile], str] = lambda _: "",
+) -> LenderSystem:
     """The shipped system that lends what a file does not say: the `assumed` one, or the only one that `fits`.
 
-    Raises SimcollError with the choices where there are several, InputError for an unknown name.
+    Raises SimcollError with the choices where there are several and for an assumed one that the file contradicts (with
+    the words of `contradicted`), InputError for an unknown name.
     """
     if assumed:
+        check_assumed(source, assumed, contradicted(load_system(assumed)))
         return LenderSystem(assumed)
     known = [name for name in shipped_systems() if (file := load_system(name)).gpu and fits(file)]
     if len(known) != 1:
         choices = ", ".join(known or shipped_systems())
         raise SimcollError(f"{source}: {problem}; say which machine it is like, with --assume and one of {choices}")
     return LenderSystem(known[0])
+
+
+def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
+    """Raise SimcollError where a file contradicts the system that is assumed."""
+    if assumed and contradiction:
+        raise SimcollError(f"{source}: it is not like {assumed}: {contradiction}; assume another machine, or none")
 
 
 def gpus_of(system: SystemFile) -> int:

@@ -20,7 +20,11 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
     joined = ring.type_intra in ("NVL", "NVB")
     problem = f"a graph file does not say which {file.gpus} GPUs these are"
     pattern = lender(
-        source, assumed, problem, lambda system: bool(nvlinks(system)) == joined and gpus_of(system) >= file.gpus
+        source,
+        assumed,
+        problem,
+        lambda system: bool(nvlinks(system)) == joined and gpus_of(system) >= file.gpus,
+        lambda system: "its GPUs have NVLinks" if joined and not nvlinks(system) else "",
     )
     sketch = Sketch(pattern)
     notes = sketch.notes

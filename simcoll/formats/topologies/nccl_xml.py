@@ -14,7 +14,15 @@ from typing import Final
 
 from simcoll.config import xml_tree, yaml_tree
 from simcoll.config.xml_tree import Element
-from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch, gpus_of, lender, system_of
+from simcoll.formats.topologies._sketch import (
+    LenderSystem,
+    LinkText,
+    Sketch,
+    check_assumed,
+    gpus_of,
+    lender,
+    system_of,
+)
 from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.systems import shipped_systems
 
@@ -27,6 +35,8 @@ _LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  #
 _SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # classes of PCIe devices, by how they begin
 _NVSWITCH, _BRIDGE_TO_CPU = "0x068000", "0x068001"
 _AMD: Final = "mi300x"
+_XGMI: Final = {"906": 24.0, "908": 24.0, "90a": 36.0, "910": 36.0, "94": 48.0}
+"""GB/s of a link and direction by how `gcn` begins, as RCCL counts it (topo.h: VEGA, MI200 and GFX94X_XGMI_WIDTH)."""
 
 
 @dataclass
@@ -156,8 +166,24 @@ def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str 
         return lender(source, assumed, problem, lambda file: gpus_of(file) >= len(gpus))
     element = gpus[0].gpu
     assert element is not None
-    amd = "gcn" in element.attributes or any(element.each("xgmi"))
-    return LenderSystem(assumed or (_AMD if amd else system_of(element.whole("sm", "70", most=2000))))
+    amd, capability = _is_amd(element), element.whole("sm", "70", most=2000)
+    pattern = LenderSystem(assumed or (_AMD if amd else system_of(capability)))
+    vendor = pattern.file.gpu.vendor if pattern.file.gpu else None
+    if vendor and (vendor == "amd") != amd:
+        check_assumed(source, assumed, f"its GPUs are of {'AMD' if amd else 'NVIDIA'}")
+    if "sm" in element.attributes and not amd and pattern.capability != capability:
+        check_assumed(source, assumed, f"its GPUs have compute capability {capability}, and there {pattern.capability}")
+    return pattern
+
+
+def _is_amd(gpu: Element) -> bool:
+    return "gcn" in gpu.attributes or any(gpu.each("xgmi"))
+
+
+def _xgmi(gpus: list[_PcieDevice]) -> float | None:
+    """GB/s of a link between AMD's GPUs, by their kind; None where the file does not say it, or of others."""
+    kind = next((box.gpu.attributes.get("gcn", "") for box in gpus if box.gpu is not None), "").removeprefix("gfx")
+    return next((speed for begins, speed in _XGMI.items() if kind.startswith(begins)), None)
 
 
 def _tell(
@@ -244,7 +270,9 @@ def _between_gpus(
         return
     by_bus = {box.busid: names[id(box)] for box in gpus}
     switched: list[tuple[str, float]] = []
-    each = sketch.pattern.speed("xgmi").bandwidth if sketch.pattern.has("xgmi") else sketch.pattern.nvlink
+    lent = sketch.pattern.speed("xgmi").bandwidth if sketch.pattern.has("xgmi") else sketch.pattern.nvlink
+    own = _xgmi(gpus) if sketch.pattern.has("xgmi") else None
+    each = lent if own is None else own
     for box in gpus:
         name, to_switch = names[id(box)], 0.0
         assert box.gpu is not None
@@ -269,9 +297,37 @@ def _between_gpus(
         for name, bandwidth in switched:
             sketch.join(name, switch, sketch.pattern.speed("nvlink", bandwidth))
     if switched or any(speed.kind in ("nvlink", "xgmi") for speed in sketch.links.values()):
-        sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, as in {sketch.pattern.name}")
+        by = f"as in {sketch.pattern.name}" if own is None else "as RCCL counts them for such GPUs"
+        if own is not None and own != lent:  # of another generation, which the pattern's profile is not for
+            kind = next(box.gpu.attributes["gcn"] for box in gpus if box.gpu is not None)
+            sketch.keys["gpu"] = {"vendor": "amd", "model": kind, "generation": kind}
+            sketch.keys["profile"] = "one-port"
+            sketch.notes.warn("there is no profile for such GPUs: calls are predicted as plain schedules (one-port)")
+        sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, {by}")
+        _known_search(list(by_bus.values()), each, sketch)
     elif len(gpus) > 1:
         sketch.notes.warn("no NVLinks in it: GPUs talk over PCIe")
+
+
+def _joining(sketch: Sketch) -> str | None:
+    """The kind of links that join GPUs of the pattern directly."""
+    return next((kind for kind in ("nvlink", "xgmi") if sketch.pattern.has(kind)), None)
+
+
+def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
+    """What a library's graph search finds, where it finds other than links allow: RCCL's on GPUs that are all joined,
+    by links as fast as those of the pattern; between nodes only with as many NICs."""
+    search, lent = sketch.pattern.file.nccl, sketch.pattern
+    joined = all((u, v) in sketch.links or (v, u) in sketch.links for u, v in itertools.combinations(gpus, 2))
+    if search is None or not lent.has("xgmi") or not joined or each != lent.speed("xgmi").bandwidth:
+        return
+    devices = lent.file.devices if isinstance(lent.file.devices, dict) else {}
+    alike = sketch.counts["nic"] == devices.get("nic") and len(gpus) == devices.get("gpu")
+    kept = [row for row in search.graphs if row.gpus[1] <= len(gpus) and (alike or row.nodes == "one")]
+    if any(row.gpus[1] == len(gpus) for row in kept):
+        found = search.model_copy(update={"graphs": tuple(kept)})
+        sketch.keys["nccl"] = found.model_dump(mode="json", exclude_defaults=True)
+        sketch.notes.assume(f"channels of RCCL are as in {lent.name}: all GPUs are joined")
 
 
 def _direct(a: str, b: str, bandwidth: float, sketch: Sketch) -> None:
@@ -294,11 +350,13 @@ def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
         for gpu in gpus:
             sketch.join(gpu, switch, sketch.pattern.speed("nvlink"))
         sketch.notes.assume(f"GPUs hang on an NVSwitch by {sketch.pattern.speed('nvlink').bandwidth:g} GB/s each")
-    elif sketch.pattern.has("nvlink") and counts.get("gpu") == len(gpus):
+    elif (kind := _joining(sketch)) and counts.get("gpu") == len(gpus):
         plan = template(read_machine(yaml_tree.read(shipped_systems()[sketch.pattern.name])), None)
         for u, v, link in plan.links:
-            if link.kind == "nvlink" and (v, u) not in sketch.links:
-                sketch.join(u, v, sketch.pattern.speed("nvlink", link.bandwidth / 1e9))
-        sketch.notes.assume(f"NVLinks join the GPUs as in {sketch.pattern.name}")
+            if link.kind == kind and (v, u) not in sketch.links:
+                sketch.join(u, v, sketch.pattern.speed(kind, link.bandwidth / 1e9))
+        sketch.notes.assume(f"{'NVLinks' if kind == 'nvlink' else 'links'} join the GPUs as in {sketch.pattern.name}")
+        if kind == "xgmi":
+            _known_search(gpus, sketch.pattern.speed(kind).bandwidth, sketch)
     elif len(gpus) > 1:
         sketch.notes.warn(f"no NVLinks: the file has none, and {sketch.pattern.name} has none for {len(gpus)} GPUs")

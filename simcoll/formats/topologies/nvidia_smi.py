@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from simcoll.errors import Diagnostic, InputError, Place
@@ -138,7 +138,24 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
     """The system that is assumed, or the only one whose pairs of GPUs have as many NVLinks."""
     counts = {int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")}
     problem = f"the matrix does not say which GPUs {f'NV{max(counts)} joins' if counts else 'these are'}"
-    return lender(source, assumed, problem, lambda file: nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus))
+    return lender(
+        source,
+        assumed,
+        problem,
+        lambda file: nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus),
+        lambda file: _contradiction(counts, nvlinks(file)),
+    )
+
+
+def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
+    """How the NVLinks of pairs differ from those of a machine; empty where it may be a variant with fewer."""
+    if bool(counts) != bool(known):
+        return "it has no NVLinks" if known else "it has NVLinks"
+    if counts and max(counts) > max(known):
+        return f"pairs have NV{max(counts)}, and there NV{max(known)} at most"
+    if len(counts) > 1 and len(known) == 1:
+        return "pairs differ in NVLinks, and there all have as many"
+    return ""
 
 
 def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:

@@ -1,0 +1,48 @@
+"""The GPUs that a profile is for: of a generation, and joined by a kind of links."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simcoll.errors import wrong
+from simcoll.scenario.profile import Profile, load_network, shipped_profiles
+from simcoll.topology.machine_files import SystemFile
+
+_GPU_LINKS: Final = ("nvlink", "xgmi")  # from GPU to GPU, or to their switch; without them they are joined by PCIe
+
+
+def check_gpus(profile: Profile, system: SystemFile | None) -> None:
+    """Raise InputError for a system whose GPUs are of another generation or joined by other links; the cure names
+    profiles that serve."""
+    if system is None or (mismatch := _mismatch(profile, system)) is None:
+        return
+    serving = system.profile or " or ".join(_serving(system))
+    problem = f"{profile.name} is for GPUs {mismatch}"
+    raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
+
+
+def profile_of(system: SystemFile) -> str | None:
+    """The profile that a system's file names, or else the only shipped one that serves such GPUs."""
+    serving = [] if system.profile else _serving(system)
+    return system.profile or (serving[0] if len(serving) == 1 else None)
+
+
+def _serving(system: SystemFile) -> list[str]:
+    """The shipped profiles that were fitted to GPUs of the generation of a system, joined as they are there."""
+    if system.gpu is None:
+        return []
+    known = {name: load_network(name) for name in shipped_profiles()}
+    return [name for name, profile in known.items() if profile.generations and not _mismatch(profile, system)]
+
+
+def _mismatch(profile: Profile, system: SystemFile) -> str | None:
+    generation = system.gpu.generation if system.gpu else None
+    if generation is None or not profile.generations:
+        return None
+    if generation not in profile.generations:
+        return f"of {' and '.join(profile.generations)}, and {system.name} has {generation}"
+    own = [kind for kind in (*_GPU_LINKS, "pcie") if kind in profile.links]
+    joined = {rule.kind for rule in system.links} & {*_GPU_LINKS} or {"pcie"}
+    if own and not joined & {*own}:
+        return f"joined by {' and '.join(own)}, and those of {system.name} are by {' and '.join(sorted(joined))}"
+    return None
