@@ -80,7 +80,7 @@ class Program:
     memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
-        """The result of `make` for these columns; made once for all programs that share them, which differ in numbers."""
+        """The result of `make` for these columns; made once for all programs that share them."""
         known = self.memo.get(name)
         if known is None or any(a is not b for a, b in zip(known[0], columns, strict=True)):
             known = self.memo[name] = columns, make()

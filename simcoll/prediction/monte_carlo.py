@@ -11,31 +11,35 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.engine.program import Program
-from simcoll.errors import StuckError, did_you_mean, wrong
+from simcoll.engine.rows import makespans_ps
+from simcoll.engine.run import MOST_HELD
+from simcoll.errors import SimcollError, StuckError, did_you_mean, wrong
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
 from simcoll.prediction.program_run import makespan_ps
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.loading import Point
+from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
 
-PART: Final = 25  # replications that go to a worker at once: the same for any number of them
+PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
 JUDGED: Final = 50  # the first replications of large points: run again with causes left out, for the shares of each
+TOGETHER: Final = 256  # replications whose programs are held at a time
 SMALL: Final = 50_000  # messages: of smaller points all are
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SURE: Final = 0.95  # of the intervals of quantiles
 
 
-def parts(point: Point) -> Iterator[Point]:
-    """The point as shares of its replications; itself if it has none."""
+def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
+    """The point as shares of `size` replications at most; itself if it has none."""
     count = point.scenario.replications
     if count is None:
         yield point
         return
-    for first in range(0, count, PART):
-        yield replace(point, replicas=(first, min(count, first + PART)))
+    for first in range(0, count, size):
+        yield replace(point, replicas=(first, min(count, first + size)))
 
 
 def drawing(scenario: Scenario, replication: int) -> Drawn:
@@ -56,24 +60,26 @@ def part(point: Point) -> ResultRow:
         if slow.rank >= prediction.plan.n:
             raise wrong("variability", f"there is no rank {slow.rank}", f"write 0 … {prediction.plan.n - 1}")
     judged = JUDGED if prediction.totals.messages > SMALL else point.replicas[1]
-    times: dict[str, list[int]] = {}
-    failed = 0
+    asked: dict[tuple[int, tuple[str, ...]], Drawn] = {}  # by replication and the causes that make a difference
+    draws: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = []
     for replication in range(*point.replicas):
-        lost: set[tuple[str, ...]] = set()
-        known: dict[tuple[str, ...], int] = {(): prediction.time_ps}  # by the causes that make a difference
         for causes in _sets(every, whole=replication >= judged):
             drawn = Drawn(spec, scenario.seed, replication, causes, scenario.faults)
             felt = drawn.felt()
-            if felt not in known:
-                try:
-                    known[felt] = _disturbed_ps(prediction, drawn)
-                except StuckError as error:  # which takes as long as it is waited for
-                    if error.when is None:
-                        raise
-                    known[felt] = error.when
-                    lost.add(felt)
-            times.setdefault(" ".join(causes), []).append(known[felt])
-            failed += causes == every and felt in lost
+            draws.append((causes, replication, felt))
+            if felt:
+                asked.setdefault((replication, felt), drawn)
+    known = dict(zip(asked, _disturbed(prediction, list(asked.values())), strict=True))
+    times: dict[str, list[int]] = {}
+    failed = 0
+    for causes, replication, felt in draws:
+        found = known[replication, felt] if felt else prediction.time_ps
+        if isinstance(found, StuckError):  # which takes as long as it is waited for
+            if found.when is None:
+                raise found
+            failed += causes == every
+            found = found.when
+        times.setdefault(" ".join(causes), []).append(found)
     return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None)
 
 
@@ -92,20 +98,58 @@ def _undisturbed(scenario: Scenario) -> Prediction:
     return prediction
 
 
-def _disturbed_ps(prediction: Prediction, drawn: Drawn) -> int:
-    """The time of a point with one set of draws."""
-    if prediction.tasks:
-        return makespan_ps(disturbed(prediction, prediction.tasks, drawn))
+def _disturbed(prediction: Prediction, draws: Sequence[Drawn]) -> Iterator[int | StuckError]:
+    """The time of a point with each set of draws, or why it cannot finish; programs that are alike are run together."""
+    for first in range(0, len(draws), TOGETHER):
+        some = draws[first : first + TOGETHER]
+        if prediction.tasks:
+            for drawn in some:  # whose tasks take room
+                yield from _ends([disturbed(prediction, prediction.tasks, drawn)])
+        elif _held(prediction):
+            late = [arriving(prediction.scenario, drawn, prediction.plan.n) for drawn in some]
+            programs = [_struck(prediction, drawn, came) for drawn, came in zip(some, late, strict=True)]
+            for end, came in zip(_ends(programs), late, strict=True):
+                whole = end if isinstance(end, StuckError) else max(end, int(came.max())) + prediction.launch_ps
+                yield whole if isinstance(whole, StuckError) else max(whole, prediction.host_ps)
+        else:
+            yield from (_anew(prediction, drawn) for drawn in some)
+
+
+def _held(prediction: Prediction) -> bool:
+    """Whether a replication is its program with other numbers: not of several calls, nor of a choice that looks at
+    arrivals, nor of a schedule too long to be held."""
+    several = prediction.scenario.in_buckets or load_profile(prediction.scenario.profile).bound
+    return not several and prediction.run.totals.messages <= MOST_HELD
+
+
+def _ends(programs: Sequence[Program]) -> Iterator[int | StuckError]:
+    for end in makespans_ps(programs):
+        if isinstance(end, SimcollError) and not isinstance(end, StuckError):
+            raise end
+        yield end
+
+
+def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
+    """The program of a call with one set of draws, its ranks as `late` as drawn."""
+    slow = {"slow_links"}.intersection(drawn.felt())
+    program = _slowed(prediction.program, drawn) if slow else prediction.program
+    if "faults" in drawn.felt():
+        program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
+    return replace(program, arrivals=np.append(late, np.zeros(len(program.arrivals) - len(late), np.int64)))
+
+
+def _anew(prediction: Prediction, drawn: Drawn) -> int | StuckError:
+    """The time of a point that is predicted anew with one set of draws."""
     scenario, n = prediction.scenario, prediction.plan.n
     late = arriving(scenario, drawn, n)
-    if {"slow_links", "faults"}.intersection(drawn.felt()):
-        program = _slowed(prediction.program, drawn)
-        program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
-        arrivals = np.append(late, np.zeros(len(program.arrivals) - n, np.int64))
-        last = max(makespan_ps(replace(program, arrivals=arrivals)), int(late.max()))
-        return max(last + prediction.launch_ps, prediction.host_ps)
-    known = {"algorithm": prediction.algorithm, "arrivals": dict(enumerate(late.tolist()))}
-    return predict(scenario.model_copy(update=known)).time_ps
+    try:
+        if {"slow_links", "faults"}.intersection(drawn.felt()):
+            last = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
+            return max(last + prediction.launch_ps, prediction.host_ps)
+        known = {"algorithm": prediction.algorithm, "arrivals": dict(enumerate(late.tolist()))}
+        return predict(scenario.model_copy(update=known)).time_ps
+    except StuckError as error:
+        return error
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:

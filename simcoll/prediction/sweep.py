@@ -18,7 +18,7 @@ import simcoll
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.prediction import monte_carlo, workers
 from simcoll.prediction.journal import Journal, Shard
-from simcoll.prediction.monte_carlo import merged, parts
+from simcoll.prediction.monte_carlo import PART, TOGETHER, merged, parts
 from simcoll.prediction.predict import describe, predict, row
 from simcoll.prediction.result_rows import ResultRow, to_csv, write_atomically
 from simcoll.scenario.loading import Point
@@ -104,7 +104,8 @@ def _computed(
     missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun
 ) -> Iterator[tuple[int, ResultRow]]:
     """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
-    of = [(index, part) for index, point in missing.items() for part in parts(point)]
+    size = TOGETHER if jobs == 1 and cluster is None else PART
+    of = [(index, part) for index, point in missing.items() for part in parts(point, size)]
     left = Counter(index for index, _ in of)
     done: dict[int, dict[int, ResultRow]] = {}
     tasks = {number: part for number, (_, part) in enumerate(of)}

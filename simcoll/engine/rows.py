@@ -1,0 +1,201 @@
+"""Many runs of one program that differ in numbers only: sizes, rates, latencies, overheads, arrivals.
+
+The replay of `fast`, with a vector of all rows in place of each number: one pass over the transfers serves them all.
+Whether the order of transfers is that of time is checked for each row by itself; a row of which it is not, and every
+program that cannot be replayed, is run alone. So each row is what `run` gives, by `==`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from simcoll.config.arrays import Array, Numbers
+from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, run
+from simcoll.engine.timing_model import NEVER, NONE, service_ps
+from simcoll.errors import InputError, SimcollError
+
+LEAST: Final = 4  # rows: fewer are quicker one by one
+MOST_CELLS: Final = 4_000_000  # transfers times rows that are held at a time: two columns of 32 MB
+MOST_ROWS: Final = 256  # beyond, vectors are as quick as they get
+
+
+def makespans_ps(programs: Sequence[Program]) -> list[int | SimcollError]:
+    """The end of each program, in ps, or the error that running it raises; alike ones are run together."""
+    found: dict[int, int | SimcollError] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, program in enumerate(programs):
+        if _replayable(program):
+            groups.setdefault(_structure(program), []).append(number)
+    for members in groups.values():
+        size = max(1, min(MOST_ROWS, MOST_CELLS // max(1, len(programs[members[0]]))))
+        for first in range(0, len(members), size):
+            block = members[first : first + size]
+            if len(block) >= LEAST:
+                ends = _Rows([programs[number] for number in block]).ends()
+                found.update((number, end) for number, end in zip(block, ends, strict=True) if end != NONE)
+    return [found[number] if number in found else _alone(program) for number, program in enumerate(programs)]
+
+
+def _alone(program: Program) -> int | SimcollError:
+    try:
+        return run(program, Policy(keep="totals")).totals.makespan_ps
+    except SimcollError as error:  # of this row alone
+        return error
+
+
+def _replayable(program: Program) -> bool:
+    """Whether a replay may serve: the conditions of `fast`."""
+    apart = program.tasks or program.changes or program.part is not None or program.params.blocking != "no"
+    return not apart and len(program) > 0 and bool(program.bandwidths[program.routes.links].all())
+
+
+def _structure(program: Program) -> tuple[int, ...]:
+    """What programs have in common that are run together: they share columns, and not only what stands in them."""
+    shared = program.way, program.kind, program.routes.links, program.reads, program.credit, program.channel_before
+    params = program.params
+    return *map(id, shared), hash((params.sharing, params.barrier, params.slots))
+
+
+class _Rows:
+    """Programs that share their columns; numbers are vectors with an entry for each of them."""
+
+    def __init__(self, programs: Sequence[Program]):
+        self.programs, self.first, self.count = programs, programs[0], len(programs)
+        self.fair = self.first.params.sharing == "fair"
+        self.used = np.unique(self.first.routes.links)
+
+    def ends(self) -> list[int]:
+        """The end of each row, NONE where transfers come out of order, or where the clock might run out."""
+        try:
+            service, caps, gammas = self._services()
+        except InputError:  # beyond the clock: each row says so for itself
+            return [NONE] * self.count
+        latencies = np.stack([program.latencies[self.used] for program in self.programs], axis=1)
+        overheads = [self._column(name) for name in ("o_send", "o_recv", "g")]
+        arrivals = np.stack([program.arrivals for program in self.programs], axis=1)
+        # in floats: what is too much for the clock may be too much for 64 bits as well
+        columns = (service.reshape(-1, self.count), caps, gammas, latencies, np.stack(overheads))
+        once = float(sum(column.max(axis=0, initial=0).astype(float).max() for column in columns))
+        hops = int(np.diff(self.first.routes.hop).max(initial=1)) + 2
+        if once * hops * len(self.first) + float(arrivals.max(initial=0)) >= NEVER:
+            return [NONE] * self.count
+        latest, kept = self._replayed(service, caps, gammas, latencies, arrivals, *overheads)
+        return np.where(kept, latest, NONE).tolist()  # type: ignore[no-any-return]  # a list of int
+
+    def _column(self, name: str) -> Numbers:
+        return np.array([getattr(program.params, name) for program in self.programs], np.int64)
+
+    def _services(self) -> tuple[Numbers, Numbers, Numbers]:
+        """How long each size takes on each used link, (sizes, links, rows); by a channel's cap, and to be reduced,
+        (sizes, rows), 0 where that is free."""
+        sent = np.bincount(self.first.kind, minlength=len(self.first.sizes)) > 0
+        service = np.zeros((len(sent), len(self.used), self.count), np.int64)
+        caps, gammas = (np.zeros((len(sent), self.count), np.int64) for _ in range(2))
+        known: dict[int, tuple[Array, Array]] = {}
+        for row, program in enumerate(self.programs):
+            if id(program.bandwidths) not in known:
+                known[id(program.bandwidths)] = np.unique(program.bandwidths[self.used], return_inverse=True)
+            rates, which = known[id(program.bandwidths)]
+            for kind in np.flatnonzero(sent).tolist():
+                size = int(program.sizes[kind])
+                service[kind, :, row] = np.array([service_ps(size, rate) for rate in rates.tolist()])[which]
+                for column, rate in ((caps, program.params.channel_bandwidth), (gammas, program.params.gamma)):
+                    column[kind, row] = service_ps(size, rate) if rate else 0
+        return service, caps, gammas
+
+    def _replayed(
+        self,
+        service: Numbers,
+        caps: Numbers,
+        gammas: Numbers,
+        latencies: Numbers,
+        arrivals: Numbers,
+        o_send: Numbers,
+        o_recv: Numbers,
+        gap: Numbers,
+    ) -> tuple[Numbers, Array]:
+        """The end of each row, and whether its transfers were in order."""
+        program, count, rows = self.first, len(self.first), self.count
+        hop, links = program.routes.hop.tolist(), np.searchsorted(self.used, program.routes.links).tolist()
+        local = (program.routes.src == program.routes.dst).tolist()
+        columns = (program.way, program.kind, program.side, program.reads, program.chain, program.channel_before)
+        lists = [column.tolist() for column in columns]
+        credit = program.credit.tolist() if program.params.slots else [NONE] * count
+        step = program.step.tolist() if program.params.barrier else [0] * count
+        src, dst, reduce = program.src.tolist(), program.dst.tolist(), program.reduce.tolist()
+        late, gaps, receives = bool(arrivals.any()), bool(gap.any()), bool(o_recv.any() or gammas.any())
+        sides = int(program.side.max(initial=-1)) + 1
+        free_link, last_link = (np.zeros((len(self.used), rows), np.int64) for _ in range(2))
+        free_side, last_side = (np.zeros((sides, rows), np.int64) for _ in range(2))
+        start, sent, end, complete = (np.zeros((count, rows), np.int64) for _ in range(4))
+        latest, passed, kept, open_step = (
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
+            np.ones(rows, np.bool_),
+            NONE,
+        )
+        nothing = np.zeros(rows, np.int64)
+        widths: dict[tuple[int, int], tuple[Numbers, Numbers]] = {}  # of flows: how long a way is taken, and then
+        for i, (w, kind, side, reads, chain, before) in enumerate(zip(*lists, strict=True)):
+            t = arrivals[src[i]] if late else nothing
+            if reads >= 0:
+                t = np.maximum(t, complete[reads]) if late else complete[reads]
+            if before >= 0:
+                t = np.maximum(t, sent[before])
+                if gaps:
+                    t = np.maximum(t, start[before] + gap)
+            if credit[i] >= 0:
+                t = np.maximum(t, end[credit[i]])
+            if program.params.barrier:
+                if step[i] != open_step:
+                    open_step, passed = step[i], latest
+                t = np.maximum(t, passed)
+            if gaps:
+                start[i] = t
+            if not local[w]:
+                t = t + o_send
+            way = links[hop[w] : hop[w + 1]]
+            if not way:
+                sent[i] = tail = t + 1
+            elif self.fair:
+                if (kind, w) not in widths:
+                    widths[kind, w] = np.maximum(service[kind, way].max(axis=0), caps[kind]), latencies[way].sum(axis=0)
+                takes, away = widths[kind, w]
+                gone = sent[i] = t + takes
+                for link in way:
+                    kept &= t >= free_link[link]
+                    free_link[link] = gone
+                tail = gone + away
+            else:
+                tail = nothing
+                for at, link in enumerate(way):
+                    kept &= t >= last_link[link]
+                    last_link[link] = t
+                    begin = np.maximum(t, free_link[link])
+                    gone = free_link[link] = begin + service[kind, link]
+                    if at == 0:
+                        tail = sent[i] = begin + np.maximum(service[kind, link], caps[kind])
+                    else:
+                        tail = np.maximum(gone, tail)
+                    t, tail = begin + latencies[link], tail + latencies[link]
+            if receives:
+                taken = (nothing if local[w] else o_recv) + (gammas[kind] if reduce[i] else nothing)
+                serves = taken > 0
+                kept &= ~serves | (tail >= last_side[side])
+                last_side[side] = np.where(serves, tail, last_side[side])
+                tail = np.where(serves, np.maximum(tail, free_side[side]) + taken, tail)
+                free_side[side] = np.where(serves, tail, free_side[side])
+            if program.params.slots:
+                end[i] = tail
+            done = tail
+            if chain >= 0:
+                done = np.maximum(tail, complete[chain])
+            elif late and reduce[i]:
+                done = np.maximum(tail, arrivals[dst[i]])
+            complete[i] = done
+            latest = np.maximum(latest, tail)
+        return latest, kept

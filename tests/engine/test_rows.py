@@ -1,0 +1,98 @@
+"""Many runs of one program at a time are the runs one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcoll.engine import event, rows
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import Params
+from simcoll.errors import SimcollError
+from simcoll.schedule.algorithms import build
+from simcoll.topology.graph import Link
+from tests.helpers.networks import GB_PER_S, full_mesh, star
+
+ALGORITHMS = [
+    ("all_reduce", "ring"),
+    ("all_reduce", "double_binary_tree"),
+    ("all_to_all", "direct"),
+    ("broadcast", "chain"),
+    ("all_gather", "recursive_doubling"),
+]
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> list[Program]:
+    """Programs of one schedule: other sizes, unequal links, overheads, latencies, ranks that come late; one may have a
+    dead link."""
+    n = draw(st.sampled_from([2, 4, 5, 8]))
+    collective, algorithm = draw(
+        st.sampled_from([pair for pair in ALGORITHMS if n & (n - 1) == 0 or "rec" not in pair[1]])
+    )
+    build_network = draw(st.sampled_from([star, full_mesh]))
+    network = build_network(n, Link(GB_PER_S, 1000))
+    schedule = build(collective, algorithm, n)
+    sharing = draw(st.sampled_from(["fair", "fifo"]))
+    own: dict[str, Any] = {"sharing": sharing, "channels": draw(st.sampled_from([0, 1, 2]))}
+    own |= {
+        "slots": draw(st.sampled_from([0, 1])),
+        "barrier": draw(st.booleans()),
+        "chunk": draw(st.sampled_from([0, 64])),
+    }
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    found = []
+    for _ in range(draw(st.integers(rows.LEAST, 12))):
+        costs = {name: int(rng.integers(0, 2) * rng.integers(1, 5000)) for name in ("o_send", "o_recv", "g")}
+        costs |= {name: int(rng.integers(0, 2) * rng.integers(1, 10**10)) for name in ("gamma", "channel_bandwidth")}
+        links = len(network.links)
+        even = bool(rng.integers(0, 2))
+        bandwidths = np.full(links, GB_PER_S) if even else rng.integers(10**7, 10**10, links)
+        rated = network.with_rates(bandwidths, rng.integers(1, 10**6, links))
+        late = {int(rank): int(rng.integers(0, 10**7)) for rank in range(n)} if rng.integers(0, 2) else {}
+        nbytes = int(rng.integers(1, 40)) * n * 4
+        found.append(bind(schedule, rated, rated.ranks, Params(**own, **costs), nbytes, itemsize=4, arrivals=late))
+    if draw(st.integers(0, 9)) == 0:
+        dead = found[0].bandwidths.copy()
+        dead[int(rng.integers(0, len(dead)))] = 0
+        found[0] = replace(found[0], bandwidths=dead)
+    return found
+
+
+def _held_against_the_definition(programs: list[Program]) -> None:
+    for program, end in zip(programs, rows.makespans_ps(programs), strict=True):
+        if isinstance(end, SimcollError):
+            with pytest.raises(type(end)):
+                event.run(program)
+        else:
+            assert end == event.run(program).makespan_ps
+
+
+@given(sweeps())
+@settings(max_examples=40)
+def test_rows_are_runs_one_by_one(programs: list[Program]) -> None:
+    """Whatever the rows are, each ends when the engine that is the definition says."""
+    _held_against_the_definition(programs)
+
+
+@pytest.mark.long
+@given(sweeps())
+@settings(max_examples=500)
+def test_rows_of_many_sweeps_are_runs_one_by_one(programs: list[Program]) -> None:
+    """The same for five hundred sweeps."""
+    _held_against_the_definition(programs)
+
+
+def test_rows_run_together() -> None:
+    """Sizes of a ring are one pass: the law would hold as well if each row were run alone."""
+    network = star(8, Link(GB_PER_S, 1000))
+    schedule = build("all_reduce", "ring", 8)
+    programs = [bind(schedule, network, network.ranks, Params(), 32 * size, itemsize=4) for size in range(1, 9)]
+    assert len({rows._structure(program) for program in programs}) == 1
+    assert rows._Rows(programs).ends() == [event.run(program).makespan_ps for program in programs]
