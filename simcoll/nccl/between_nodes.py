@@ -21,6 +21,7 @@ from simcoll.engine.timing_model import PS_PER_S
 # Bytes up to which a message of the OFI transports is sent at once, without its receiver's consent, and may be there
 # before its buffer is: messages of an all-to-all that were slow were smaller by published tables of 2 and 8 nodes.
 SENT_AT_ONCE: Final = 256
+FLUSHED: Final = 90  # compute capability from which on NCCL does not read back what a NIC has written
 
 
 class Transport(Model):
@@ -34,6 +35,9 @@ class Transport(Model):
     """Bandwidth at which a proxy copies data that lie in the host's memory. `none`: NICs read and write them."""
     gpudirect: StrictBool = True
     """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's."""
+    flush: Duration = 0
+    """Time of a proxy to read back what its NIC has written into a GPU's memory, after each message without flags. From
+    Hopper on GPUs need no such thing."""
     connection: BandwidthCap = 0
     """Bandwidth at which a message by itself is brought from memory to memory; of several at once each takes as long.
     `none`: as fast as the links."""

@@ -15,7 +15,7 @@ from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, symmetric_kernels, tuner
-from simcoll.nccl.between_nodes import Transport
+from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import first_lines_ps, service, spread_ps
 from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES
 from simcoll.nccl.communicator import Communicator
@@ -199,12 +199,12 @@ class NcclCall:
     def _moved(self) -> int:
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
-    def params(self, costs: Kernels) -> dict[str, Any]:
+    def params(self, costs: Kernels, transport: Transport = NO_TRANSPORT) -> dict[str, Any]:
         """Parameters of the engines, where links have the latency of a hop. Links serve chunks in turn, as copy engines
         and NICs do."""
-        return {"sharing": "fifo", **self._own_params(costs)}
+        return {"sharing": "fifo", **self._own_params(costs, transport)}
 
-    def _own_params(self, costs: Kernels) -> dict[str, Any]:
+    def _own_params(self, costs: Kernels, transport: Transport) -> dict[str, Any]:
         if self.registered:
             return {}
         block = self.block(costs)
@@ -218,7 +218,7 @@ class NcclCall:
             return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
-            return {"channels": 0, "channel_bandwidth": self._message_rate(block)}
+            return {"channels": 0, "channel_bandwidth": self._message_rate(block, transport), **self._credits}
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             steps = {"channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
             return {"o_send": block.slice, **steps}
@@ -286,7 +286,14 @@ class NcclCall:
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             reach *= self._heads / (self._heads + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
-        return reach if whole else reach * wire / self.alike
+        return reach if whole else reach * wire / (self.alike * self._stay)
+
+    @property
+    def _stay(self) -> float:
+        """Share of a ring's channels that a GPU hands on within its node: those of a NIC leave it at another GPU."""
+        comm = self.communicator
+        leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
+        return (comm.gpus - 1) / comm.gpus if leave else 1.0
 
     def most(self, costs: Kernels, host: bool) -> float:
         """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
@@ -332,6 +339,8 @@ class NcclCall:
         p2p = self.algorithm == "p2p"
         both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 and not p2p else 2
         message = transport.served_ps(self.on_wire, both, in_host=self.protocol == "LL", unexpected=p2p)
+        if self.protocol == "Simple" and self.communicator.capability < FLUSHED:
+            message += transport.flush
         channels = 1.0 if p2p or self.kind == "NVLS" else max(1.0, self.alike / self.nics)
         return message * channels / self.sent
 
@@ -340,15 +349,24 @@ class NcclCall:
         block: BlockCosts = getattr(costs, self.kind)
         return block
 
-    def _message_rate(self, block: BlockCosts) -> int:
-        """B/s of a message by its blocks alone; 0: no limit."""
+    def _message_rate(self, block: BlockCosts, transport: Transport) -> int:
+        """B/s of a message by its blocks alone; 0: no limit. Between nodes they hand over each chunk to a proxy."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
         through = block.both if self.collective in ("all_to_all", "send_recv") else block.first
         alone = service(parts.first, block.first) + service(parts.part - parts.first, through)
+        if self.communicator.nodes > 1:
+            alone += -(-parts.part // parts.sent) * (block.hop + transport.proxy)
         others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
+
+    @property
+    def _credits(self) -> dict[str, int]:
+        """Pieces of a message that its buffers hold, between nodes: no less than two, of which one is sent meanwhile."""
+        if self.parts is None or self.communicator.nodes == 1:
+            return {}
+        return {"slots": max(2, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}
 
     @property
     def _split(self) -> float:

@@ -42,13 +42,13 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
 }
 TRANSPORT: Final = "transport"
 OF_TRANSPORT: Final = tuple(  # of messages between nodes
-    f"{TRANSPORT}.{key}" for key in ("latency", "connection", "proxy", "staging", "unexpected", "congestion")
+    f"{TRANSPORT}.{key}" for key in ("latency", "connection", "proxy", "flush", "staging", "unexpected", "congestion")
 )
 _AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
     **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
     **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "host"), "launch"),
-    **dict.fromkeys(("latency", "proxy", "unexpected"), "launch"),
+    **dict.fromkeys(("latency", "proxy", "flush", "unexpected"), "launch"),
     **dict.fromkeys(("first", "rate", "both", "connection", "staging"), "channel_bandwidth"),
     **dict.fromkeys(("reach", "host_reach"), "efficiency"),
 }
