@@ -363,7 +363,7 @@ class NcclCall:
 
     @property
     def _credits(self) -> dict[str, int]:
-        """Pieces of a message that its buffers hold, between nodes: no less than two, of which one is sent meanwhile."""
+        """Pieces of a message that its buffers hold, between nodes: two or more, as one is filled while one is sent."""
         if self.parts is None or self.communicator.nodes == 1:
             return {}
         return {"slots": max(2, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}

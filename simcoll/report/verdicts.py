@@ -245,6 +245,8 @@ def of_diagnosis(document: JsonAnswer) -> str:
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     where = f"{worst['collective']} on {worst['ranks']}, {worst['region']}, {how}"
     if document["verdict"] is None:
+        if all(region["factor"] is not None and region["factor"] < 1 for region in off):
+            return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."
     best = document["hypotheses"][0]
     return f"Off: {where}; {best['hypothesis']} {best['value']}".strip() + " explains it best."

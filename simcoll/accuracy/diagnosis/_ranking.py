@@ -28,6 +28,7 @@ ALLOWED: Final = 4.0  # us by which launches differ between two sound ways of me
 # Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler one wins.
 PENALTY: Final = 0.015
 FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
+FAR_OFF: Final = 3.0  # a region whose median is that many times what it should be is not explained
 CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
 PROBES: Final = 8  # points on which a hypothesis is tried first if every point must be bound anew, which is slow
 # Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
@@ -88,11 +89,12 @@ class Fit:
         """Whether the hypothesis explains what is off on the healthy machine.
 
         It must leave at most CLEARLY of the error in the regions that are off there, bring at least one of them back to
-        normal, and push no other region off.
+        normal, push no other region off, and leave none off by a factor of FAR_OFF or more.
         """
         points = [point for number in healthy.off for point in healthy.regions[number].points]
         better = bool(points) and bool(self.errors[points].mean() <= CLEARLY * healthy.errors[points].mean())
-        return better and set(self.off) < set(healthy.off)
+        near = all(1 / FAR_OFF < self.regions[number].ratio < FAR_OFF for number in self.off)
+        return better and near and set(self.off) < set(healthy.off)
 
 
 def healthy(table: MeasuredTable, predicted: Floats) -> Fit:

@@ -13,13 +13,14 @@ from typing import Final, Literal
 from simcoll import units
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.nccl import env_filter, tuner
+from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.call_names import COLLECTIVES, names
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.transport import staged
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import network_of
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import LinkScale, load_profile
+from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
@@ -30,7 +31,7 @@ HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
 
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
 ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s
-ETHERNET_LATENCY: Final = 20.0  # times the latency of InfiniBand: sockets go through the kernels of two hosts
+THROUGH_HOST: Final = 2_500_000  # ps that copies into the host's memory and out of it take longer: an estimate
 P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 _NO_NVLS: Final = "^nvls,nvls_tree"
@@ -91,7 +92,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         single += _switched_off(scenarios)
         several.append(list(_slow_gpus()))
     if system and "cable" in kinds:
-        single += _network(system, of_nics.get("cable"))
+        single += _network(system, network_of(name))
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
     if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
@@ -120,9 +121,7 @@ def _launched(scenario: Scenario, launch: Launch) -> Scenario:
 # --- hardware ---
 
 
-def _scaled(
-    kind: str, share: float, served: LinkScale | None, latency: float = 1.0
-) -> Callable[[ParameterSetting], ParameterSetting]:
+def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[ParameterSetting], ParameterSetting]:
     """Return a change that leaves links of a kind a share of their bandwidth.
 
     `served` is the scale that the profile of the NICs gives, for kinds that the point's own profile does not mention.
@@ -130,7 +129,7 @@ def _scaled(
 
     def changed(setting: ParameterSetting) -> ParameterSetting:
         link = setting.links.get(kind, served or LinkScale())
-        slower = LinkScale(efficiency=link.efficiency * share, latency=link.latency * latency)
+        slower = LinkScale(efficiency=link.efficiency * share, latency=link.latency)
         return replace(setting, links={**setting.links, kind: slower})
 
     return changed
@@ -177,16 +176,48 @@ def _slow_gpus() -> Iterator[Hypothesis]:
         yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=slower)
 
 
-def _network(system: SystemFile, served: LinkScale | None) -> Iterator[Hypothesis]:
-    nics = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
+def _network(system: SystemFile, network: Profile) -> Iterator[Hypothesis]:
+    """Yield NICs that are not used, or not as they should be."""
+    served, nics = network.links.get(CABLE), system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used"
-        yield Hypothesis("nic missing", text, setting=_scaled("cable", (nics - 1) / nics, served))
+        yield Hypothesis("nic missing", text, setting=_scaled(CABLE, (nics - 1) / nics, served))
+        text = (
+            f"one of {nics} NICs of a node is used for all: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
+        )
+        yield Hypothesis("one nic", text, setting=_scaled(CABLE, 1 / nics, served))
     rate = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
     if rate > ETHERNET:
-        text = "Ethernet of 100 Gb/s by sockets in place of the NICs' own transport"
-        slower = _scaled("cable", ETHERNET / rate, served, ETHERNET_LATENCY)
-        yield Hypothesis("ethernet", text, setting=slower)
+        text = "ports of 100 Gb/s in place of the NICs"
+        yield Hypothesis("ethernet", text, setting=_scaled(CABLE, ETHERNET / rate, served))
+    if network.transport and network.transport.gpudirect:
+        text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin"
+        yield Hypothesis("tcp", text, setting=_by_tcp)
+        text = "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem"
+        share = _through_host(system) / rate if rate else 1.0
+        through = functools.partial(_without_gpudirect, network=network, share=min(1.0, share))
+        yield Hypothesis("gpudirect off", text, setting=through)
+
+
+def _by_tcp(setting: ParameterSetting) -> ParameterSetting:
+    tcp = load_network("tcp")
+    return replace(setting, transport=tcp.transport, links={**setting.links, CABLE: tcp.links[CABLE]})
+
+
+def _through_host(system: SystemFile) -> float:
+    """B/s of a GPU to the network by the host's memory, where all of its PCIe switch share the way to the host: what
+    they send goes up and down again, what they receive too."""
+    devices = system.devices if isinstance(system.devices, dict) else {}
+    gpus, switches = devices.get("gpu", 1), devices.get("pcie_switch", 0)
+    rates = [units.parse(link.bandwidth, "bandwidth") for link in system.links if link.kind == "pcie"]
+    return min(rates, default=0) / (2 * gpus / switches if switches else 1)
+
+
+def _without_gpudirect(setting: ParameterSetting, network: Profile, share: float) -> ParameterSetting:
+    transport = setting.transport or network.transport or Transport()
+    slower = _scaled(CABLE, share, network.links.get(CABLE))(setting)
+    later = transport.model_copy(update={"gpudirect": False, "latency": transport.latency + THROUGH_HOST})
+    return replace(slower, transport=later)
 
 
 def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
