@@ -12,7 +12,19 @@ __version__ = "0.1.0"
 
 _PUBLIC = (
     *("Link", "Point", "Prediction", "Reply", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step"),
-    *("Sweep", "Topology", "Transfer", "build", "calibrate", "compare", "diagnose", "explain", "load", "measure"),
+    *(
+        "Sweep",
+        "Topology",
+        "Transfer",
+        "build",
+        "calibrate",
+        "compare",
+        "diagnose",
+        "explain",
+        "export",
+        "load",
+        "measure",
+    ),
     *("predict", "prove", "recommend", "register", "run", "send"),
 )
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from simcoll.api.results import Results
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.formats.schedules import schedule_json
+from simcoll.prediction.result_rows import to_csv
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
@@ -129,6 +131,14 @@ def _plain(value: Any, key: str = "") -> Any:
             raise InputError(f"{key}: {value} is no whole number", "give whole bytes, or a text: '64 MiB'")
         return f"{int(value)} {'B' if key in _SIZES else 'B/s'}"
     return str(value) if isinstance(value, Path) else value
+
+
+def file_of(what: Any) -> str:
+    """The file of a schedule, a topology or results; of a text that text."""
+    if isinstance(what, Results):
+        return str(_kept(to_csv(what.rows()), "results", ".csv"))
+    plain = _plain(what)
+    return machine(what) if isinstance(plain, Mapping) else str(plain)
 
 
 def named(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from simcoll.api._asked import Asked, Machine, Sweep, machine, named, points_of, sets_of
+from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, sets_of
 from simcoll.api.results import Reply, Results
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
@@ -195,6 +195,25 @@ def measure(
     if output:
         real_run.write(Path(output), rows, backend)
     return [dict(row) for row in rows]
+
+
+def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -> str | bytes:
+    """A `Schedule`, a `Topology`, or `Results` in a format of another program; `path` is a file that is written.
+
+    Formats and `options` are those of `simcoll export`: `msccl`, `goal` of schedules, `graphviz`, `graphml` of
+    topologies, `nccl-tests`, `nccl-tuner`, `parquet`, … of results; `protocol` of a schedule, `nbytes` of a buffer.
+    Raises InputError for an unknown format, RefusedError for what the format cannot hold.
+
+    >>> export(algorithms.build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]
+    '<algo'
+    """
+    from simcoll.config.import_log import ImportLog
+    from simcoll.report import exporters
+
+    written = exporters.convert(file_of(what), to, exporters.Options(**options), ImportLog())
+    if path is not None:
+        write_atomically(Path(path), written)
+    return written
 
 
 Measured = Any  # a file, a shipped table, the text of one, rows, or a data frame

@@ -58,19 +58,19 @@ class Results(list[dict[str, Any]]):
         """The answer in a sentence."""
         from simcoll.report.verdicts import of_rows
 
-        return of_rows(self._rows())
+        return of_rows(self.rows())
 
     def __str__(self) -> str:
         from simcoll.report.result_tables import run_table, step_table
 
-        rows = self._rows()
+        rows = self.rows()
         return step_table(rows) if rows and rows[0].workload else run_table(rows)
 
     def _repr_html_(self) -> str:
         """The answer and the table, for notebooks."""
         from simcoll.report.html.page import fragment
 
-        return fragment(self._rows())
+        return fragment(self.rows())
 
     def plot(
         self,
@@ -89,10 +89,11 @@ class Results(list[dict[str, Any]]):
         from simcoll.report.plot.any_key import key_figure
 
         groups = None if group is None else _several(group)
-        drawn = key_figure(self.where(**where)._rows(), x, y, groups, _several(facet)).axes
+        drawn = key_figure(self.where(**where).rows(), x, y, groups, _several(facet)).axes
         return drawn[0] if len(drawn) == 1 else list(drawn)
 
-    def _rows(self) -> list[ResultRow]:
+    def rows(self) -> list[ResultRow]:
+        """The rows as records, for pictures and files."""
         known = {*COLUMNS, *swept(self), "time_ps"}  # keys that a user has added are in no file
         return [
             ResultRow.of({k: value for k, value in row.items() if k in known and value is not None}) for row in self
@@ -106,24 +107,24 @@ class Results(list[dict[str, Any]]):
         """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
         from simcoll.report.exports import arrow
 
-        write_atomically(Path(path), arrow.parquet(self._rows()))
+        write_atomically(Path(path), arrow.parquet(self.rows()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
         `parquet`."""
         from simcoll.report.exports import arrow
 
-        return arrow.table(self._rows()).__arrow_c_stream__(requested_schema)
+        return arrow.table(self.rows()).__arrow_c_stream__(requested_schema)
 
     def to_torch(self) -> list[Any]:
         """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
         from simcoll.report import torch_benchmark
 
-        return torch_benchmark.measurements(self._rows())
+        return torch_benchmark.measurements(self.rows())
 
     def to_csv(self, path: str | Path) -> None:
         """Write a results.csv."""
-        write_atomically(Path(path), to_csv(self._rows()))
+        write_atomically(Path(path), to_csv(self.rows()))
 
 
 class Reply(dict[str, Any]):

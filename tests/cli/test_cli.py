@@ -115,7 +115,7 @@ def test_runs_as_a_module(tmp_path: Path):
     "words",
     [["simulate"], ["run"], ["run", "quickstart", "--fast"], ["show"],
      ["run", "--jobs", "x", "quickstart"], ["list", "nothing"], ["verify", "--ranks", "0"],
-     ["topology"], ["compare", "quickstart"]],
+     ["topology"], ["compare"]],
 )  # fmt: skip
 def test_words_that_are_no_command(words: list[str]):
     """An unknown or missing command, option or argument: exit 2, nothing on stdout, the word or usage on stderr."""

@@ -56,7 +56,7 @@ def test_no_row_stands_for_another(rows: sc.Results) -> None:
     """Where rows differ in more than was chosen the picture is refused, and says in which key."""
     with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*--filter"):
         rows.plot(x="oversubscription")
-    kept = filtered(rows._rows(), {"hosts_per_leaf": ["2"], "size": ["1 MiB"]})
+    kept = filtered(rows.rows(), {"hosts_per_leaf": ["2"], "size": ["1 MiB"]})
     (axes,) = key_figure(kept, "oversubscription", "busbw").axes
     assert len(axes.lines) == 2
     with pytest.raises(InputError, match="there is 2"):
@@ -68,7 +68,7 @@ def test_no_row_stands_for_another(rows: sc.Results) -> None:
 def test_one_size_is_bars(rows: sc.Results) -> None:
     """A key without an order, or with one value, makes bars: as many as rows, as high as they are."""
     kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
-    (axes,) = key_figure(kept._rows(), "algorithm").axes
+    (axes,) = key_figure(kept.rows(), "algorithm").axes
     assert [patch.get_height() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
 
 
