@@ -66,14 +66,16 @@ def lower_bound_ps(
     nbytes: int,
     itemsize: int,
     weights: object = None,
+    reducing: bool = False,
 ) -> int:
-    """The larger of the latency and the bandwidth bound, over all groups of the schedule."""
+    """The larger of the latency and the bandwidth bound, over all groups of the schedule. `reducing`: switches could
+    reduce, even if they do not in this schedule."""
     found = []
     for group in schedule.groups:
         places = tuple(devices[rank] for rank in group)
         if len(set(places)) > 1:
             found.append(_latency_ps(schedule, topology, places))
-            found.append(_bandwidth_ps(schedule, topology, places, nbytes, itemsize, weights))
+            found.append(_bandwidth_ps(schedule, topology, places, nbytes, itemsize, weights, reducing))
     return max(found, default=0)
 
 
@@ -92,7 +94,13 @@ def _latency_ps(schedule: AnySchedule, topology: Topology, places: Sequence[str]
 
 
 def _bandwidth_ps(
-    schedule: AnySchedule, topology: Topology, places: tuple[str, ...], nbytes: int, itemsize: int, weights: object
+    schedule: AnySchedule,
+    topology: Topology,
+    places: tuple[str, ...],
+    nbytes: int,
+    itemsize: int,
+    weights: object,
+    reducing: bool,
 ) -> int:
     if schedule.collective == "barrier":
         return 0
@@ -102,7 +110,7 @@ def _bandwidth_ps(
     leave, enter = _CROSSING[schedule.collective](sizes, cuts, schedule.root)
     passing = set(zip(leave.tolist(), cuts.out.tolist(), strict=True))
     passing |= set(zip(enter.tolist(), cuts.into.tolist(), strict=True))
-    if schedule.collective == "all_reduce" and not schedule.agents:
+    if schedule.collective == "all_reduce" and not schedule.agents and not reducing:
         passing.add((2 * (n - 1) * nbytes, cuts.alone))
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 

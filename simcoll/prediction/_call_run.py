@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from simcoll.engine import bounds
 from simcoll.engine.timeline import Totals
 from simcoll.errors import RefusedError, StuckError
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.lowering import PlainCall, executor
+from simcoll.prediction.placing import rated_topology, served_by
 from simcoll.prediction.predicted import PlannedCall, Prediction
-from simcoll.prediction.program_run import run_schedule
-from simcoll.scenario.profile import CostSetting
+from simcoll.prediction.program_run import ScheduleRun, run_schedule
+from simcoll.scenario.profile import CostSetting, LinkScale
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.ir import split
 from simcoll.topology.graph import Topology
@@ -54,13 +56,26 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
         calls={(asked, ranks): PlannedCall(call, run.proved)},
         run=run.run,
         totals=_of_all(run.run.totals, call.count),
-        lower_bound_ps=run.lower_bound_ps,
+        lower_bound_ps=_bound_ps(call, run, topology, costs),
         anew=functools.partial(predict_call, scenario, topology),
         source=run.source,
         lowered=call,
         launch_ps=launch_ps,
         host_ps=call.host_ps(costs),
     )
+
+
+def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
+    """The time that no schedule can beat; of kernels the same whichever is run, on links as rated, or as the profile has
+    them where these are faster."""
+    if call.executor is None:
+        return run.lower_bound_ps
+    scenario = call.scenario
+    faster = {kind: LinkScale(efficiency=scale.efficiency) for kind, scale in costs.links.items() if scale.efficiency > 1}
+    network = served_by(topology or rated_topology(scenario), faster)
+    asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
+    reducing = bool(network.agents_for(call.places[:1]))
+    return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
 
 
 def _hashable(weights: Sequence[Any]) -> tuple[Any, ...]:

@@ -53,6 +53,22 @@ def time_ps(nbytes: int, **keys: Any) -> int:
 # --- who runs a schedule ---
 
 
+@pytest.mark.parametrize("system", ["hgx-h100", "l40s-pcie"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
+def test_one_question_has_one_bound(system: str, collective: str):
+    """The column `bound` is the same for all algorithms, protocols and executors of a call, and no time is below it."""
+    executors = [("auto", "nccl"), ("best", "nccl")]
+    executors += [(name, "msccl") for name in (("ring", "two_shot") if collective == "all_reduce" else ("direct",))]
+    for nodes in (1, 2):
+        point = {"topology": {"system": system, "nodes": nodes}, "collective": collective, "size": "1 GiB"}
+        rows = [
+            row(predict(Scenario.model_validate({**point, "algorithm": algorithm, "executor": by})))
+            for algorithm, by in executors
+        ]
+        assert len({each.lower_bound_us for each in rows}) == 1
+        assert all((each.time_us or 0) >= (each.lower_bound_us or 0) > 0 for each in rows)
+
+
 @pytest.mark.parametrize(
     ("keys", "executor"),
     [
