@@ -433,7 +433,7 @@ def call(
     )
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
-        under = "" if left == EVERYTHING else " under NCCL_ALGO and NCCL_PROTO"
+        under = "" if left == EVERYTHING else f" under {left.said or 'NCCL_ALGO and NCCL_PROTO'}"
         raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here{under}, or it is not modelled")
     pair = choice.algorithm, choice.protocol
     shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)

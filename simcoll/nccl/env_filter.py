@@ -23,6 +23,7 @@ class Selection:
 
     algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = field(default_factory=dict)
     protocols: Mapping[TunedCollective, frozenset[Protocol]] = field(default_factory=dict)
+    said: str = field(default="", compare=False)  # the variables as a shell has them, for messages
 
     def allows(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> bool:
         """Whether the user left this pair in."""

@@ -106,7 +106,8 @@ class NcclEnv(Model):
     @property
     def selection(self) -> Selection:
         """Algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE leave to NCCL."""
-        return _selection(self.NCCL_ALGO, self.NCCL_PROTO, self.NCCL_NVLS_ENABLE != 0)
+        left = _selection(self.NCCL_ALGO, self.NCCL_PROTO, self.NCCL_NVLS_ENABLE != 0)
+        return dataclasses.replace(left, said=str(self))
 
     def without_p2p(self) -> Self:
         """The same with NCCL_P2P_DISABLE=1."""

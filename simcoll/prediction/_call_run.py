@@ -66,12 +66,14 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
 
 def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
-    """The time that no schedule can beat; of kernels the same whichever is run, on links as rated, or as the profile has
-    them where these are faster."""
+    """The time that no schedule can beat; of kernels the same whichever is run, on links as rated, or as the profile
+    has them where these are faster."""
     if call.executor is None:
         return run.lower_bound_ps
     scenario = call.scenario
-    faster = {kind: LinkScale(efficiency=scale.efficiency) for kind, scale in costs.links.items() if scale.efficiency > 1}
+    faster = {
+        kind: LinkScale(efficiency=scale.efficiency) for kind, scale in costs.links.items() if scale.efficiency > 1
+    }
     network = served_by(topology or rated_topology(scenario), faster)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))

@@ -153,10 +153,11 @@ class PrimitivesCall(KernelCall):
         return kernels.LL.rate if self.protocol == "LL" else kernels.P2P.both
 
     def channels(self, costs: CostSetting) -> int:
-        """Instances of the program."""
-        rate = self._rate(costs.kernels or Kernels())
+        """Instances of the program, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
+        rate, comm = self._rate(costs.kernels or Kernels()), self.communicator
         filling = -(-self.between // rate) if rate else 1
-        return max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
+        free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
+        return max(comm.min_channels or 1, min(free, comm.max_channels or free))
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines. A rank serves all peers at once; a connection's data pass its blocks in pieces."""

@@ -183,6 +183,17 @@ class Scenario(Model):
                 raise ValueError(f"{key!r} does not go with a workload; leave it out, or give it to its calls")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
+    @field_validator("workload")
+    @classmethod
+    def _known_algorithms(cls, value: Any) -> Any:
+        every = {*CHOSEN, *_every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
+        asked = [getattr(value, "algorithm", None)]
+        asked += [each.algorithm for each in getattr(value, "operations", ()) if each.algorithm]
+        for name in filter(None, asked):
+            if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
+                raise ValueError(f"{name!r} is no algorithm; {did_you_mean(name, every)}")
+        return value
+
     @field_validator("collective")
     @classmethod
     def _no_workload_meant(cls, value: str, info: ValidationInfo) -> str:
@@ -391,6 +402,10 @@ def _schedule_of(path: str, collective: str | None) -> str:
 
 def _of_registry(collective: str, spec: str) -> str:
     """An algorithm and its options as the registry spells them; raises ValueError if it has no such algorithm."""
+    name, known = spec.partition("(")[0].strip(), registry.names(collective)
+    if name not in known:
+        served = (*known, *call_names.names(collective), *CHOSEN)
+        raise ValueError(f"{name!r} is no algorithm for {collective}; {did_you_mean(name, dict.fromkeys(served))}")
     try:
         entry, options = registry.find(collective, spec)
     except InputError as error:

@@ -53,6 +53,16 @@ def time_ps(nbytes: int, **keys: Any) -> int:
 # --- who runs a schedule ---
 
 
+def test_limits_of_channels_hold_for_every_kernel():
+    """Fewer channels than would be taken take longer; a limit above changes nothing."""
+    free, *limited = (
+        predict(scenario(size="16 MiB", env=env)).time_ps
+        for env in ({}, {"NCCL_MAX_NCHANNELS": 1}, {"NCCL_MAX_NCHANNELS": 32})
+    )
+    assert limited[0] > 1.2 * free
+    assert limited[1] == free
+
+
 @pytest.mark.parametrize("system", ["hgx-h100", "l40s-pcie"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
 def test_one_question_has_one_bound(system: str, collective: str):
