@@ -12,11 +12,12 @@ from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
-from simcoll.errors import BoundError, ScheduleError
+from simcoll.errors import BoundError, ScheduleError, wrong
 from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.placing import arrivals_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 from simcoll.topology.graph import Topology
 
@@ -77,6 +78,15 @@ class ScheduleRun:
     run: ProgramRun
 
 
+def _check_weights(point: Scenario, ranks: int) -> None:
+    """Raise InputError where the weights of a point are not those of so many ranks."""
+    blocks = collective(point.collective).blocks(ranks)
+    try:
+        cut(0, ranks, blocks, 1, point.weights, blocks)
+    except ValueError as error:
+        raise wrong("weights", str(error), f"there are {ranks} ranks") from None
+
+
 def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> ScheduleRun:
     """Run the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
 
@@ -85,6 +95,8 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
     """
     source, proved = source_of(point, network, places)
     devices = (*places, *agents_of(point, network, places)[: source.agents])
+    if point.weights is not None:
+        _check_weights(point, source.n)
     bound = bounds.lower_bound_ps(source, network, devices, point.nbytes, point.itemsize, point.weights)
     arrivals = arrivals_of(point, source.n)
 

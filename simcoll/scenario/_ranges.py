@@ -13,6 +13,7 @@ from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, did_you_mean
 
 MAX_VARIANTS: Final = 100_000  # trees at once: each takes 6 kB as a point, so that more would fill a gigabyte
+MAX_RANGE: Final = 10_000  # values: ten for each pixel of a picture
 EXACT_TO: Final = 2**128  # denominators above are rounded to it: the digits of exact powers fill memory
 
 
@@ -20,7 +21,8 @@ def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]
     """Return a tree for every combination of the listed values; the last key of the file varies fastest.
 
     Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range. An
-    empty list, a range that does not grow and more than MAX_VARIANTS combinations are entered in `errors`.
+    empty list, a range that does not grow or of more than MAX_RANGE values, and more than MAX_VARIANTS combinations are
+    entered in `errors`.
     """
     return _variants(tree, natural_lists, "", errors)
 
@@ -114,8 +116,8 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
         return [_broken(tree)]
     values, value = list[Fraction](), start
     while value <= stop:
-        if len(values) == MAX_VARIANTS:
-            problem = f"a range of more than {MAX_VARIANTS} values"
+        if len(values) == MAX_RANGE:
+            problem = f"a range of more than {MAX_RANGE} values"
             errors.append(Diagnostic(problem, f"write a larger {growth}", f"{path}.{growth}", where))
             return [_broken(tree)]
         values.append(value)

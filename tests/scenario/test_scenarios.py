@@ -189,8 +189,8 @@ def test_range_ends_count():
 @pytest.mark.parametrize(
     ("key", "values", "why"),
     [
-        ("size", {"from": "1 B", "to": "1 TiB", "factor": 1.0001}, "more than 100000 values; write a larger factor"),
-        ("size", {"from": "1 B", "to": "1 TiB", "step": "1 B"}, "more than 100000 values; write a larger step"),
+        ("size", {"from": "1 B", "to": "1 TiB", "factor": 1.0001}, "more than 10000 values; write a larger factor"),
+        ("size", {"from": "1 B", "to": "1 TiB", "step": "1 B"}, "more than 10000 values; write a larger step"),
         ("ranks", {"from": 2, "to": float("inf"), "factor": 2}, "inf is no end of a range"),
         ("ranks", {"from": 2, "to": float("nan"), "step": 2}, "nan is no end of a range"),
     ],

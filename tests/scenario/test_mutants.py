@@ -1,0 +1,203 @@
+"""Scenarios with odd values: whatever stands at a key, `run` ends in good time with rows or with words."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import re
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command import simcoll
+
+from simcoll.config import numba_loader
+from simcoll.scenario.json_schema import schema
+
+SECONDS, MIB = 10.0, 1024
+STAR = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
+TREE = {**STAR, "fabric": "fat-tree", "levels": 2, "hosts": 8, "hosts_per_leaf": 4, "oversubscription": 2}
+COLLECTIVE = {"collective": "all_reduce", "algorithm": "ring", "size": "1 MiB", "plots": []}
+VALID: list[dict[str, Any]] = [
+    {**COLLECTIVE, "topology": STAR},
+    {**COLLECTIVE, "topology": TREE, "algorithm": "hierarchical", "groups": [[0, 1, 2, 3], [4, 5, 6, 7]]},
+    {**COLLECTIVE, "topology": {"system": "hgx-h100"}, "algorithm": "auto"},
+    {**COLLECTIVE, "topology": {"system": "hgx-h100", "nodes": 2}, "algorithm": "tree", "protocol": "LL128"},
+    {**COLLECTIVE, "topology": {"system": "mi300x"}, "executor": "msccl", "algorithm": "two_shot", "ranks": 4},
+    {**COLLECTIVE, "topology": {"system": "hgx-h100"}, "library_version": 2.22, "env": {"NCCL_ALGO": "Ring"}},
+    {**COLLECTIVE, "topology": STAR, "collective": "gather", "algorithm": "auto", "root": 1, "weights": [1, 2, 3, 1]},
+    {**COLLECTIVE, "topology": STAR, "model": {"channels": 2, "chunk": "64 KiB", "sharing": "fifo", "o_send": "1 us"}},
+    {**COLLECTIVE, "topology": {**STAR, "fabric": "torus", "dims": [2, 2], "hosts": 4}, "arrivals": {1: "5 us"}},
+    {**COLLECTIVE, "topology": STAR, "faults": [{"link": "host1->switch", "at": "3 us", "kind": "slow", "factor": 2}]},
+    {
+        **COLLECTIVE,
+        "topology": STAR,
+        "replications": 5,
+        "variability": {"launch_skew": {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}},
+    },
+    {"topology": STAR, "plots": [], "workload": {"template": "ddp", "model": "mlp", "gpu": "h100"}},
+    {"topology": {"system": "hgx-h100"}, "plots": [], "workload": {"template": "tensor_parallel", "degree": 4, "model": "gpt2",
+                                                                   "gpu": "h100"}},
+]  # fmt: skip
+NUMBERS = (0, 1, -1, 2, 3, 5, 7, 9, 64, 1000, 10**6, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.5, 1e-300, 1e300,
+           float("inf"), float("nan"))  # fmt: skip
+OF_KIND = {
+    "integer": (0, 1, 2, 3, 4, 7, 64, 1000, 10**5, -1),
+    "number": (0, 1, 0.3, 4, 1e6, -1),
+    "boolean": (False, True),
+}
+UNITS = ("B", "KiB", "TiB", "GB/s", "Gb/s", "us", "s", "min", "ps/B", "%", "", " ", "XB")
+WORDS = ("", " ", "ring", "auto", "all", "none", "off", "host1", "host*->switch", "*", "=1+1", "ü🙂", "a" * 3000, "1e3",
+         "0x10", "../..", "/dev/null", "{}", "ring(", "hierarchical(across=ring)", "2.99", "-", "x.json")  # fmt: skip
+
+
+def odd(rng: random.Random) -> Any:
+    """A value of any kind."""
+    return rng.choice([
+        lambda: rng.choice(NUMBERS),
+        lambda: f"{rng.choice(NUMBERS):.12g} {rng.choice(UNITS)}",
+        lambda: f"{rng.choice((0, 1, 3, 8, 1000, 4096))} {rng.choice(UNITS)}",
+        lambda: rng.choice(WORDS),
+        lambda: rng.choice([None, True, False, [], {}, [[]], [None], {"a": 1}, {1: 2}]),
+        lambda: [odd(rng) for _ in range(rng.randint(1, 3))],
+        lambda: {"from": odd(rng), "to": odd(rng), rng.choice(["factor", "step"]): odd(rng)},
+        lambda: {"from": "1 KiB", "to": "1 MiB", "factor": rng.choice((1.0001, 1.5, 4, 1e9))},
+        lambda: {"from": 1, "to": rng.choice((4, 10**9)), "step": rng.choice((1, 3))},
+    ])()  # fmt: skip
+
+
+@functools.cache
+def _keys() -> dict[str, Any]:
+    """Definitions of the schema's mappings by name, the scenario's as ``."""
+    whole = schema()
+    return {"": whole, **whole["$defs"]}
+
+
+def _choices(value: Any) -> Iterator[Any]:
+    """Values and mappings that a schema allows at a key."""
+    if not isinstance(value, dict):
+        return
+    yield from value.get("enum", ())
+    yield from value.get("examples", ())
+    yield from OF_KIND.get(str(value.get("type")), ())
+    if "const" in value:
+        yield value["const"]
+    if "$ref" in value:
+        yield value["$ref"]
+    for part in ("anyOf", "oneOf", "allOf"):
+        for below in value.get(part, ()):
+            yield from _choices(below)
+
+
+def meant(rng: random.Random, value: Any, depth: int = 0) -> Any:
+    """A value as the schema has it at a key, or an odd one where the schema says little."""
+    choices = list(_choices(value))
+    if not choices:
+        return odd(rng)
+    chosen = rng.choice(choices)
+    if isinstance(chosen, str) and re.fullmatch(r"[\d.]+ [A-Za-z/%]+", chosen) and rng.random() < 0.7:
+        return f"{rng.choice((0, 1, 3, 8, 0.5, 1000, 4096, 10**6))} {chosen.split()[1]}"
+    if not isinstance(chosen, str) or not chosen.startswith("#/"):
+        return chosen
+    inside = _keys()[chosen.rpartition("/")[2]].get("properties", {})
+    keys = rng.sample(sorted(inside), min(len(inside), rng.randint(1, 3)))
+    return {key: meant(rng, inside[key], depth + 1) if depth < 3 else odd(rng) for key in keys}
+
+
+def places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Each mapping or list inside, with each of its keys."""
+    for key in list(tree) if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ():
+        yield tree, key
+        yield from places(tree[key])
+
+
+def mutant(number: int) -> dict[str, Any]:
+    """A valid scenario with one to three changes, the same for the same number."""
+    rng = random.Random(f"mutant {number}")
+    scenario = copy.deepcopy(rng.choice(VALID))
+    keys = _keys()[""]["properties"]
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        holder, key = rng.choice(list(places(scenario)))
+        how = rng.randrange(8)
+        if how == 0:
+            del holder[key]
+        elif how == 1:
+            holder[key] = [holder[key], odd(rng)]
+        elif how == 2:
+            other, another = rng.choice(list(places(scenario)))
+            holder[key] = copy.deepcopy(other[another])
+        elif how <= 5:
+            added = rng.choice(sorted(keys))
+            scenario[added] = meant(rng, keys[added])
+        else:
+            holder[key] = odd(rng)
+        if not scenario:
+            scenario = copy.deepcopy(rng.choice(VALID))
+    return scenario
+
+
+class TooLongError(Exception):
+    """A mutant took more than SECONDS of the processor."""
+
+
+def _end(*_: object) -> None:
+    raise TooLongError
+
+
+def fault(scenario: dict[str, Any], folder: Path) -> str | None:
+    """What is wrong with how `run` ends on a scenario; None if nothing is."""
+    path = folder / "mutant.yaml"
+    path.write_text(yaml.safe_dump(scenario, allow_unicode=True), encoding="utf-8")
+    handler = signal.signal(signal.SIGVTALRM, _end)
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        done = simcoll("run", path, "--json")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"{type(error).__name__}: {error}"[:300]
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)
+    took, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if took > SECONDS:
+        return f"{took:.1f} s"
+    if (peak - before) / 1024 > MIB:
+        return f"{(peak - before) / 1024:.0f} MiB"
+    if done.status not in (0, 1, 2) or "Traceback" in done.err or (done.status == 2 and (done.out or not done.err)):
+        return f"status {done.status}: {done.err[:300]}"
+    if "a bug of simcoll" in done.err + done.out:
+        return done.err[:300]
+    return None
+
+
+def check(numbers: range, folder: Path) -> None:
+    """No mutant has a fault."""
+    faults = {number: found for number in numbers if (found := fault(mutant(number), folder))}
+    assert not faults, "\n".join(f"{number}: {found}\n  {mutant(number)}" for number, found in faults.items())
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_some_mutants(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd values in valid scenarios: rows, or words about them; none takes 10 s or 1 GiB."""
+    monkeypatch.setattr(numba_loader, "have_numba", lambda: False)  # to compile takes long, once, and is no mutant's
+    check(range(150 * part, 150 * (part + 1)), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_thousand_mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the shorter test, more of them, with all that is compiled made beforehand."""
+    with monkeypatch.context() as patch:
+        patch.setattr(numba_loader, "pays", lambda transfers: numba_loader.have_numba())
+        for scenario in VALID:
+            (tmp_path / "valid.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
+            assert simcoll("run", tmp_path / "valid.yaml", "--json").status == 0
+    check(range(2000), tmp_path)
