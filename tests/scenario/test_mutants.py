@@ -42,9 +42,12 @@ VALID: list[dict[str, Any]] = [
         "variability": {"launch_skew": {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}},
     },
     {"topology": STAR, "plots": [], "workload": {"template": "ddp", "model": "mlp", "gpu": "h100"}},
-    {"topology": {"system": "hgx-h100"}, "plots": [], "workload": {"template": "tensor_parallel", "degree": 4, "model": "gpt2",
-                                                                   "gpu": "h100"}},
-]  # fmt: skip
+    {
+        "topology": {"system": "hgx-h100"},
+        "plots": [],
+        "workload": {"template": "tensor_parallel", "degree": 4, "model": "gpt2", "gpu": "h100"},
+    },
+]
 NUMBERS = (0, 1, -1, 2, 3, 5, 7, 9, 64, 1000, 10**6, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.5, 1e-300, 1e300,
            float("inf"), float("nan"))  # fmt: skip
 OF_KIND = {
