@@ -19,7 +19,7 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it, `nodes` and `place` as `model_errors.Setting`."""
+    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place` and `graph` as `model_errors.Setting`."""
 
     collective: str
     algorithm: str
@@ -28,6 +28,12 @@ class PredictedCase(NamedTuple):
     setting: str
     nodes: int = 1
     place: str = ""
+    graph: bool = False
+
+    @property
+    def where(self) -> Setting:
+        """Where the call runs."""
+        return Setting(self.collective, self.nodes, self.place, self.size_bytes, self.graph)
 
 
 class Judgement(NamedTuple):
@@ -82,14 +88,14 @@ def judge(profile: Profile, asked: PredictedCase, given: ModelSpec, shipped: boo
     exact = any(series.ranks == asked.ranks and size in series.fitted for series in alike)
     within = _within(asked.ranks, size, [(series.ranks, series.fitted) for series in alike])
     confidence: Confidence = "calibrated" if exact else "interpolated" if within else "extrapolated"
-    parts = _of_another_machine(asked) if shipped else _of_this_machine(known, asked, profile.as_nccl)
+    parts = of_another_machine(asked.where) if shipped else _of_this_machine(known, asked, profile.as_nccl)
     single, median = math.exp(parts.single), math.exp(parts.median)
     return Judgement(confidence, 1 / single, single, 1 / median, median)
 
 
-def _of_another_machine(asked: PredictedCase, known: ModelErrors | None = None) -> Parts:
-    """The uncertainty of a profile on a machine to which it was not fitted."""
-    error = error_of(Setting(asked.collective, asked.nodes, asked.place, asked.size_bytes), known)
+def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:
+    """The uncertainty of a profile on a machine to which it was not fitted; `known` replaces what is shipped."""
+    error = error_of(asked, known)
     return Parts(noise_of(known), 0.0, error.spread, error.groups)
 
 
@@ -115,7 +121,7 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) ->
     parts = Parts(Noise(own.noise, own.outliers), own.parameters, model, groups + DOUBT)
     if not news["nodes"]:
         return parts
-    elsewhere = _of_another_machine(asked)
+    elsewhere = of_another_machine(asked.where)
     return parts._replace(model=max(model, elsewhere.model), groups=elsewhere.groups)
 
 

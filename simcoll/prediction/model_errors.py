@@ -44,12 +44,15 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs."""
+    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `graph`: in a CUDA graph,
+    where launches take another time, and small calls little else.
+    """
 
     collective: str
     nodes: int
     place: str
     size_bytes: int
+    graph: bool = False
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
@@ -59,6 +62,7 @@ def cells_of(setting: Setting) -> Iterator[str]:
     ['more nodes, efa, pairs, to 64 KiB', 'more nodes, pairs, to 64 KiB', 'more nodes, to 64 KiB', 'more nodes']
     """
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
+    reach = f"graphs on {reach}" if setting.graph else reach
     family = "pairs" if setting.collective in PAIRS else "rings"
     zone = next(name for most, name in ZONES if setting.size_bytes <= most)
     yield f"{reach}, {setting.place}, {family}, {zone}"

@@ -18,7 +18,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.systems import described
 
-__all__ = ["Prediction", "describe", "predict", "row"]
+__all__ = ["Prediction", "describe", "place", "predict", "row"]
 
 
 def predict(
@@ -104,7 +104,7 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     nodes = _nodes(prediction)
-    where = (nodes, _place(prediction, nodes))
+    where = nodes, place(prediction), bool(scenario.launch.graph)
     case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where)
     shipped = scenario.profile in shipped_profiles()
     if scenario.executed_by in ("msccl", "p2p"):
@@ -124,9 +124,9 @@ def _nodes(prediction: Prediction) -> int:
     return len({prediction.topology.node_of(device) for device in prediction.devices[: prediction.plan.n]})
 
 
-def _place(prediction: Prediction, nodes: int) -> str:
+def place(prediction: Prediction) -> str:
     """The profile of the NICs of a call, or the kind of links between GPUs where it stays on a node."""
-    if nodes > 1:
+    if _nodes(prediction) > 1:
         system = described(prediction.scenario.topology)
         return system.nic.profile if system and system.nic else ""
     kinds = prediction.topology.link_kinds

@@ -221,6 +221,7 @@ def _written(
         "split": begin.split,
         "errors": errors,
         "beside": _beside_others(data, predicted, chosen, begin),
+        "left_out": {kind: shown.errors for kind, shown in estimated.shown.items()},
         "notes": list(notes),
         "points": _points(data, predicted, chosen),
     }

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from simcoll import units
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, RefusedError
@@ -115,6 +116,67 @@ def _capability(system: str) -> int | None:
 def _series(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> list[MeasuredRow]:
     keys = ("system", "collective", "ranks", "nodes", "dtype")
     return [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)]
+
+
+def from_few_nodes(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> float | None:
+    """Fit a latency for each round and a bandwidth to the fitted rows of the same collective, whatever their ranks.
+
+    The latency grows with the ranks as in a ring, the bytes as `busbw` counts them: what is copied from a text book.
+    """
+    rows = [row for row in fitted if row.collective == asked.collective]
+    if len(rows) < 2:
+        return None
+    factor = collective(asked.collective).busbw
+    times = np.array([row.time_us for row in rows])
+    rounds = np.array([row.ranks - 1 for row in rows], float)
+    volumes = np.array([float(factor(row.ranks)) * row.size_bytes for row in rows])
+    columns = np.stack([1 / times, rounds / times, volumes / times], axis=1)
+    (launch, latency, slope), *_ = np.linalg.lstsq(columns, np.ones(len(rows)), rcond=None)
+    volume = float(factor(asked.ranks)) * asked.size_bytes
+    return float(max(launch + latency * (asked.ranks - 1) + slope * volume, 1e-3))
+
+
+def at_size(rows: Sequence[MeasuredRow], size: int) -> float | None:
+    """Interpolate between the sizes of a series, linearly in the logarithms of size and time; beyond, extrapolate."""
+    known = sorted((float(row.size_bytes), row.time_us) for row in rows if row.size_bytes)
+    if len(known) < 2 or not size:
+        return None
+    x, y = np.log(known).T
+    i = int(np.clip(np.searchsorted(x, np.log(size)), 1, len(x) - 1))
+    return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (np.log(size) - x[i - 1]) / (x[i] - x[i - 1])))
+
+
+def pytorch(asked: MeasuredRow, point: Point) -> float | None:
+    """Return the estimate of PyTorch's compiler, `torch._inductor.comm_analysis`, with the rated bandwidths of the
+    system for those of its configuration; None where torch is missing, and for calls that it does not know.
+    """
+    estimate = _pytorch()
+    if estimate is None or asked.collective not in ("all_reduce", "all_gather", "reduce_scatter"):
+        return None
+    system = load_system(point.scenario.topology.system or "")
+    rates = [units.parse(rule.bandwidth, "bandwidth") for rule in system.links if rule.kind in ("nvlink", "pcie")]
+    outer = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
+    return estimate(asked.collective, asked.size_bytes, asked.ranks, max(rates, default=0) / 1e9, outer / 1e9)
+
+
+@functools.cache
+def _pytorch() -> Callable[[str, int, int, float, float], float | None] | None:
+    """Return a function from collective, bytes, ranks and GB/s within and between nodes to a time in us."""
+    try:
+        from torch._inductor import comm_analysis, config
+    except Exception:  # torch is optional, and its inner modules come and go
+        return None
+
+    def estimate(name: str, nbytes: int, ranks: int, inner: float, outer: float) -> float | None:
+        coll = getattr(comm_analysis.NCCL_COLL, name.upper())
+        try:
+            with config.patch(intra_node_bw=inner, inter_node_bw=outer):
+                time = 1e3 * float(comm_analysis.estimate_nccl_collective_runtime_impl(nbytes, ranks, coll))
+        except Exception:  # as above
+            return None
+        return time or None
+
+    return estimate
 
 
 RIVALS: Final[Mapping[str, Rival]] = {

@@ -1,0 +1,213 @@
+"""Write the board of clusters: how many series are near, signed errors by region, what intervals hold, and rivals.
+
+A series is near where the mean absolute error of its rows is at most NEAR, in percent; of its rows from LARGE on at
+most NEAR_LARGE. Errors are predicted / measured − 1 in percent; intervals are those of a single measurement, at 90 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll.accuracy import scores
+from simcoll.accuracy.studies import _baselines
+from simcoll.accuracy.studies.clusters import ClusterRow
+from simcoll.config.groups import grouped
+
+NEAR, NEAR_LARGE, LARGE = 20.0, 10.0, 64 << 20
+Cells = tuple[str, Sequence[str], Sequence[Sequence[object]]]
+Key = Callable[[ClusterRow], Any]
+
+ABOUT: Final = """# Clusters: predicted against published tables
+
+Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by others and are not shipped:
+`clusters.yaml` names the shipped system that stands for each cluster. *Zero-shot*: by shipped profiles as they are.
+*In the fit*: the profile of the GPUs or of the NICs was fitted to this very table. *Fitted*: a fit to the rows on one
+and two nodes, scored on the others; on clusters of fewer nodes, to all-reduce on all but the most ranks. The interval of
+a cluster is that which the other clusters teach. Errors are in percent.
+"""
+
+
+def lines(rows: Sequence[ClusterRow]) -> Iterator[str]:
+    """Yield the board as Markdown, line by line."""
+    yield ABOUT
+    for title, columns, cells in _tables(rows):
+        yield f"## {title}\n"
+        yield f"| {' | '.join(columns)} |"
+        yield f"|{'---|' * len(columns)}"
+        yield from (f"| {' | '.join(map(str, row))} |" for row in cells)
+        yield ""
+
+
+def _tables(rows: Sequence[ClusterRow]) -> Iterator[Cells]:
+    yield _near(rows)
+    yield _held(rows)
+    yield _rivals(rows)
+    yield _regions(rows)
+    yield _series(rows)
+
+
+# --- errors ---
+
+
+def _zero(row: ClusterRow) -> float:
+    return 100 * (row.predicted_us / row.row.time_us - 1)
+
+
+def _fitted(row: ClusterRow) -> float | None:
+    return None if row.fitted_us is None or row.used else 100 * (row.fitted_us / row.row.time_us - 1)
+
+
+def _mean(errors: Sequence[float | None], absolute: bool = True) -> float | None:
+    known = [error for error in errors if error is not None]
+    return float(np.mean(np.abs(known) if absolute else known)) if known and len(known) == len(errors) else None
+
+
+def _text(value: float | None, sign: str = "") -> str:
+    return "–" if value is None else f"{value:{sign}.1f}"
+
+
+def _reach(row: ClusterRow) -> str:
+    return "one node" if row.nodes == 1 else "two nodes" if row.nodes == 2 else "more nodes"
+
+
+def _near(rows: Sequence[ClusterRow]) -> Cells:
+    """Count the series that are near, zero-shot and fitted."""
+    table: list[list[object]] = []
+    groups: list[tuple[str, Key]] = [
+        ("one node", lambda row: row.nodes == 1),
+        ("several nodes", lambda row: row.nodes > 1),
+        ("several nodes, in the fit", lambda row: row.nodes > 1 and row.seen),
+        ("several nodes, not in the fit", lambda row: row.nodes > 1 and not row.seen),
+    ]
+    for name, keep in groups:
+        chosen = [row for row in rows if keep(row)]
+        counts = [_count(chosen, error, least, limit) for error in (_zero, _fitted) for least, limit in _LIMITS]
+        if chosen:
+            table.append([name, *counts])
+    limits = [f"within {limit:.0f} %{', from 64 MiB' if least else ''}" for least, limit in _LIMITS]
+    return (
+        "Series that are near",
+        ("series", *(f"{w}: {limit}" for w in ("zero-shot", "fitted") for limit in limits)),
+        table,
+    )
+
+
+_LIMITS: Final = ((0, NEAR), (LARGE, NEAR_LARGE))
+
+
+def _count(rows: Sequence[ClusterRow], error: Callable[[ClusterRow], float | None], least: int, limit: float) -> str:
+    groups = grouped([row for row in rows if row.row.size_bytes >= least], lambda row: row.series).values()
+    means = [mean for group in groups if (mean := _mean([error(row) for row in group])) is not None]
+    return f"{sum(mean <= limit for mean in means)} of {len(means)}" if means else "–"
+
+
+def _regions(rows: Sequence[ClusterRow]) -> Cells:
+    """Give signed mean errors by cluster, collective, node count and region."""
+    groups = grouped(rows, lambda row: (row.cluster, row.row.collective, row.nodes))
+    table: list[list[object]] = []
+    for (cluster, collective, nodes), own in groups.items():
+        of_region = grouped(own, lambda row: row.region)
+        biases = [
+            _text(_mean([error(row) for row in of_region.get(name, ())], absolute=False), "+")
+            for error in (_zero, _fitted)
+            for name in scores.REGIONS
+        ]
+        table.append([cluster, collective, nodes, *biases])
+    columns = (*(f"{name}" for name in scores.REGIONS), *(f"fitted: {name}" for name in scores.REGIONS))
+    return "Signed mean errors by region, zero-shot and fitted", ("cluster", "collective", "nodes", *columns), table
+
+
+def _series(rows: Sequence[ClusterRow]) -> Cells:
+    table: list[list[object]] = []
+    for own in grouped(rows, lambda row: row.series).values():
+        first, large = own[0], [row for row in own if row.row.size_bytes >= LARGE]
+        forced = " ".join(name for name in (first.row.algorithm, first.row.protocol) if name and name != "auto")
+        errors = [_text(_mean([error(row) for row in of])) for error in (_zero, _fitted) for of in (own, large)]
+        seen = "yes" if all(row.seen for row in own) else ""
+        table.append(
+            [first.cluster, first.row.collective, first.nodes, first.row.ranks, forced, len(own), seen, *errors]
+        )
+    columns = ("cluster", "collective", "nodes", "ranks", "forced", "rows", "in the fit")
+    means = ("zero-shot", "from 64 MiB", "fitted", "from 64 MiB")
+    return "Mean absolute errors of each series", (*columns, *means), table
+
+
+# --- intervals ---
+
+
+def _held(rows: Sequence[ClusterRow]) -> Cells:
+    """Give the share of rows inside their intervals, and the mean width, by region, node count and network."""
+    keys: list[tuple[str, Key]] = [
+        ("nodes", _reach),
+        ("region", lambda row: f"{'one node' if row.nodes == 1 else 'several nodes'}, {row.region}"),
+        ("network", lambda row: row.place),
+        ("in the fit", lambda row: "in the fit" if row.seen else "not in the fit"),
+    ]
+    table: list[list[object]] = []
+    for name, key in keys:
+        for value, own in sorted(grouped(rows, key).items()):
+            after = [row for row in own if row.fitted_ends is not None and not row.used]
+            zero = _cover([(row.row.time_us, row.predicted_us, row.ends) for row in own])
+            table.append([name, value, *zero, *_cover([(r.row.time_us, r.fitted_us, r.fitted_ends) for r in after])])
+    columns = ("rows", "hold", "mean width", "fitted: rows", "hold", "mean width")
+    return "What 90 % intervals hold", ("by", "", *columns), table
+
+
+def _cover(ranges: Sequence[tuple[float, float | None, tuple[float, float] | None]]) -> tuple[str, str, str]:
+    known = [(time, at, ends) for time, at, ends in ranges if at is not None and ends is not None]
+    if not known:
+        return "0", "–", "–"
+    inside = 100 * float(np.mean([ends[0] <= time <= ends[1] for time, _, ends in known]))
+    width = 100 * float(np.mean([(ends[1] - ends[0]) / at for _, at, ends in known]))
+    return str(len(known)), f"{inside:.1f}", f"{width:.0f}"
+
+
+# --- rivals ---
+
+
+def _rivals(rows: Sequence[ClusterRow]) -> Cells:
+    """Give mean absolute errors beside those of simple ways, on the rows that each can predict."""
+    measured = [row.row for row in rows]
+    names = ("NCCL's tuner", "latency-bandwidth fit", "PyTorch's estimator", "nearest table")
+    predicted: dict[str, list[float | None]] = {name: [] for name in names}
+    for row in rows:
+        others = [other.row for other in rows if other.used and other.cluster == row.cluster]
+        predicted["NCCL's tuner"].append(_baselines.nccl_tuner((), row.row, row.point))
+        predicted["latency-bandwidth fit"].append(None if row.used else _baselines.from_few_nodes(others, row.row))
+        predicted["PyTorch's estimator"].append(_baselines.pytorch(row.row, row.point))
+        predicted["nearest table"].append(_nearest(rows, row))
+    table: list[list[object]] = []
+    reaches = [_reach(row) for row in rows]
+    for reach in dict.fromkeys(reaches):
+        for name in names:
+            both = [
+                (100 * (us / one.time_us - 1), _zero(row), _fitted(row))
+                for us, one, row, where in zip(predicted[name], measured, rows, reaches, strict=True)
+                if us is not None and where == reach
+            ]
+            if both:
+                rival, zero, fit = zip(*both, strict=True)
+                fits = [(abs(r), abs(f)) for r, f in zip(rival, fit, strict=True) if f is not None]
+                after = _text(float(np.mean([f for _, f in fits])) if fits else None)
+                table.append([reach, name, len(both), _text(_mean(rival)), _text(_mean(zero)), after])
+    columns = ("nodes", "rival", "rows", "rival's error", "simcoll, zero-shot", "simcoll, fitted (where it is)")
+    return "Simple ways on the same rows", columns, table
+
+
+def _nearest(rows: Sequence[ClusterRow], asked: ClusterRow) -> float | None:
+    """Copy the time of another cluster: the same collective and nodes, the nearest ranks, and sizes interpolated."""
+    alike = [
+        other
+        for other in rows
+        if other.cluster != asked.cluster
+        and (other.row.collective, other.nodes) == (asked.row.collective, asked.nodes)
+        and other.setting.graph == asked.setting.graph
+    ]
+    if not alike:
+        return None
+    series = grouped(alike, lambda row: row.series).values()
+    nearest = min(series, key=lambda own: abs(np.log(own[0].row.ranks / asked.row.ranks)))
+    return _baselines.at_size([row.row for row in nearest], asked.row.size_bytes)

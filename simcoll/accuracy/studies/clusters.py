@@ -1,0 +1,314 @@
+"""Score measured tables of several clusters with what is shipped, and learn from them how wrong the model is.
+
+Nothing is fitted for the zero-shot scores. A row is *in the fit* if the profile of its GPUs or of its NICs was fitted
+to its table. Intervals of a cluster are those learnt from the other clusters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import Final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.accuracy import bad_rows, scores
+from simcoll.accuracy.fit import _fit_rows, calibrate
+from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
+from simcoll.accuracy.measured_points import RowQuestions
+from simcoll.accuracy.studies.study_file import system_of
+from simcoll.config import yaml_tree
+from simcoll.config.groups import grouped
+from simcoll.config.yaml_tree import Model
+from simcoll.errors import InputError, RefusedError
+from simcoll.formats.measured import MeasuredRow, read_file
+from simcoll.measurement.run_cases import Tell
+from simcoll.prediction import confidence, intervals, model_errors, sweep
+from simcoll.prediction.model_errors import CellErrors, Kind, ModelErrors, Setting
+from simcoll.prediction.placing import network_of
+from simcoll.prediction.predict import place, predict
+from simcoll.prediction.result_rows import write_atomically
+from simcoll.scenario.loading import Point
+from simcoll.scenario.profile import Profile, find_profile, load_network, load_profile
+
+FILE: Final = "clusters.yaml"
+FEW_SIZES: Final = 16  # of a series: three octaves in four decades, which no law of the model passes over
+FEW_NODES: Final = 2  # what a user has measured before a cluster is bought
+LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
+
+
+class KnownCluster(Model):
+    """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it;
+    None leaves them out."""
+
+    name: str
+    rows: tuple[str, ...]
+    system: str | None
+    set: tuple[str, ...] = ()
+
+
+class ClusterFile(Model):
+    """The known clusters; of several that match a row the first counts."""
+
+    clusters: tuple[KnownCluster, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterRow:
+    """A measured row of a cluster with its point, `place` as `model_errors.Setting` has it, and its prediction in us.
+
+    `seen`: a shipped profile was fitted to its table. `region`: see `scores.located`. `ends` are those of the interval
+    that other clusters teach. `fitted_us` and `fitted_ends` are time and interval by a profile that was fitted to the
+    rows of the cluster that are `used`; None where there is none.
+    """
+
+    cluster: str
+    row: MeasuredRow
+    point: Point
+    place: str
+    predicted_us: float
+    seen: bool
+    region: str = ""
+    ends: tuple[float, float] | None = None
+    used: bool = False
+    fitted_us: float | None = None
+    fitted_ends: tuple[float, float] | None = None
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.row.nodes or 1
+
+    @property
+    def series(self) -> tuple[object, ...]:
+        """Stands for the series: its rows differ in size only."""
+        row = self.row
+        others = tuple(sorted((key, text) for key, text in row.others.items() if key in ("table", "launch.graph")))
+        return self.cluster, row.collective, row.ranks, self.nodes, row.algorithm, row.protocol, row.dtype, others
+
+    @property
+    def off(self) -> float:
+        """Logarithm of measured / predicted."""
+        return math.log(self.row.time_us / self.predicted_us)
+
+    @property
+    def setting(self) -> Setting:
+        """Where the call runs."""
+        graph = bool(self.point.scenario.launch.graph)
+        return Setting(self.row.collective, self.nodes, self.place, self.row.size_bytes, graph)
+
+
+def rows_of(tables: Path, folder: Path, tell: Tell) -> list[ClusterRow]:
+    """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes.
+
+    What cannot be predicted is reported through `tell` and left out; so are rows that `bad_rows` finds. Raises
+    InputError if there is no table, and if no row can be predicted.
+    """
+    files = sorted(tables.glob("*.csv"))
+    if not files:
+        raise InputError(f"{tables}: has no *.csv", "give a folder of measured tables with --tables")
+    known = folder / FILE
+    clusters = yaml_tree.validate(ClusterFile, [yaml_tree.read(known)])[0].clusters if known.exists() else ()
+    found: list[ClusterRow] = []
+    mistakes: dict[str, InputError] = {}
+    for path in files:
+        data, rows = read_file(path)
+        tell(f"{path.name}: predicting {len(rows)} rows")
+        digest = hashlib.sha256(data).hexdigest()
+        odd = bad_rows.suspicious(rows)
+        sound = [row for row, bad in zip(rows, odd, strict=True) if not bad]
+        for (name, system, sets), of_cluster in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
+            if system is None:
+                tell(f"left out: {len(of_cluster)} rows of {name}: no shipped system stands for it")
+                continue
+            try:
+                found += _predicted(name, RowQuestions(system, sets), of_cluster, digest, tell)
+            except InputError as mistake:
+                mistakes.setdefault(str(mistake), mistake)
+    for why in mistakes:
+        tell(f"left out: {why}")
+    if not found:
+        raise next(iter(mistakes.values()), InputError(f"{tables}: no row can be predicted", "see clusters.yaml"))
+    return _in_regions(found)
+
+
+def _cluster(row: MeasuredRow, clusters: Iterable[KnownCluster], path: Path) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return the name of a row's cluster, its system and settings."""
+    labels = (row.others.get("table") or "", row.system or "")
+    for known in clusters:
+        if any(fnmatch(label, pattern) for label in labels for pattern in known.rows):
+            return known.name, known.system, known.set
+    return row.system or path.stem, system_of(row.system or "", path), ()
+
+
+def _predicted(
+    cluster: str, asking: RowQuestions, rows: Sequence[MeasuredRow], digest: str, tell: Tell
+) -> list[ClusterRow]:
+    """Predict the rows of a cluster in a table; `digest` is the hash of the table."""
+    found: list[ClusterRow] = []
+    refused: Counter[str] = Counter()
+    for row in _thinned(rows):
+        points = asking.points(row)
+        try:
+            prediction = predict(points[0], related=True) if len(points) == 1 else None
+        except RefusedError as error:
+            refused[str(error)] += 1
+            continue
+        if prediction is None:
+            refused[f"{row.collective} by {row.algorithm} is not known"] += 1
+            continue
+        profiles = [load_profile(points[0].scenario.profile)]
+        if (row.nodes or 1) > 1:
+            profiles.append(load_network(place(prediction)))
+        seen = any(digest in _fitted_to(profile) for profile in profiles)
+        found.append(ClusterRow(cluster, row, points[0], place(prediction), prediction.time_ps / 1e6, seen))
+    for why, count in refused.items():
+        tell(f"left out: {count} rows of {cluster}: {why}")
+    return found
+
+
+def _fitted_to(profile: Profile) -> set[str]:
+    """Return the hashes of the tables that a profile was fitted to."""
+    ways = (profile.host, profile.graph, profile.pull)
+    records = [profile.calibration, *(way.calibration for way in ways if way)]
+    return {source.sha256 for record in records if record for source in record.files}
+
+
+def _thinned(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Keep at most FEW_SIZES rows of each series, evenly over its sizes."""
+    keys = ("collective", "ranks", "nodes", "algorithm", "protocol", "dtype")
+    series = grouped(rows, lambda row: (*(getattr(row, key) for key in keys), row.others.get("table")))
+    kept: list[MeasuredRow] = []
+    for of_series in series.values():
+        ordered = sorted(of_series, key=lambda row: row.size_bytes)
+        at = np.unique(np.linspace(0, len(ordered) - 1, min(FEW_SIZES, len(ordered))).round().astype(int))
+        kept += [ordered[i] for i in at.tolist()]
+    return kept
+
+
+def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
+    """Name the region of each row, from the measured times of its series."""
+    names = scores.located([(row.series, row.row.size_bytes, row.row.time_us) for row in rows])
+    return [dataclasses.replace(row, region=name) for row, name in zip(rows, names, strict=True)]
+
+
+# --- what is learnt ---
+
+
+def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
+    """Learn how wrong the model is on clusters, cell by cell; see `model_errors`.
+
+    Of a cluster and cell, the spread is that of normal errors of which 90 % are as small as those of its rows; a cell
+    has the root mean square over clusters. `left_out` replaces what is shipped of rows that a fit did not see.
+    """
+    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for name in model_errors.cells_of(row.setting):
+            cells[name][row.cluster].append(abs(row.off))
+    noise, _ = intervals.noise(
+        np.array([row.off for row in rows]), [row.series for row in rows], [row.row.size_bytes for row in rows]
+    )
+    known = dict(left_out or model_errors.shipped().left_out)
+    return ModelErrors(
+        noise=round(noise.spread, 4),
+        outliers=round(noise.outliers, 4),
+        left_out={kind: round(known[kind], 4) for kind in get_args(Kind)},
+        cells={
+            name: CellErrors(error=round(_over_clusters(of_cell.values()), 4), clusters=len(of_cell))
+            for name, of_cell in sorted(cells.items())
+        },
+    )
+
+
+def _over_clusters(errors: Iterable[Sequence[float]]) -> float:
+    spreads = [float(np.percentile(each, 90)) / intervals.NORMAL_90 for each in errors]
+    return math.sqrt(float(np.mean(np.square(spreads))))
+
+
+def with_intervals(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
+    """Give each row the 90 % interval of a single measurement that the other clusters teach."""
+    done: list[ClusterRow] = []
+    for cluster, own in grouped(rows, lambda row: row.cluster).items():
+        known = learnt([row for row in rows if row.cluster != cluster])
+        for row in own:
+            factor = math.exp(confidence.of_another_machine(row.setting, known).single)
+            done.append(dataclasses.replace(row, ends=(row.predicted_us / factor, row.predicted_us * factor)))
+    return done
+
+
+# --- fitted to few nodes ---
+
+
+def fitted(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], dict[Kind, float]]:
+    """Fit each cluster to its rows on one and two nodes where it has more, and predict the others. A cluster of few
+    nodes is fitted to all-reduce on all but the most ranks, and to nothing where it has one rank count.
+
+    Also returns the spread of the model's own error by what rows have that a fit has not seen, over all fits.
+    """
+    done: list[ClusterRow] = []
+    shown: dict[Kind, list[float]] = defaultdict(list)
+    for cluster, own in grouped(rows, lambda row: row.cluster).items():
+        used = _to_fit(own)
+        if sum(used) < LEAST_ROWS or all(used):
+            done += own
+            continue
+        tell(f"{cluster}: fitting {sum(used)} rows")
+        try:
+            found = _fit(own, np.array(used))
+        except (InputError, RefusedError) as error:
+            tell(f"{cluster}: not fitted: {error}")
+            done += own
+            continue
+        for kind, errors in found.document["left_out"].items():
+            if errors:
+                shown[kind].append(math.sqrt(float(np.mean(np.square(errors)))))
+        done += _by(found.text, own, used)
+    return done, {kind: math.sqrt(float(np.mean(np.square(each)))) for kind, each in shown.items()}
+
+
+def _to_fit(rows: Sequence[ClusterRow]) -> list[bool]:
+    nodes = {row.nodes for row in rows}
+    if min(nodes) <= FEW_NODES < max(nodes):
+        return [row.nodes <= FEW_NODES for row in rows]
+    most = max(row.row.ranks for row in rows)
+    return [row.row.collective == "all_reduce" and row.row.ranks < most for row in rows]
+
+
+def _fit(rows: Sequence[ClusterRow], used: NDArray[np.bool_]) -> Calibrated:
+    """Fit a profile to the rows `used` of one cluster, beginning at the shipped one."""
+    first = rows[0].point.scenario
+    data, notes = _fit_rows.of_pairs([(row.row, row.point.scenario) for row in rows])
+    begin = Beginning(
+        name=rows[0].cluster.replace(" ", "-"),
+        params=first.params(),
+        profile=load_profile(first.profile),
+        topology=first.topology.system or "",
+        sources=(),
+        split="one and two nodes",
+        file=yaml_tree.read(find_profile(first.profile)).plain(),
+        network=network_of(first.topology.system),
+    )
+    return calibrate.fitted(data, used, begin, notes=notes)
+
+
+def _by(text: str, rows: Sequence[ClusterRow], used: Sequence[bool]) -> list[ClusterRow]:
+    """Predict the rows of a cluster by the profile of this text."""
+    done: list[ClusterRow] = []
+    with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
+        path = Path(folder) / "fitted.yaml"
+        write_atomically(path, text)
+        for row, is_used in zip(rows, used, strict=True):
+            asked = row.point.scenario.model_copy(update={"profile": str(path)})
+            result = sweep.run_point(dataclasses.replace(row.point, scenario=asked), related=True)
+            ends = None if result.low_us is None or result.high_us is None else (result.low_us, result.high_us)
+            done.append(dataclasses.replace(row, used=is_used, fitted_us=result.time_us, fitted_ends=ends))
+    return done
