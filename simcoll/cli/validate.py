@@ -17,7 +17,9 @@ from simcoll.cli._progress import Lines
     "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: --folder]")
-@click.option("--tables", type=click.Path(path_type=Path), help="Also a study of each measured table of this folder.")
+@click.option(
+    "--tables", type=click.Path(path_type=Path), help="Also score the measured tables of this folder, by cluster."
+)
 @click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
 @TIMEOUT
 @QUIET
@@ -36,14 +38,16 @@ def validate(
     or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Exit status 1 if a goal is
     missed.
     """
+    from simcoll.accuracy.studies import cluster_board, study_report
     from simcoll.accuracy.studies import study_file as known
-    from simcoll.accuracy.studies import study_report
     from simcoll.accuracy.studies.validate import StudyOptions, carry_out
 
     check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
     options = StudyOptions(folder, output or folder, reuse, timeout, tell)
-    asked = [*known.load(folder, studies), *(known.of_tables(tables, tell) if tables else ())]
+    asked = known.load(folder, studies)
+    if tables:  # which fails at once where it cannot be read
+        print(cluster_board.write(tables, folder, options.output, tell))
     findings = [carry_out(study, options) for study in asked]
     missed = study_report.check(findings)
     print(study_report.write(options.output, findings))

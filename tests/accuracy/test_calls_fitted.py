@@ -219,17 +219,25 @@ def test_tables_of_nobody_are_refused(of_others: list[dict[str, Any]]) -> None:
         assert not Path("out").exists()
 
 
-@pytest.mark.long
-def test_tables_of_others_are_validated(of_others: list[dict[str, Any]]) -> None:
-    """`validate --tables` makes three studies of a table, and the report names each with its rivals."""
+def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
+    """`validate --tables` scores the tables of a folder by cluster, as clusters.yaml names them: series that are near,
+    what intervals hold, rivals, signed errors by region."""
     pytest.importorskip("scipy")
+    gathered = [one for one in of_others if one["collective"] == "all_gather"]
+    write("tables/far.csv", [{**one, "time_us": 2 * one["time_us"], "system": "h100_far"} for one in gathered])
+    write("tables/ours.csv", [{**one, "system": "h100_ours"} for one in of_others])
+    Path("tables/mine.csv").rename("mine.csv")
+    Path("v/studies/own.yaml").write_text(
+        "title: Own\nplace: tables\ncases: [{table: mine.csv, system: hgx-h100}]\n", encoding="utf-8"
+    )
+    text = "clusters:\n- {name: away, rows: [h100_far], system: hgx-h100}\n"
+    Path("v/clusters.yaml").write_text(text, encoding="utf-8")
     found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
     assert found.status == 0, found.err
-    report = Path("out/REPORT.md").read_text(encoding="utf-8")
-    for title in ("mine: nothing fitted", "mine: every second size", "mine: from all-reduce to the others"):
-        assert title in report
-    assert all(name in report for name in _baselines.RIVALS)
-    assert "| all_gather | 4 | 1 | latency-bound |" in report
+    board = Path("out/CLUSTERS.md").read_text(encoding="utf-8")
+    assert "| one node | 4 of 6 |" in board  # those that were made twice as slow are not near
+    assert "| away | all_gather | 1 |" in board
+    assert all(name in board for name in ("NCCL's tuner", "nearest table", "What 90 % intervals hold"))
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -48,12 +48,13 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 class KnownCluster(Model):
     """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it;
-    None leaves them out."""
+    None leaves them out. `gave`: profiles without the record of a fit that were fitted to these rows."""
 
     name: str
     rows: tuple[str, ...]
     system: str | None
     set: tuple[str, ...] = ()
+    gave: tuple[str, ...] = ()
 
 
 class ClusterFile(Model):
@@ -126,14 +127,14 @@ def rows_of(tables: Path, folder: Path, tell: Tell) -> list[ClusterRow]:
         digest = hashlib.sha256(data).hexdigest()
         odd = bad_rows.suspicious(rows)
         sound = [row for row, bad in zip(rows, odd, strict=True) if not bad]
-        for (name, system, sets), of_cluster in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
-            if system is None:
-                tell(f"left out: {len(of_cluster)} rows of {name}: no shipped system stands for it")
-                continue
-            try:
-                found += _predicted(name, RowQuestions(system, sets), of_cluster, digest, tell)
-            except InputError as mistake:
-                mistakes.setdefault(str(mistake), mistake)
+        try:
+            for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
+                if cluster.system is None:
+                    tell(f"left out: {len(own)} rows of {cluster.name}: no shipped system stands for it")
+                else:
+                    found += _predicted(cluster, RowQuestions(cluster.system, cluster.set), own, digest, tell)
+        except InputError as mistake:
+            mistakes.setdefault(str(mistake), mistake)
     for why in mistakes:
         tell(f"left out: {why}")
     if not found:
@@ -141,17 +142,17 @@ def rows_of(tables: Path, folder: Path, tell: Tell) -> list[ClusterRow]:
     return _in_regions(found)
 
 
-def _cluster(row: MeasuredRow, clusters: Iterable[KnownCluster], path: Path) -> tuple[str, str | None, tuple[str, ...]]:
-    """Return the name of a row's cluster, its system and settings."""
+def _cluster(row: MeasuredRow, clusters: Iterable[KnownCluster], path: Path) -> KnownCluster:
+    """Return the cluster of a row. Raises InputError where its GPU is that of no shipped system."""
     labels = (row.others.get("table") or "", row.system or "")
     for known in clusters:
         if any(fnmatch(label, pattern) for label in labels for pattern in known.rows):
-            return known.name, known.system, known.set
-    return row.system or path.stem, system_of(row.system or "", path), ()
+            return known
+    return KnownCluster(name=row.system or path.stem, rows=(), system=system_of(row.system or "", path))
 
 
 def _predicted(
-    cluster: str, asking: RowQuestions, rows: Sequence[MeasuredRow], digest: str, tell: Tell
+    cluster: KnownCluster, asking: RowQuestions, rows: Sequence[MeasuredRow], digest: str, tell: Tell
 ) -> list[ClusterRow]:
     """Predict the rows of a cluster in a table; `digest` is the hash of the table."""
     found: list[ClusterRow] = []
@@ -169,10 +170,10 @@ def _predicted(
         profiles = [load_profile(points[0].scenario.profile)]
         if (row.nodes or 1) > 1:
             profiles.append(load_network(place(prediction)))
-        seen = any(digest in _fitted_to(profile) for profile in profiles)
-        found.append(ClusterRow(cluster, row, points[0], place(prediction), prediction.time_ps / 1e6, seen))
+        seen = any(digest in _fitted_to(profile) or profile.name in cluster.gave for profile in profiles)
+        found.append(ClusterRow(cluster.name, row, points[0], place(prediction), prediction.time_ps / 1e6, seen))
     for why, count in refused.items():
-        tell(f"left out: {count} rows of {cluster}: {why}")
+        tell(f"left out: {count} rows of {cluster.name}: {why}")
     return found
 
 

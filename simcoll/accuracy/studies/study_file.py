@@ -7,16 +7,15 @@ tables that others have made.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import InputError, did_you_mean
-from simcoll.formats.measured import MeasuredRow, read_measured
 from simcoll.scenario.profile import find_profile
 from simcoll.topology.systems import load_system, shipped_systems
 
@@ -135,65 +134,6 @@ def case_file(folder: Path, name: str) -> Path:
         known = [file.stem for file in (folder / CASES).glob("*.yaml")]
         raise InputError(f"{path}: there is no such case", did_you_mean(name, known))
     return path
-
-
-THREE: Final = ["all_reduce", "all_gather", "reduce_scatter"]
-WAYS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (  # for a table that a user brings: name, title, keys
-    ("zero-shot", "nothing fitted, the system's profile", {"fit": "nothing"}),
-    ("half", "every second size", {"fit": "every second size"}),
-    ("from-all-reduce", "from all-reduce to the others", {"fit": {"collective": ["all_reduce"]}}),
-    ("from-two-nodes", "from one and two nodes to more", {"fit": {"nodes": ["1", "2"]}}),
-)
-
-
-def of_tables(folder: Path, tell: Callable[[str], None]) -> list[Study]:
-    """Make studies of the measured tables (`*.csv`) of a folder, one for each entry of WAYS that suits the table.
-
-    A table whose column `system` names no GPU of a shipped system is reported through `tell` and left out. Raises
-    InputError if no table is left.
-    """
-    tables = sorted(folder.glob("*.csv"))
-    if not tables:
-        raise InputError(f"{folder}: has no *.csv", "give a folder of measured tables with --tables")
-    studies, unknown = list[Study](), list[InputError]()
-    for table in tables:
-        try:
-            studies += _of_table(table)
-        except InputError as mistake:
-            unknown.append(mistake)
-    if not studies and unknown:
-        raise unknown[0]
-    for error in unknown:
-        tell(f"left out: {error}")
-    return studies
-
-
-def _of_table(table: Path) -> list[Study]:
-    rows = read_measured(table)
-    system = system_of(rows[0].system or "", table)
-    collectives = sorted({row.collective for row in rows} & set(THREE))
-    return [
-        Study(
-            name=f"{table.stem}-{way}",
-            title=f"{table.stem}: {title}",
-            place="tables",
-            profile=load_system(system).profile or "nccl",
-            by=("system",),
-            cases=(StudyCase(table=str(table), system=system, where={"collective": collectives}, **keys),),
-        )
-        for way, title, keys in WAYS
-        if collectives and _suits(way, rows)
-    ]
-
-
-def _suits(way: str, rows: Sequence[MeasuredRow]) -> bool:
-    """Whether a table has both rows to fit and rows to score for an entry of WAYS."""
-    if way == "from-all-reduce":
-        return {"all_reduce"} < {row.collective for row in rows} & set(THREE)
-    if way == "from-two-nodes":
-        nodes = {row.nodes or 1 for row in rows}
-        return min(nodes) <= 2 < max(nodes)
-    return True
 
 
 def system_of(text: str, table: Path) -> str:

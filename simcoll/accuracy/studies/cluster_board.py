@@ -7,14 +7,17 @@ most NEAR_LARGE. Errors are predicted / measured − 1 in percent; intervals are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from simcoll.accuracy import scores
-from simcoll.accuracy.studies import _baselines
+from simcoll.accuracy.studies import _baselines, clusters
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config.groups import grouped
+from simcoll.measurement.run_cases import Tell
+from simcoll.prediction.result_rows import write_atomically
 
 NEAR, NEAR_LARGE, LARGE = 20.0, 10.0, 64 << 20
 Cells = tuple[str, Sequence[str], Sequence[Sequence[object]]]
@@ -25,12 +28,26 @@ ABOUT: Final = """# Clusters: predicted against published tables
 Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by others and are not shipped:
 `clusters.yaml` names the shipped system that stands for each cluster. *Zero-shot*: by shipped profiles as they are.
 *In the fit*: the profile of the GPUs or of the NICs was fitted to this very table. *Fitted*: a fit to the rows on one
-and two nodes, scored on the others; on clusters of fewer nodes, to all-reduce on all but the most ranks. The interval of
-a cluster is that which the other clusters teach. Errors are in percent.
+and two nodes, scored on the others; on clusters of fewer nodes, to all-reduce on all but the most ranks. Intervals of a
+cluster are those that the other clusters teach. Errors are in percent.
 """
 
 
-def lines(rows: Sequence[ClusterRow]) -> Iterator[str]:
+REPORT: Final = "CLUSTERS.md"
+
+
+def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
+    """Score the measured tables of a folder, and write the board to `output`; return its path.
+
+    `folder` has the names of clusters. Raises like `clusters.rows_of`.
+    """
+    rows, _ = clusters.fitted(clusters.with_intervals(clusters.rows_of(tables, folder, tell)), tell)
+    path = output / REPORT
+    write_atomically(path, "\n".join(_lines(rows)).rstrip() + "\n")
+    return path
+
+
+def _lines(rows: Sequence[ClusterRow]) -> Iterator[str]:
     """Yield the board as Markdown, line by line."""
     yield ABOUT
     for title, columns, cells in _tables(rows):
@@ -43,6 +60,7 @@ def lines(rows: Sequence[ClusterRow]) -> Iterator[str]:
 
 def _tables(rows: Sequence[ClusterRow]) -> Iterator[Cells]:
     yield _near(rows)
+    yield _beside(rows)
     yield _held(rows)
     yield _rivals(rows)
     yield _regions(rows)
@@ -102,6 +120,24 @@ def _count(rows: Sequence[ClusterRow], error: Callable[[ClusterRow], float | Non
     groups = grouped([row for row in rows if row.row.size_bytes >= least], lambda row: row.series).values()
     means = [mean for group in groups if (mean := _mean([error(row) for row in group])) is not None]
     return f"{sum(mean <= limit for mean in means)} of {len(means)}" if means else "–"
+
+
+def _beside(rows: Sequence[ClusterRow]) -> Cells:
+    """Give the errors before and after a fit, on the rows that were not fitted."""
+    table: list[list[object]] = []
+    for (cluster, collective), own in grouped(rows, lambda row: (row.cluster, row.row.collective)).items():
+        after = [row for row in own if _fitted(row) is not None]
+        if after:
+            errors = (_text(_mean([error(row) for row in after])) for error in (_zero, _fitted))
+            table.append([cluster, collective, len(after), *errors])
+    every = [row for row in rows if _fitted(row) is not None]
+    errors = (_text(_mean([error(row) for row in every])) for error in (_zero, _fitted))
+    table.append(["all", "", len(every), *errors])
+    return (
+        "A fit beside none, on rows that were not fitted",
+        ("cluster", "collective", "rows", "zero-shot", "fitted"),
+        table,
+    )
 
 
 def _regions(rows: Sequence[ClusterRow]) -> Cells:

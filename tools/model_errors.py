@@ -1,0 +1,51 @@
+"""Learn from measured tables how wrong the model is, and write `simcoll/prediction/model_errors.yaml`.
+
+    python tools/model_errors.py TABLES      the folder of measured tables (nccl-tests, CSV) of several clusters
+
+Run it after every change of the model or of a shipped profile: intervals of predictions are made of these numbers. It
+predicts all tables, fits clusters of many nodes to their rows on one and two, and takes a minute or two of CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from simcoll.accuracy.studies import clusters
+from simcoll.config import yaml_tree
+from simcoll.prediction import model_errors
+from simcoll.prediction.result_rows import write_atomically
+
+ABOUT = """# Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). By
+# tools/model_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or links between
+# GPUs), kind of collective and size; of each cluster the largest error of nine rows in ten counts, and a cell has the
+# root mean square over clusters. `left_out`: of fits, where rows have something that the fit has not seen.
+"""
+
+
+def main() -> int:
+    """Write the file; print how many rows and clusters it is made of."""
+    parser = argparse.ArgumentParser(description="Learn from measured tables how wrong the model is.")
+    parser.add_argument("tables", type=Path, help="folder of measured tables")
+    parser.add_argument("--folder", type=Path, default=Path("validation/accuracy"), help="where clusters.yaml is")
+    asked = parser.parse_args()
+    began = time.process_time()
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    rows = clusters.rows_of(asked.tables, asked.folder, tell)
+    _, left_out = clusters.fitted(rows, tell)
+    learnt = clusters.learnt(rows, {**model_errors.shipped().left_out, **left_out})
+    about = ABOUT.format(rows=len(rows), clusters=len({row.cluster for row in rows}))
+    write_atomically(model_errors.FILE, about + yaml_tree.dump(learnt.model_dump(), inline=True))
+    print(
+        f"{model_errors.FILE}: {len(rows)} rows, {len(learnt.cells)} cells, {time.process_time() - began:.0f} s of CPU"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
