@@ -1,8 +1,8 @@
 """Estimate parameters that were fitted before: the most probable values, given rows and the profile.
 
 A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
-themselves: each rank count, or each collective, is predicted from the others, and the fit goes no further from the
-profile than serves these predictions.
+themselves: each rank count, each collective and each node count is predicted from the others, and the fit goes no
+further from the profile than serves these predictions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from simcoll.accuracy.fit import _least_squares, _own_errors, _prior
 from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, bounds_of, check_limits, starting_costs
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit._own_errors import KEYS
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
@@ -125,25 +126,31 @@ class _FromPrior:
     # --- how far ---
 
     def _boldness(self, first: Line, line: Line) -> float:
-        """Return the factor of the widths believed with which rows that are left out are predicted best."""
-        groups = _groups(self.samples.rows)
-        if len(groups) < 2:
+        """Return the factor of the widths believed with which rows that are left out are predicted best: rank counts,
+        collectives and node counts in turn. A bolder fit has to be better on the whole, and worse for none of these.
+        """
+        ways = _ways_to_leave_out(self.samples.rows)
+        if not ways:
             return 1.0
-        measured, bounds = self.samples.measured, self._bounds
-        best, least = BOLDNESS[0], _off(first.times, measured, groups)
+        measured = self.samples.measured
+        best, least = BOLDNESS[0], [_off(first.times, measured, groups) for groups in ways]
         for boldness in BOLDNESS[1:]:
-            times = np.empty(len(measured))
-            for group in groups:
-                others = np.setdiff1d(np.arange(len(measured)), group)
-                belief = self._belief
-                belief = belief._replace(widths=belief.widths * boldness)
-                own = _least_squares.OWN_ERROR
-                values = _least_squares.refit(line.of(others), measured[others], bounds, own, belief)
-                times[group] = line.of(group).at(values)
-            error = _off(times, measured, groups)
-            if error < BETTER * least:
-                best, least = boldness, error
+            errors = [_off(self._left_out(line, groups, boldness), measured, groups) for groups in ways]
+            if np.mean(errors) < BETTER * np.mean(least) and all(np.array(errors) <= np.array(least)):
+                best, least = boldness, errors
         return best
+
+    def _left_out(self, line: Line, groups: Sequence[NDArray[np.int64]], boldness: float) -> Floats:
+        """Predict each group of rows from the others, along a line."""
+        measured, belief = self.samples.measured, self._belief
+        belief = belief._replace(widths=belief.widths * boldness)
+        times = np.empty(len(measured))
+        for group in groups:
+            others = np.setdiff1d(np.arange(len(measured)), group)
+            own = _least_squares.OWN_ERROR
+            values = _least_squares.refit(line.of(others), measured[others], self._bounds, own, belief)
+            times[group] = line.of(group).at(values)
+        return times
 
     def _at(self, line: Line, belief: Belief, notes: Sequence[str]) -> Estimate:
         """Return the estimate at a line's values, with intervals of the posterior distribution."""
@@ -171,13 +178,11 @@ def _coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
     return flags
 
 
-def _groups(rows: Sequence[MeasuredRow]) -> list[NDArray[np.int64]]:
-    """Return the numbers of the rows of each rank count; of each collective where there is one rank count."""
-    for key in ("ranks", "collective"):
-        groups = grouped(range(len(rows)), lambda i, key=key: getattr(rows[i], key))  # type: ignore[misc]  # a default binds
-        if len(groups) > 1:
-            return [np.array(numbers) for numbers in groups.values()]
-    return []
+def _ways_to_leave_out(rows: Sequence[MeasuredRow]) -> list[list[NDArray[np.int64]]]:
+    """Return the numbers of the rows of each rank count, of each collective and of each node count, where there are
+    several."""
+    ways = [grouped(range(len(rows)), [getattr(row, key) or 1 for row in rows].__getitem__) for key in KEYS.values()]
+    return [[np.array(numbers) for numbers in groups.values()] for groups in ways if len(groups) > 1]
 
 
 def _off(times: Floats, measured: Floats, groups: Sequence[NDArray[np.int64]]) -> float:
