@@ -32,7 +32,7 @@ class PredictedCase(NamedTuple):
 
     @property
     def where(self) -> Setting:
-        """Where the call runs."""
+        """The place of the call, for its cells."""
         return Setting(self.collective, self.nodes, self.place, self.size_bytes, self.graph)
 
 

@@ -18,6 +18,7 @@ from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_measured
+from simcoll.measurement.torch_backend.compiler_estimate import compiler_estimate
 from simcoll.nccl import tuner
 from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.communicator import communicator
@@ -150,33 +151,13 @@ def pytorch(asked: MeasuredRow, point: Point) -> float | None:
     """Return the estimate of PyTorch's compiler, `torch._inductor.comm_analysis`, with the rated bandwidths of the
     system for those of its configuration; None where torch is missing, and for calls that it does not know.
     """
-    estimate = _pytorch()
+    estimate = compiler_estimate()
     if estimate is None or asked.collective not in ("all_reduce", "all_gather", "reduce_scatter"):
         return None
     system = load_system(point.scenario.topology.system or "")
     rates = [units.parse(rule.bandwidth, "bandwidth") for rule in system.links if rule.kind in ("nvlink", "pcie")]
     outer = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
     return estimate(asked.collective, asked.size_bytes, asked.ranks, max(rates, default=0) / 1e9, outer / 1e9)
-
-
-@functools.cache
-def _pytorch() -> Callable[[str, int, int, float, float], float | None] | None:
-    """Return a function from collective, bytes, ranks and GB/s within and between nodes to a time in us."""
-    try:
-        from torch._inductor import comm_analysis, config
-    except Exception:  # torch is optional, and its inner modules come and go
-        return None
-
-    def estimate(name: str, nbytes: int, ranks: int, inner: float, outer: float) -> float | None:
-        coll = getattr(comm_analysis.NCCL_COLL, name.upper())
-        try:
-            with config.patch(intra_node_bw=inner, inter_node_bw=outer):
-                time = 1e3 * float(comm_analysis.estimate_nccl_collective_runtime_impl(nbytes, ranks, coll))
-        except Exception:  # as above
-            return None
-        return time or None
-
-    return estimate
 
 
 RIVALS: Final[Mapping[str, Rival]] = {

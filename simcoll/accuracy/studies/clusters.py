@@ -103,7 +103,7 @@ class ClusterRow:
 
     @property
     def setting(self) -> Setting:
-        """Where the call runs."""
+        """The place of the call, for its cells."""
         graph = bool(self.point.scenario.launch.graph)
         return Setting(self.row.collective, self.nodes, self.place, self.row.size_bytes, graph)
 
@@ -135,10 +135,10 @@ def rows_of(tables: Path, folder: Path, tell: Tell) -> list[ClusterRow]:
                     found += _predicted(cluster, RowQuestions(cluster.system, cluster.set), own, digest, tell)
         except InputError as mistake:
             mistakes.setdefault(str(mistake), mistake)
-    for why in mistakes:
-        tell(f"left out: {why}")
     if not found:
         raise next(iter(mistakes.values()), InputError(f"{tables}: no row can be predicted", "see clusters.yaml"))
+    for why in mistakes:
+        tell(f"left out: {why}")
     return _in_regions(found)
 
 
