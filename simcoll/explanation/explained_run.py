@@ -90,7 +90,7 @@ class ExplainedRun:
     def spans(self) -> dict[int, list[BandwidthSpan]]:
         """The changes of links to which something happens during the run."""
         healthy = dataclasses.replace(self.ran.program, changes=None)
-        changes = struck(healthy, self.ran.topology, self.scenario.faults, self.ran.launch_ps).changes
+        changes = struck(healthy, self.ran.topology, self.ran.scenario.faults, self.ran.launch_ps).changes
         return changes.spans(self.ran.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:

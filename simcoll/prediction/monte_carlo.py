@@ -14,11 +14,12 @@ from simcoll.engine.program import Program
 from simcoll.engine.rows import makespans_ps
 from simcoll.engine.run import MOST_HELD
 from simcoll.errors import SimcollError, StuckError, did_you_mean, wrong
+from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
 from simcoll.prediction.program_run import makespan_ps
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.faults import struck
+from simcoll.scenario.faults import struck, with_less
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -118,7 +119,9 @@ def _disturbed(prediction: Prediction, draws: Sequence[Drawn]) -> Iterator[int |
 def _held(prediction: Prediction) -> bool:
     """Whether a replication is its program with other numbers: not of several calls, nor of a choice that looks at
     arrivals, nor of a schedule too long to be held."""
-    several = prediction.scenario.in_buckets or load_profile(prediction.scenario.profile).bound
+    profile, spec = load_profile(prediction.scenario.profile), prediction.scenario.variability
+    several = prediction.scenario.in_buckets or profile.bound
+    several |= profile.as_nccl and bool(spec and spec.slow_links)  # which channels feel that are not in the program
     return not several and prediction.run.totals.messages <= MOST_HELD
 
 
@@ -143,6 +146,13 @@ def _anew(prediction: Prediction, drawn: Drawn) -> int | StuckError:
     scenario, n = prediction.scenario, prediction.plan.n
     late = arriving(scenario, drawn, n)
     try:
+        if load_profile(scenario.profile).as_nccl:
+            rated = rated_topology(scenario)
+            less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
+            protocol = scenario.protocol if prediction.executor == "p2p" else prediction.protocol
+            chosen = {"algorithm": prediction.algorithm, "protocol": protocol, "executor": prediction.executor}
+            came = dict(enumerate(late.tolist()))
+            return predict(scenario.model_copy(update={**chosen, "arrivals": came}), less).time_ps
         if {"slow_links", "faults"}.intersection(drawn.felt()):
             last = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
             return max(last + prediction.launch_ps, prediction.host_ps)

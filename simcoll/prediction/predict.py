@@ -8,8 +8,10 @@ from typing import Any
 from simcoll.engine import link_usage
 from simcoll.prediction._call_run import predict_call
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
+from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.scenario.faults import weakened
 from simcoll.scenario.gpus_served import check_gpus
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles
@@ -38,6 +40,9 @@ def predict(
     profile = load_profile(scenario.profile)
     if profile.generations and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
+    if scenario.striking and profile.as_nccl:  # all channels feel what is slow, also those that are not run
+        topology = weakened(topology or rated_topology(scenario), scenario.striking)
+        scenario = scenario.model_copy(update={"faults": ()})
     # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
     # the same time.
     if scenario.workload:

@@ -108,6 +108,11 @@ class Fault(Model):
                 yield start, min(start + self.down_for, self.until or NEVER)
 
     @property
+    def lasting(self) -> bool:
+        """Whether links have less bandwidth from the start to the end, and nothing else."""
+        return self.kind in ("slow", "background") and self.at == 0 and self.until is None
+
+    @property
     def left(self) -> float:
         """The share of the bandwidth that is left while the fault lasts."""
         return 1 / self.factor if self.factor else 1 - (self.share or 0.0)
@@ -117,11 +122,26 @@ def fit_together(faults: Sequence[Fault], replications: int | None, profile: Pro
     """Raise ValueError for parts of a scenario that do not go with faults."""
     if replications is None and any(fault.probability < 1 for fault in faults):
         raise ValueError("faults with a probability need replications; add e.g. replications: 200")
-    if profile.as_nccl:
-        problem = f"of calls with the kernels of {profile.name!r} one channel stands for all, and faults strike some"
-        raise ValueError(f"{problem}; take a profile without kernels, e.g. profile: one-port, or leave out faults")
+    if profile.as_nccl and (replications or not all(fault.lasting for fault in faults)):
+        problem = f"calls with the kernels of {profile.name!r} have links that are slow all the time, and no others"
+        cure = "write kind: slow or background with at: 0 us, or with replications variability: {slow_links: …}"
+        raise ValueError(f"{problem}; {cure}, or take a profile without kernels, e.g. profile: one-port")
     if buckets > 1:
         raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
+
+
+def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
+    """The topology with links as lasting faults leave them; raises InputError for a link that does not exist."""
+    left = np.ones(len(topology.links))
+    for fault in faults:
+        left[_links(fault, topology.link_names)] *= fault.left
+    return with_less(topology, left)
+
+
+def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
+    """The topology with a share of the bandwidth of each link, float64 (links,), at least 1 B/s where there is some."""
+    rates = np.rint(topology.bandwidths * left).astype(np.int64)
+    return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
 
 
 class _Outage(NamedTuple):

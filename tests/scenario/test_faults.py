@@ -15,6 +15,7 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import Point, load, points
+from simcoll.scenario.scenario import Scenario
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 TREE = {"fabric": "fat-tree", "levels": 2, "hosts": 4, "hosts_per_leaf": 2, "spines": 2, "link": CABLE}
@@ -219,10 +220,31 @@ def test_an_unknown_link_is_told() -> None:
     assert "no link is called 'host2->swich'; did you mean 'host2->switch'?" in found["status"]
 
 
-def test_faults_do_not_go_with_one_channel_that_stands_for_all() -> None:
-    """A profile with kernels is refused."""
-    with pytest.raises(InputError, match="one channel stands for all"):
+def test_links_that_fail_do_not_go_with_one_channel_that_stands_for_all() -> None:
+    """A profile with kernels takes links that are slow all the time, and no others."""
+    with pytest.raises(InputError, match="slow all the time, and no others"):
         given(DOWN, **RING, profile="nccl-hopper")
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
+def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
+    """Law: a call of NCCL ends with its slowest channel, whichever NIC is slow, by a fault, in every replication, or
+    in a workload; twice as slow takes longer, and a factor just above 1 hardly anything."""
+    call = {"collective": "all_reduce", "size": "256 MiB", "algorithm": algorithm}
+    point = {"topology": {"system": "hgx-h100", "nodes": 2}}
+    healthy = predict(Scenario.model_validate({**point, **call})).time_ps
+
+    def slow(nic: int, factor: float, **more: Any) -> int:
+        fault = {"link": f"node1.nic{nic}->rail*", "kind": "slow", "factor": factor, "at": "0 us"}
+        return predict(Scenario.model_validate({**point, **(more or call), "faults": [fault]})).time_ps
+
+    assert healthy * 1.2 < slow(0, 2) == slow(5, 2) < slow(5, 4)
+    assert slow(3, 1.0001) == pytest.approx(healthy, rel=0.001)
+    plan = {"template": "operations", "operations": [{"name": "a", **call}]}
+    assert slow(5, 2, workload=plan) == slow(5, 2)
+    links = {"slow_links": [{"link": "node1.nic5->rail*", "factor": 2}]}
+    drawn = run_point(Point(Scenario.model_validate({**point, **call, "variability": links, "replications": 2})))
+    assert drawn["time_us_p50"] == slow(5, 2) / 1e6
 
 
 def test_the_shipped_scenario_goes_around() -> None:
