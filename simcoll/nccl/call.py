@@ -233,11 +233,12 @@ class NcclCall:
             return launch + hops * costs.LL.hop
         block = self.block(costs)
         wide = costs.grid - costs.grid // (self.parts.blocks if self.parts else self.channels)
+        others = block.peer * (0 if self.collective == "send_recv" else max(0, self.communicator.gpus - 2))
         if self.parts and self.protocol == "LL":
-            return launch + wide + block.hop + service(self.parts.part, block.rate)
+            return launch + wide + others + block.hop + service(self.parts.part, block.rate)
         if self.parts:  # all that is left when the last chunk has come is to take it out of its buffer
             out = service(self.parts.last, block.first)
-            return launch + wide + block.each * (self.parts.blocks - 1) + block.start + out
+            return launch + wide + others + block.each * (self.parts.blocks - 1) + block.start + out
         step = self._handled(block, self.piece) if self.kind == "LL" else service(self.piece, bandwidth)
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 

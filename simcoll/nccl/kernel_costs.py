@@ -35,7 +35,9 @@ class BlockCosts(Model):
     both: BandwidthCap = 0
     """P2P: bandwidth of a block that sends and receives at once."""
     each: Duration = 0
-    """P2P: time of each further block."""
+    """P2P: time of each further block of a kernel."""
+    peer: Duration = 0
+    """P2P: time of each further peer of the node, whose message a kernel reads of, signals and waits for."""
     own: Annotated[Share, Field(le=4)] = 0.0
     """Time of a rank's own block, as a share of a step without its hop. A thread block does one thing at a time."""
     turn: Annotated[Share, Field(le=4)] = 0.0

@@ -31,8 +31,8 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
               "host": 1_300_000, "host_reach": 0.4},
     "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "turn": 0.7, "load": 0.25},
     "NVLS": {"start": 2 * US, "hop": 6 * US, "rate": 20 * GB, "reach": 0.8},
-    "P2P": {"start": 8_400_000, "hop": US, "each": 50_000, "rate": 6 * GB, "first": 30 * GB, "both": 20 * GB,
-            "reach": 0.75},
+    "P2P": {"start": 8_400_000, "hop": US, "each": 50_000, "peer": 150_000, "rate": 6 * GB, "first": 30 * GB,
+            "both": 20 * GB, "reach": 0.75},
 }  # fmt: skip
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
 PLAIN = ("own", "turn", "load", "reach", "saved", "host_reach")  # shares

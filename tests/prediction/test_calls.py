@@ -183,7 +183,8 @@ def test_all_to_all(system: str, n: int, nbytes: int) -> None:
     """All-to-all brings n − 1 blocks over a rank's links at once. By LL, up to 16 KiB a peer, a hop and the block's
     time for a peer come once. In Simple it takes as long as links or blocks do, each of which has a part of what is
     for one peer: 64 KiB at least, of its chunks of 512 KiB the first at a rate of its own; and the last chunk comes
-    twice. Links that are busy all the time may have a sixty-fourth of all messages left when blocks are done."""
+    twice. Every peer but one costs beside. Links that are busy all the time may have a sixty-fourth of all messages
+    left when blocks are done."""
     found, block = call(system, "all_to_all", nbytes, ranks=n), BLOCK["P2P"]
     message, chunk = nbytes // n, 2**19
     piece = -(-nbytes // (n * ITEM)) * ITEM
@@ -204,6 +205,7 @@ def test_all_to_all(system: str, n: int, nbytes: int) -> None:
         last = service_ps((part - 1) % chunk + 1, block["first"])
         once = block["start"] + block["each"] * (min(32, n * channels) - 1) + last
         once += max(by_blocks, service_ps((n - 1) * piece, speed))
+    once += (n - 2) * block["peer"]
     least, left = LAUNCH + grid + once + 2, service_ps((n - 1) * max(2**12, -(-piece // 64)), speed)
     assert (1 - 1e-4) * least - 2 * n <= found.time_ps <= (1 + 1e-4) * least + left + 2 * n
 

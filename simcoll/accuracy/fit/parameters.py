@@ -38,7 +38,7 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "LL128": ("hop", "reach", "net", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "turn", "load", "net", "host", "host_reach"),
     "NVLS": ("start", "hop", "rate", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "first", "both", "each", "reach", "host", "host_reach"),
+    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "host", "host_reach"),
 }
 TRANSPORT: Final = "transport"
 OF_TRANSPORT: Final = tuple(  # of messages between nodes
@@ -47,7 +47,7 @@ OF_TRANSPORT: Final = tuple(  # of messages between nodes
 _AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
     **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
-    **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "host"), "launch"),
+    **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host"), "launch"),
     **dict.fromkeys(("latency", "proxy", "flush", "unexpected"), "launch"),
     **dict.fromkeys(("first", "rate", "both", "connection", "staging"), "channel_bandwidth"),
     **dict.fromkeys(("reach", "host_reach"), "efficiency"),
