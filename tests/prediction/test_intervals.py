@@ -1,0 +1,78 @@
+"""Intervals of predictions: noise is told from errors of the model, and both cover what they say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcoll.prediction.confidence import of_another_machine
+from simcoll.prediction.intervals import Noise, Parts, noise, shrunk
+from simcoll.prediction.model_errors import CellErrors, ModelErrors, Setting, cells_of, error_of
+
+SIZES = [1 << k for k in range(10, 30)]
+LEFT_OUT = {"sizes": 0.1, "ranks": 0.1, "collectives": 0.1, "nodes": 0.1}
+
+
+@given(st.floats(0.01, 0.08), st.integers(0, 99))
+def test_a_slow_drift_is_no_noise(spread: float, seed: int) -> None:
+    """Errors that grow steadily from size to size are the model's. Noise comes back within a factor, outliers apart."""
+    chance = np.random.default_rng(seed)
+    series = [(number,) for number in range(12) for _ in SIZES]
+    drift = np.tile(np.linspace(-0.3, 0.3, len(SIZES)), 12)
+    late = chance.random(len(series)) < 0.05
+    residuals = drift + chance.normal(0, spread, len(series)) + late * chance.uniform(1, 2, len(series))
+    found, odd = noise(residuals, series, SIZES * 12)
+    assert 0.7 * spread < found.spread < 1.6 * spread + 0.03
+    assert np.count_nonzero(odd & ~late) <= 0.02 * len(series)
+    assert np.count_nonzero(late & ~odd) <= 0.4 * np.count_nonzero(late)
+
+
+@given(st.floats(0, 0.2), st.floats(0, 0.1), st.floats(0, 0.3), st.integers(1, 40), st.floats(0, 0.5))
+def test_a_single_measurement_is_less_sure_than_the_median(
+    spread: float, parameters: float, model: float, groups: int, outliers: float
+) -> None:
+    """It has noise besides; fewer groups and more outliers make wider intervals, within bounds."""
+    parts = Parts(Noise(spread, outliers), parameters, model, groups)
+    assert parts.median <= parts.single < math.inf
+    assert parts.median >= 1.6 * math.hypot(parameters, model)
+    assert parts._replace(groups=groups + 1).median <= parts.median
+    assert parts._replace(noise=Noise(spread, 0)).single <= parts.single
+
+
+@given(st.lists(st.floats(-1, 1), max_size=9), st.floats(0.01, 1))
+def test_few_groups_are_drawn_to_what_is_known(errors: list[float], known: float) -> None:
+    """Between what the groups show and what other machines showed; that alone where there is no group."""
+    own = math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else known
+    found = shrunk(errors, len(errors), known)
+    assert min(own, known) - 1e-9 <= found <= max(own, known) + 1e-9
+    assert shrunk([], 0, known) == pytest.approx(known)
+
+
+def test_cells_widen() -> None:
+    """A cell with many clusters is its own; an unknown one has the error of what is around it, and is less sure."""
+    call = Setting("all_gather", 2, "efa", 1 << 20)
+    narrow, *_, wide = cells_of(call)
+    cells = {wide: CellErrors(error=0.4, clusters=5), narrow: CellErrors(error=0.1, clusters=1000)}
+    known = ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells)
+    assert error_of(call, known).spread == pytest.approx(0.1, abs=0.01)
+    other = error_of(call._replace(place="carrier pigeons"), known)
+    assert other.spread == pytest.approx(0.4, abs=0.05)
+    assert other.groups < error_of(call, known).groups
+    assert next(cells_of(call._replace(graph=True))).startswith("graphs on ")
+
+
+def test_clusters_teach_the_width(seed: int = 7) -> None:
+    """Of machines whose errors have one law, the interval that ten teach holds nine in ten rows of others."""
+    chance = np.random.default_rng(seed)
+    call, inside = Setting("all_reduce", 1, "nvlink", 1 << 20), []
+    for _ in range(300):
+        errors = 0.1 * chance.normal(size=(11, 30))
+        spread = math.sqrt(np.mean([(np.percentile(np.abs(each), 90) / 1.6449) ** 2 for each in errors[:-1]]))
+        cells = {name: CellErrors(error=spread, clusters=10) for name in cells_of(call)}
+        parts = of_another_machine(call, ModelErrors(noise=0.0, outliers=0, left_out=LEFT_OUT, cells=cells))
+        inside.append(np.mean(np.abs(errors[-1]) <= parts.single))
+    assert 0.87 <= np.mean(inside) <= 0.95
