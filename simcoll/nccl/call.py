@@ -364,10 +364,10 @@ class NcclCall:
 
     @property
     def _credits(self) -> dict[str, int]:
-        """Pieces of a message that its buffers hold, between nodes: two or more, as one is filled while one is sent."""
-        if self.parts is None or self.communicator.nodes == 1:
+        """Pieces of a message that its buffers hold, between nodes."""
+        if self.parts is None or self.communicator.nodes == 1 or self.collective == "send_recv":  # of one peer
             return {}
-        return {"slots": max(2, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}
+        return {"slots": max(1, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}
 
     @property
     def _split(self) -> float:
