@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
 
-.PHONY: help demo test docs lint types bench accuracy install clean
+.PHONY: help demo test docs browser lint types bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,11 @@ test: $(VENV)/.dev $(if $(ROOM),,lint types)  ## lint, types and tests; ROOM=eng
 docs: $(VENV)/.docs  ## build the pages into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo "Pages: $(CURDIR)/docs/_build/html/index.html"
+
+browser: $(VENV)/.dev  ## what tests in a browser need: Debian's chromium (as root), and what drives it
+	command -v chromium > /dev/null || { apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 install -y --no-install-recommends chromium > /dev/null; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[browser]" -c constraints-ci.txt
 
 lint: $(VENV)/.dev  ## ruff and the order of the rooms
 	$(BIN)/ruff check .

