@@ -30,6 +30,7 @@ from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.transport import by_host, staged
 from simcoll.prediction._nccl_channel import communicator_of, least_between, system_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
+from simcoll.prediction._rail_copies import in_rail_copies
 from simcoll.prediction._schedule_source import source_of
 from simcoll.prediction._schedule_traffic import StepTraffic, Traffic, traffic
 from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
@@ -77,7 +78,8 @@ class KernelCall(PlainCall, ABC):
 
     def point(self, costs: CostSetting) -> Scenario:
         """The point that engines run."""
-        spec = ModelSpec.model_construct(**vars(Params(**self.params(costs))))
+        params = vars(Params(**self.params(costs)))
+        spec = ModelSpec.model_construct(**params, copies=self.scenario.copies)
         plain = {"model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch(), "executor": None}
         return self.scenario.model_copy(update={**plain, "protocol": "none"})
 
@@ -358,18 +360,16 @@ class KernelExecutor(PlainExecutor):
         return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each choice for `auto`; each protocol of the machine unless one is named."""
+        """Each choice for `auto`; each protocol of the machine unless one is named; copies on all rails or not."""
         if scenario.algorithm in ("auto", "best"):
             pairs = self.choices(scenario, topology)
-            return [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
-        algorithms = super().alternatives(scenario, topology)
-        if scenario.protocol not in ("none", "auto"):
-            return algorithms
-        return [
-            algorithm.model_copy(update={"protocol": protocol})
-            for algorithm in algorithms
-            for protocol in self.protocols_for(scenario, topology)
-        ]
+            named = [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
+        else:
+            named = super().alternatives(scenario, topology)
+            if scenario.protocol in ("none", "auto"):
+                protocols = self.protocols_for(scenario, topology)
+                named = [each.model_copy(update={"protocol": protocol}) for each in named for protocol in protocols]
+        return [copied for each in named for copied in in_rail_copies(each, topology)]
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
         """The protocol that a scenario names, or else those that NCCL uses on the machine."""
@@ -426,7 +426,7 @@ class MessagesExecutor(KernelExecutor):
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Each choice for `auto`; protocols are NCCL's choice."""
         if scenario.algorithm in ("auto", "best"):
-            return super().alternatives(scenario, topology)
+            return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
         return PlainExecutor.alternatives(self, scenario, topology)
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:

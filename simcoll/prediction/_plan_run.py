@@ -199,7 +199,9 @@ class _Binder:
         runs = executor(asked)
         if runs.alternatives(asked, self.rated)[0] is not asked:
             chosen = predict_call(asked, self.rated, self.costs)
-            asked = asked.model_copy(update={"algorithm": chosen.algorithm, "protocol": chosen.scenario.protocol})
+            ran = chosen.scenario
+            own = {"algorithm": chosen.algorithm, "protocol": ran.protocol, "model": ran.model}
+            asked = asked.model_copy(update=own)
         call = runs.lower(asked, self.rated)
         point, network, devices = call.point(self.costs), call.network(self.costs), call.places
         source, proved = source_of(point, network, devices)

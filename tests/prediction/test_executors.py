@@ -53,6 +53,22 @@ def time_ps(nbytes: int, **keys: Any) -> int:
 # --- who runs a schedule ---
 
 
+def test_a_kernel_uses_all_rails():
+    """Across nodes a large ring goes by all NICs, as NCCL's channels do, and takes about as long; with one copy, which
+    leaves a node by one NIC, several times as long. As a workload of one operation it takes the same."""
+    asked = {"algorithm": "ring", "size": "416 MiB", "nodes": 2}
+    alone, own = (ran(**asked, executor=by).time_ps for by in ("msccl", "nccl"))
+    assert own < alone < 1.25 * own
+    one = scenario(**asked, executor="msccl")
+    single = one.model_copy(update={"model": one.model.model_copy(update={"copies": 1})})
+    assert predict(single).time_ps > 4 * alone
+    operation = {"name": "a", "collective": "all_reduce", "size": "416 MiB", "algorithm": "ring"}
+    plan = {"template": "operations", "operations": [operation]}
+    topology = {"system": "hgx-h100", "nodes": 2}
+    asked = {"topology": topology, "workload": plan, "executor": "msccl"}
+    assert predict(Scenario.model_validate(asked)).time_ps == alone
+
+
 def test_limits_of_channels_hold_for_every_kernel():
     """Fewer channels than would be taken take longer; a limit above changes nothing."""
     free, *limited = (
