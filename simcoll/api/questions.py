@@ -74,13 +74,18 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     >>> explain("quickstart", size="1 MiB", algorithm="ring", what_if=False).verdict
     'ring takes 22.8 us: hop 74% and launch 24%.'
     """
+    from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text
     from simcoll.explanation.explained_run import explained_run
     from simcoll.report.verdicts import of_explanation, of_several
 
     found = [explanation(explained_run(point, replication), what_if) for point in points_of(asked, keys)]
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
-    return Reply({"schema": SCHEMA, "points": found}, verdict, f"{verdict}\n{text(found)}")
+    return Reply(
+        {"schema": SCHEMA, "points": found},
+        verdict,
+        "\n".join([text_table.wrapped(verdict, "  "), text_table.remarks_wrapped(text(found))]),
+    )
 
 
 def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
@@ -204,7 +209,8 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     topologies, `nccl-tests`, `nccl-tuner`, `parquet`, … of results; `protocol` of a schedule, `nbytes` of a buffer.
     Raises InputError for an unknown format, RefusedError for what the format cannot hold.
 
-    >>> export(algorithms.build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]
+    >>> from simcoll import build
+    >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]
     '<algo'
     """
     from simcoll.config.import_log import ImportLog

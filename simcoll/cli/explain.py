@@ -58,5 +58,5 @@ def explain(
         print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
     else:
         print(text_table.wrapped(of_explanation(documents[0]), "  ") if len(documents) == 1 else of_several(documents))
-        print(text(documents))
+        print(text_table.remarks_wrapped(text(documents)))
     return 0

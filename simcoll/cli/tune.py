@@ -78,7 +78,7 @@ def tune(
         print(json.dumps(_document(file.name, source, table) | ({"regret": rows} if profile else {}), indent=1))
         return
     print(text_table.wrapped(of_tuner(_document(file.name, source, table)), "  "))
-    print(_text(file.name, source, table))
+    print(text_table.remarks_wrapped(_text(file.name, source, table)))
     if profile:
         print(_regret_text(rows, profile))
 

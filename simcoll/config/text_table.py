@@ -27,6 +27,11 @@ def wrapped(line: str, indent: str = "#   ") -> str:
     return textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
+def remarks_wrapped(text: str) -> str:
+    """A text whose remarks, the lines that begin with `#`, are no wider than a line."""
+    return "\n".join(wrapped(line) if line.startswith("#") else line for line in text.splitlines())
+
+
 def fitted(columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: Sequence[str]) -> tuple[str, str]:
     """The table and a remark: where lines would be too wide, columns of `spare` go, those first that all rows share.
 

@@ -58,14 +58,19 @@ def listing(kind: str) -> str:
 def _columns(pairs: Any) -> str:
     table = list(pairs)
     width = max(len(name) for name, _ in table)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in table)
+    return "\n".join(_listed(name, width, text) for name, text in table)
+
+
+def _listed(name: str, width: int, text: str) -> str:
+    """A name and a text beside it, broken at the width of a line."""
+    return text_table.wrapped(f"{name:<{width}}  {text}", " " * (width + 2))
 
 
 def _algorithms() -> str:
     parts = []
     for which, entries in registry.ALGORITHMS.items():
         parts.append(f"{which}: {COLLECTIVES[which].summary}")
-        parts += [f"  {entry.name:<22} {entry.help}{_more(entry)}" for entry in entries.values()]
+        parts += [_listed(f"  {entry.name}", 23, f"{entry.help}{_more(entry)}") for entry in entries.values()]
     return "\n".join(parts)
 
 
@@ -119,7 +124,8 @@ def comparison_table(document: Mapping[str, Any]) -> str:
     parts += [f"# {document['unmatched']} measured rows have no prediction"] if document.get("unmatched") else []
     if len(document["regions"]) > 1:
         parts += [text_table.render(["region", *_ERRORS], document["regions"]), ""]
-    return "\n".join([*parts, text_table.render(["collective", "ranks", *_ERRORS], document["summary"])])
+    parts.append(text_table.render(["collective", "ranks", *_ERRORS], document["summary"]))
+    return text_table.remarks_wrapped("\n".join(parts))
 
 
 def _ranking_line(ranking: Mapping[str, Any]) -> str:

@@ -25,21 +25,24 @@ def text(document: dict[str, Any]) -> str:
     calm = [f"# {len(regions) - len(shown)} more regions are as they should be"] if len(shown) < len(regions) else []
     launch = f"{document['launch_us']:+.1f} us"
     of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
-    return "\n".join([
-        text_table.wrapped(of_diagnosis(document), "  "),
+    spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
+    table, shared = text_table.fitted(columns, points, spare)
+    told = "\n".join([
         f"# simcoll {__version__}: diagnose",
         f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
         f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes tell",
-        text_table.render(columns, points),
+        *([f"# {shared}"] if shared else []),
+        table,
         *why,
         *_bad_rows(document),
         "",
-        *([text_table.render([*of_region, "state"], shown)] if shown else []),
+        *([text_table.fitted([*of_region, "state"], shown, spare)[0]] if shown else []),
         *calm,
         "",
         *_ranked(document),
         *_verdict(document),
     ])  # fmt: skip
+    return "\n".join([text_table.wrapped(of_diagnosis(document), "  "), text_table.remarks_wrapped(told)])
 
 
 def _state(point: dict[str, Any]) -> str:

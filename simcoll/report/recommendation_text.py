@@ -21,11 +21,8 @@ from simcoll.units import format_size, short_size
 
 def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> str:
     """The sentence, a table for each question, and what can be pasted."""
-    return "\n".join([*_told(of_recommendations(documents)), _text(documents), *_pasted(documents, asked)])
-
-
-def _told(sentence: str) -> Iterator[str]:
-    yield text_table.wrapped(sentence, "  ")
+    tables = text_table.remarks_wrapped(_text(documents))
+    return "\n".join([text_table.wrapped(of_recommendations(documents), "  "), tables, *_pasted(documents, asked)])
 
 
 def _text(documents: Sequence[Mapping[str, Any]]) -> str:

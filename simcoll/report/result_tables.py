@@ -81,7 +81,10 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
     columns = ["workload", "collective", "algorithm", "ranks", "size_bytes", "replications", "time_us"]
     columns += ["time_us_p50", "time_us_p95", "time_us_p99", "due to"]
     shown = [column for column in columns if any(row[column] for row in good)]
-    return text_table.render([*shown, *swept(good)], good) if good else ""
+    if not good:
+        return ""
+    table, shared = text_table.fitted([*shown, *swept(good)], good, ("collective", "ranks", "size_bytes", "workload"))
+    return f"# {shared}\n{table}" if shared else table
 
 
 def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:
