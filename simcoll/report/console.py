@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -62,7 +63,9 @@ def _columns(pairs: Any) -> str:
 
 
 def _listed(name: str, width: int, text: str) -> str:
-    """A name and a text beside it, broken at the width of a line."""
+    """A name and a text beside it, broken at the width of a terminal; a line for scripts."""
+    if not sys.stdout.isatty():
+        return f"{name:<{width}}  {text}"
     return text_table.wrapped(f"{name:<{width}}  {text}", " " * (width + 2))
 
 
