@@ -6,6 +6,7 @@ sizes, rates and latencies.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -22,10 +23,27 @@ from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 
-MOST_TRANSFERS: Final = 50_000_000  # of a program: more take more memory than a machine for this has
+BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
 MOST_KEPT: Final = 1_000_000  # transfers whose frames are kept: some 40 MB
 MOST_KINDS: Final = 64  # columns of sizes kept with a frame
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
+
+
+def check_room(transfers: int, what: str, cure: str, key: str) -> None:
+    """Raise InputError where so many transfers take more memory than this machine has."""
+    needed, there = transfers * BYTES, _memory()
+    if needed > there:
+        said = f"{what} take {needed / 1e9:.0f} GB of memory, and this machine has {there / 1e9:.0f} GB"
+        raise InputError([Diagnostic(said, cure, key)])
+
+
+def _memory() -> int:
+    """Bytes of this machine's memory; where the system does not say it, what 2³¹ transfers take, up to which they
+    are numbered."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 2**31 * BYTES
 
 
 def bind(
@@ -44,15 +62,13 @@ def bind(
 
     `arrivals` maps ranks to the time (ps) they come; the others are there from the start. `compiled` forces or forbids
     numba.
-    Raises InputError when a size cannot be cut or there are too many transfers, TopologyError when there is no route.
+    Raises InputError when a size cannot be cut or there is too little memory, TopologyError when there is no route.
     """
     held = _held(schedule, nbytes, itemsize, weights)
     piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else int(held.max(initial=0))
     loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
-    if loops * len(schedule) > MOST_TRANSFERS:
-        what = f"{loops} loops of {len(schedule)} transfers are more than {MOST_TRANSFERS}"
-        cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
-        raise InputError([Diagnostic(what, *cure)])
+    cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
+    check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)
     # A frame keeps its schedule, so that no other has the id.
     where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, params.slots)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None

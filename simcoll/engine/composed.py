@@ -77,7 +77,7 @@ class CallProgram:
         if whole is None or whole.stream.transfers <= self.long or whole.params.channels != 1 or whole.params.slots:
             return None
         (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
-        folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
+        folded = fold(whole.stream, whole.network, whole.devices, further=True) if sizes.min() == sizes.max() else None
         if folded is None:
             return None
         nbytes = int(sizes[0]) * whole.stream.n_chunks
@@ -128,7 +128,9 @@ class CallProgram:
 def _alone(program: Program, came: Numbers, busy: Numbers) -> _CallAlone | None:
     n, links = program.schedule.n, len(program.bandwidths)
     arrivals = np.append(came, np.zeros(program.schedule.agents, np.int64))
-    timeline = fast.run(replace(program, arrivals=arrivals), busy=busy).timeline
+    ran = replace(program, arrivals=arrivals)
+    vars(ran)["hops"] = program.hops  # which do not depend on who comes when
+    timeline = fast.run(ran, busy=busy).timeline
     if timeline is None:
         return None
     done = arrivals.copy()

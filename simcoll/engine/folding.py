@@ -68,12 +68,17 @@ class Folded:
         return hop, np.asarray([link for route in found for link in route], np.int64)
 
 
-def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
-    """The stream of a few ranks that stand for all; None where that would not be exact.
+def fold(
+    stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], further: bool = False
+) -> Folded | None:
+    """The stream of a few ranks that stand for all; None where that would not be exact. `further`: also where only
+    several turns of the stream's rotation, such as a node's, map the network onto itself.
 
     All chunks must be of one size, nobody late, and every rank have one channel: that is for the caller to see to.
     """
     turn, n = stream.rotation, stream.n
+    if turn is not None and further:
+        turn = _repeated(turn, stream, network, devices)
     if turn is None or stream.agents or not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
         return None
     few = _enough(turn, stream)
@@ -100,6 +105,24 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
         columns.append((numbers, rows, _turned_back(rows, turn, few, stream.n_chunks)))
         number += part.steps
     return _assembled(stream, few, columns, routes, links) if links.members else None
+
+
+def _repeated(
+    turn: Rotation, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
+) -> Rotation | None:
+    """The fewest turns after which the routes of the first step look alike; None if that takes all of them."""
+    step, n = next(stream.parts()).first, stream.n
+    hop, path = network.routes(devices, step.src, step.dst)
+    sorts = np.unique(np.stack([network.bandwidths, network.latencies]), axis=1, return_inverse=True)[1].ravel()
+    looks: dict[tuple[int, ...], int] = {}
+    look = np.full(n, -1, np.int64)
+    for row, rank in enumerate(step.src.tolist()):
+        kinds = (int(look[rank]), *sorts[path[hop[row] : hop[row + 1]]].tolist())
+        look[rank] = looks.setdefault(kinds, len(looks))
+    for ranks in range(turn.ranks, n, turn.ranks):
+        if n % ranks == 0 and (look == np.roll(look, ranks)).all():
+            return Rotation(ranks, turn.chunks * (ranks // turn.ranks) % turn.span, turn.span)
+    return None
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll.config.arrays import Array
-from simcoll.engine.binding import MOST_TRANSFERS
+from simcoll.engine.binding import check_room
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
@@ -77,9 +77,7 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
         what = "links cannot be shared in two ways at once, nor fairly by operations that see them differently"
         raise InputError([Diagnostic(what, "choose fifo", "model.sharing")])
     total = sum(len(op.program) for op in operations if op.program)
-    if total > MOST_TRANSFERS:
-        what = f"{total} transfers are more than {MOST_TRANSFERS}"
-        raise InputError([Diagnostic(what, "ask for fewer ranks or larger chunks", "ranks")])
+    check_room(total, f"{total} transfers", "ask for fewer ranks or larger chunks", "ranks")
 
 
 class _LinkViews:

@@ -18,7 +18,7 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine import fast, streamed
-from simcoll.engine.binding import bind
+from simcoll.engine.binding import bind, check_room
 from simcoll.engine.folding import fold
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
@@ -78,6 +78,8 @@ class StreamedProgram:
 
     def bind(self) -> Program:
         """The program of all its transfers."""
+        transfers = self.stream.transfers
+        check_room(transfers, f"{transfers} transfers", "ask for fewer ranks", "ranks")  # before they are written out
         return bind(
             self.stream.schedule(),
             self.network,

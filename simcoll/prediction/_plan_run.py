@@ -215,4 +215,4 @@ class _Binder:
         stream = None
         if isinstance(source, StreamedSchedule) and point.weights is None:
             stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
-        return PlannedCall(call, proved, CallProgram(make, stream))
+        return PlannedCall(call, proved, CallProgram(stream.bind if stream else make, stream))

@@ -91,8 +91,8 @@ def test_the_clock_has_an_end(name: str, compiled: bool, sharing: str) -> None:
 
 def test_what_is_too_large_to_bind() -> None:
     """More transfers than a machine holds, or links of routes than 32 bits count, are told before they are made."""
-    with pytest.raises(InputError, match="16777216 loops of 24 transfers are more than 50000000"):
-        program("all_reduce/ring", star(4, LINK), 64 << 20, chunk=1)
+    with pytest.raises(InputError, match="17179869184 loops of 24 transfers take 144311 GB of memory, and this"):
+        program("all_reduce/ring", star(4, LINK), 64 << 30, chunk=1)
     plan = schedule("all_reduce", "ring", 4)
     far = SimpleNamespace(routes=lambda devices, src, dst: (np.array([0, 0, 0, 0, 2**31]), np.zeros(0, np.int64)))
     with pytest.raises(InputError, match="4 routes of 2147483648 links in all are more than 2147483647"):
