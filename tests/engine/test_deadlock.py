@@ -94,7 +94,9 @@ def test_what_is_too_large_to_bind() -> None:
     with pytest.raises(InputError, match="17179869184 loops of 24 transfers take 144311 GB of memory, and this"):
         program("all_reduce/ring", star(4, LINK), 64 << 30, chunk=1)
     plan = schedule("all_reduce", "ring", 4)
-    far = SimpleNamespace(routes=lambda devices, src, dst: (np.array([0, 0, 0, 0, 2**31]), np.zeros(0, np.int64)))
+    far = SimpleNamespace(
+        layout=None, routes=lambda devices, src, dst: (np.array([0, 0, 0, 0, 2**31]), np.zeros(0, np.int64))
+    )
     with pytest.raises(InputError, match="4 routes of 2147483648 links in all are more than 2147483647"):
         bind(plan, far, ["h0", "h1", "h2", "h3"], Params(), 4)
 
