@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command import simcoll
 from nccl_law import BLOCK, ITEM, KEPT, LAUNCH, call, channel, rated
 from nccl_law import LAW as EAGER
 
@@ -84,3 +87,25 @@ def test_a_call_of_a_plan_is_the_same() -> None:
     plan = predict(Scenario.model_validate({**where, "workload": {"operations": [{"name": "call", **asked}]}}))
     assert channel(alone).call.registered
     assert plan.time_ps == alone.time_ps
+
+
+@pytest.mark.parametrize(
+    ("launch", "family"),
+    [
+        ({}, "registered"),
+        ({"graph": True}, "registered graph"),
+        ({"gpus_per_process": "all"}, "registered, one process"),
+    ],
+)
+def test_diagnose_finds_registered_buffers(tmp_path: Path, launch: dict[str, Any], family: str) -> None:
+    """A table of registered buffers that does not say so is faster than expected, and is told why."""
+    law, rows = f"{LAW}host: {{launch: 4 us}}\n", ["collective,ranks,size_bytes,time_us"]
+    how = {"launch": {**launch, **ASKED["launch"]}}
+    for exponent in (6, 10, 14, 18, 20, 22, 24, 26):
+        found = call("hgx-h100", "all_reduce", 2**exponent, law=law, **how)
+        rows.append(f"all_reduce,8,{2**exponent},{found.time_ps / 1e6}")
+    table, profile = tmp_path / "table.csv", tmp_path / "law.yaml"
+    table.write_text("\n".join(rows) + "\n")
+    profile.write_text(law)
+    got = simcoll("diagnose", str(table), "--topology", "hgx-h100", "--set", f"profile={profile}", "--json")
+    assert json.loads(got.out)["verdict"] == family

@@ -82,7 +82,8 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     system = load_system(name) if name else None
     of_nics = network_of(name).links
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
-    single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios)]
+    reduces = system is not None and bool(system.in_network) and nodes == 1
+    single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios, reduces)]
     several: list[Sequence[Hypothesis]] = [
         variants
         for kind in sorted(kinds, key=("cable", "trunk").__contains__, reverse=True)  # between nodes first
@@ -102,11 +103,19 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     return [*([hypothesis] for hypothesis in single), *several, *([hypothesis] for hypothesis in elsewhere)]
 
 
-def _launched_otherwise(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
-    """Yield the other ways of launching whose costs the profiles know, if the table does not name one."""
+def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterator[Hypothesis]:
+    """Yield the other ways of launching whose costs the profiles know, if the table does not name one; `reduces`: the
+    GPUs share a switch that does, so that registered buffers matter."""
+    windows = "buffers are registered as windows, so that nothing is copied"
+    registered = (
+        ("registered", windows, Launch(registered=True)),
+        ("registered graph", f"{windows}; in a CUDA graph", Launch(graph=True, registered=True)),
+        ("registered, one process", f"{windows}; one process", Launch(gpus_per_process="all", registered=True)),
+    )
     ways = (
         ("one process", "one process launches for all GPUs of a node, one after the other", ONE_PROCESS),
         ("graph", "calls are launched in a CUDA graph", Launch(graph=True)),
+        *(registered if reduces else ()),
     )
     for family, text, launch in ways:
         known = all(load_profile(scenario.profile).knows(launch) for scenario in scenarios)
