@@ -97,7 +97,8 @@ class NcclCall:
     @property
     def share(self) -> int:
         """Bytes of what is run, as many of each rank."""
-        grain = self.communicator.ranks * self.itemsize
+        halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
+        grain = (2 if halves else self.communicator.ranks) * self.itemsize
         return max(1, -(-self.nbytes // (self.alike * grain))) * grain
 
     @property

@@ -276,6 +276,14 @@ def test_hops_of_a_tree(protocol: Protocol) -> None:
     assert all(round(a) <= round(b) for a, b in itertools.pairwise(extra))
 
 
+def test_a_small_tree_grows_with_its_depth() -> None:
+    """Of few bytes twice as many nodes take two hops more, and no longer: nothing grows with the number of ranks."""
+    how = {"algorithm": "tree", "protocol": "LL"}
+    took = [call("gh200-4", "all_reduce", 8, nodes=nodes, **how).time_ps for nodes in (4, 8, 16, 32)]
+    more = [b - a for a, b in itertools.pairwise(took)]
+    assert max(more) < 1.05 * min(more)
+
+
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> None:
