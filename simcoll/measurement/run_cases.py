@@ -5,7 +5,7 @@ known before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def _case(point: Point, backend: Backend) -> Case:
     library = measure.harness == "library"
     if load_profile(scenario.profile).as_nccl:  # messages are sent one by one, and not by kernels
         scenario = scenario.model_copy(update={"profile": UNFITTED})
-    prediction = predict(_whole(_any_algorithm(scenario)) if library else scenario)
+    prediction = predict(_whole(_any_algorithm(scenario))) if library else _sent(scenario)
     program = prediction.program
     schedule = _contract_only(program.schedule) if library else program.schedule
     members = len(schedule.groups[0])
@@ -130,6 +130,16 @@ def _key(scenario: Scenario) -> str:
     done = done_in_place(harness, scenario.collective, scenario.in_place)
     done_scenario = scenario.model_copy(update={"in_place": done})
     return (_any_algorithm(done_scenario) if harness == "library" else done_scenario).model_dump_json()
+
+
+def _sent(scenario: Scenario) -> Prediction:
+    """The prediction of a point whose schedule is sent and received: `auto` is the quickest that needs no switch."""
+    if scenario.algorithm not in ("auto", "best"):
+        return predict(scenario)
+    entries = [registry.find(scenario.collective, name)[0] for name in registry.library(scenario.collective)]
+    names = [entry.name for entry in entries if not entry.needs_agent] or [scenario.algorithm]
+    predicted = [predict(scenario.model_copy(update={"algorithm": name})) for name in names]
+    return replace(min(predicted, key=lambda each: each.time_ps), asked=scenario.algorithm)
 
 
 def _any_algorithm(scenario: Scenario) -> Scenario:

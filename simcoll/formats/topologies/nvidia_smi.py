@@ -148,7 +148,7 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
 
 
 def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
-    """How the NVLinks of pairs differ from those of a machine; empty where it may be a variant with fewer."""
+    """The difference of the NVLinks of pairs from those of a machine; empty where it may be a variant with fewer."""
     if bool(counts) != bool(known):
         return "it has no NVLinks" if known else "it has NVLinks"
     if counts and max(counts) > max(known):
