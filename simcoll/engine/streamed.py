@@ -137,7 +137,6 @@ class _Replay:
             ends=self.fill(0, 0),
             used=self.fill(0, 0),
             clock=self.fill(3, 0),
-            came=self.give(came),
         )
         self.carried = np.zeros(links, np.int64)
         self.sent = np.zeros(stream.participants, np.int64)

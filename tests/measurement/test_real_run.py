@@ -236,6 +236,14 @@ def test_dry_run(tmp_path: Path):
     assert simcoll(*words).out + simcoll(*words, *library).out == DRY
 
 
+def test_auto_is_what_can_be_sent(tmp_path: Path):
+    """On a machine whose switches reduce `auto` is the quickest schedule that ranks can send and receive."""
+    path = tmp_path / "scenario.yaml"
+    path.write_text("topology: {system: hgx-h100}\ncollective: all_reduce\nsize: 1 MiB\n")
+    told = simcoll("measure", path, "--dry-run").out
+    assert "all_reduce/ring, 8 ranks" in told
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_cases_can_be_run(path: Path):
     """Every point of every case is served by gloo, and the first and the last can be predicted."""

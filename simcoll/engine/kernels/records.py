@@ -378,7 +378,7 @@ class StreamRules(NamedTuple):
 class StreamState(NamedTuple):
     """The past, as far as it matters: when channels are free and `began` their last transfer; when links and receive
     sides are free and were last asked; the last `ends` of each connection, and how many were `used`; in `clock` the
-    latest end, that of the steps before, and the number of the step; when participants `came`."""
+    latest end, that of the steps before, and the number of the step."""
 
     free: Column
     began: Column
@@ -389,7 +389,6 @@ class StreamState(NamedTuple):
     ends: Column
     used: Column
     clock: Column
-    came: Column
 
 
 class StreamMemory(NamedTuple):

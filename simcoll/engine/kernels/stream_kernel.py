@@ -74,7 +74,7 @@ def play(
     latency, table, sizes, rates = net
     o_send, o_recv, caps, gammas, nbytes = costs
     channels, offset, g, slots, barrier, fair = rules
-    free, began, free_link, last_link, free_side, last_side, ends, used, clock, came = state
+    free, began, free_link, last_link, free_side, last_side, ends, used, clock = state
     keys, when, made, width, n_slots = memory
     rate_of, width_of = rates[1:], rates[0]
     for _ in range(times):
@@ -151,7 +151,7 @@ def play(
                 sent[r] += nbytes[size]
             at = recall(keys, width, n_slots, q, dst_slot[r])
             if at < 0:
-                complete = max(arrive, came[q]) if reduce[r] else arrive
+                complete = arrive  # who reads it sends, and so has come
                 if width:
                     at = room(keys, when, width, free, channels, offset, q)
                     if at < 0:
