@@ -7,73 +7,148 @@ program that cannot be replayed, is run alone. So each row is what `run` gives, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Generator, Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.program import Program
-from simcoll.engine.run import Policy, run
+from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
+from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NEVER, NONE, service_ps
 from simcoll.errors import InputError, SimcollError
 
+T = TypeVar("T")
+
 LEAST: Final = 4  # rows: fewer are quicker one by one
-MOST_CELLS: Final = 4_000_000  # transfers times rows that are held at a time: two columns of 32 MB
+MOST_CELLS: Final = 500_000  # transfers times rows that are held at a time: 4 MB a column
+MOST_SMALL: Final = 20_000  # transfers: of longer programs a run takes longer than all around it
 MOST_ROWS: Final = 256  # beyond, vectors are as quick as they get
 
 
-def makespans_ps(programs: Sequence[Program]) -> list[int | SimcollError]:
-    """The end of each program, in ps, or the error that running it raises; alike ones are run together."""
-    found: dict[int, int | SimcollError] = {}
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for number, program in enumerate(programs):
-        if _replayable(program):
-            groups.setdefault(_structure(program), []).append(number)
-    for members in groups.values():
-        size = max(1, min(MOST_ROWS, MOST_CELLS // max(1, len(programs[members[0]]))))
+class Asked(NamedTuple):
+    """A program, and how it is to be run."""
+
+    program: Program
+    policy: Policy = Policy()
+
+
+Failure = SimcollError | MemoryError  # of a run
+Steps = Generator[Asked, Outcome, T]
+"""Work that asks for runs, one after the other, and gives a result; of several works alike runs are made together."""
+
+
+def answered(steps: Steps[T]) -> T:
+    """The result of steps whose runs are made one by one. Raises what these raise, and SimcollError of runs."""
+    try:
+        asked = next(steps)
+        while True:
+            answer = _alone(*asked)
+            asked = steps.throw(answer) if isinstance(answer, Failure) else steps.send(answer)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def all_answered(every: Iterable[Steps[T]]) -> list[T]:
+    """The results of several steps, of which none raises; each begins when it comes. Alike runs are made together,
+    those that may not be alike when they are asked for."""
+    results: dict[int, T] = {}
+    waiting: dict[int, tuple[Steps[T], Asked]] = {}
+
+    def go_on(number: int, steps: Steps[T], answer: Outcome | Failure | None) -> None:
+        try:
+            while True:
+                if isinstance(answer, Failure):
+                    asked = steps.throw(answer)
+                else:
+                    asked = next(steps) if answer is None else steps.send(answer)
+                if _small(*asked):
+                    waiting[number] = steps, asked
+                    return
+                answer = _alone(*asked)
+        except StopIteration as done:
+            results[number] = done.value
+
+    for number, steps in enumerate(every):
+        go_on(number, steps, None)
+    while waiting:
+        numbers, asking = list(waiting), list(waiting.values())
+        waiting.clear()
+        answers = run_all([asked for _, asked in asking])
+        for number, (steps, _), answer in zip(numbers, asking, answers, strict=True):
+            go_on(number, steps, answer)
+    return [results[number] for number in sorted(results)]
+
+
+def run_all(asked: Sequence[Asked]) -> list[Outcome | Failure]:
+    """The outcome of each run, or the error that it raises; programs that are alike are run together."""
+    found: dict[int, Outcome] = {}
+    groups: dict[tuple[Hashable, ...], list[int]] = {}
+    for number, (program, policy) in enumerate(asked):
+        if _may_replay(program, policy):
+            timed = policy.keep != "totals" and (policy.keep != "auto" or len(program) <= MOST_HELD)
+            groups.setdefault((*_structure(program), timed), []).append(number)
+    for (*_, kept), members in groups.items():
+        size = max(1, min(MOST_ROWS, MOST_CELLS // len(asked[members[0]].program)))
         for first in range(0, len(members), size):
             block = members[first : first + size]
             if len(block) >= LEAST:
-                ends = _Rows([programs[number] for number in block]).ends()
-                found.update((number, end) for number, end in zip(block, ends, strict=True) if end != NONE)
-    return [found[number] if number in found else _alone(program) for number, program in enumerate(programs)]
+                rows = _Rows([asked[number].program for number in block], kept is True).outcomes()
+                found.update((number, row) for number, row in zip(block, rows, strict=True) if row)
+    return [found[number] if number in found else _alone(*each) for number, each in enumerate(asked)]
 
 
-def _alone(program: Program) -> int | SimcollError:
+def makespans_ps(programs: Sequence[Program]) -> list[int | Failure]:
+    """The end of each program, in ps, or the error that running it raises; programs that are alike are run together."""
+    outcomes = run_all([Asked(program, Policy(keep="totals")) for program in programs])
+    return [each if isinstance(each, Failure) else each.totals.makespan_ps for each in outcomes]
+
+
+def _alone(program: Program, policy: Policy) -> Outcome | Failure:
     try:
-        return run(program, Policy(keep="totals")).totals.makespan_ps
-    except SimcollError as error:  # of this row alone
+        return run(program, policy)
+    except (SimcollError, MemoryError) as error:  # of this row alone
         return error
 
 
-def _replayable(program: Program) -> bool:
+def _small(program: Program, policy: Policy) -> bool:
+    """Whether it is worth while to wait for others that are alike."""
+    return len(program) <= MOST_SMALL and _may_replay(program, policy)
+
+
+def _may_replay(program: Program, policy: Policy) -> bool:
     """Whether a replay may serve: the conditions of `fast`."""
+    if not policy.shortcuts or policy.engine != "auto":
+        return False
     apart = program.tasks or program.changes or program.part is not None or program.params.blocking != "no"
     return not apart and len(program) > 0 and bool(program.bandwidths[program.routes.links].all())
 
 
-def _structure(program: Program) -> tuple[int, ...]:
-    """What programs have in common that are run together: they share columns, and not only what stands in them."""
+def _structure(program: Program) -> tuple[Hashable, ...]:
+    """The columns that programs share which are run together, and not only what stands in them; and their rules."""
     shared = program.way, program.kind, program.routes.links, program.reads, program.credit, program.channel_before
     params = program.params
-    return *map(id, shared), hash((params.sharing, params.barrier, params.slots))
+    return *map(id, shared), params.sharing, params.barrier, params.slots
 
 
 class _Rows:
     """Programs that share their columns; numbers are vectors with an entry for each of them."""
 
-    def __init__(self, programs: Sequence[Program]):
+    def __init__(self, programs: Sequence[Program], kept: bool):
+        self.kept = kept  # whether times are
         self.programs, self.first, self.count = programs, programs[0], len(programs)
         self.fair = self.first.params.sharing == "fair"
         self.used = np.unique(self.first.routes.links)
 
-    def ends(self) -> list[int]:
-        """The end of each row, NONE where transfers come out of order, or where the clock might run out."""
+    def outcomes(self) -> list[Outcome | None]:
+        """The outcome of each row; None where transfers come out of order, or where the clock might run out."""
+        nothing: list[Outcome | None] = [None] * self.count
         try:
             service, caps, gammas = self._services()
         except InputError:  # beyond the clock: each row says so for itself
-            return [NONE] * self.count
+            return nothing
         latencies = np.stack([program.latencies[self.used] for program in self.programs], axis=1)
         overheads = [self._column(name) for name in ("o_send", "o_recv", "g")]
         arrivals = np.stack([program.arrivals for program in self.programs], axis=1)
@@ -82,9 +157,19 @@ class _Rows:
         once = float(sum(column.max(axis=0, initial=0).astype(float).max() for column in columns))
         hops = int(np.diff(self.first.routes.hop).max(initial=1)) + 2
         if once * hops * len(self.first) + float(arrivals.max(initial=0)) >= NEVER:
-            return [NONE] * self.count
-        latest, kept = self._replayed(service, caps, gammas, latencies, arrivals, *overheads)
-        return np.where(kept, latest, NONE).tolist()  # type: ignore[no-any-return]  # a list of int
+            return nothing
+        latest, in_order = self._replayed(service, caps, gammas, latencies, arrivals, *overheads)
+        return [
+            self._outcome(row, end) if right else None
+            for row, (end, right) in enumerate(zip(latest.tolist(), in_order.tolist(), strict=True))
+        ]
+
+    def _outcome(self, row: int, end: int) -> Outcome:
+        program = self.programs[row]
+        totals = program.totals(end, "replay")
+        if not self.kept:
+            return Outcome("fast", totals)
+        return Outcome("fast", totals, Timeline(*(column[:, row] for column in self.times)), program)
 
     def _column(self, name: str) -> Numbers:
         return np.array([getattr(program.params, name) for program in self.programs], np.int64)
@@ -131,7 +216,10 @@ class _Rows:
         sides = int(program.side.max(initial=-1)) + 1
         free_link, last_link = (np.zeros((len(self.used), rows), np.int64) for _ in range(2))
         free_side, last_side = (np.zeros((sides, rows), np.int64) for _ in range(2))
-        start, sent, end, complete = (np.zeros((count, rows), np.int64) for _ in range(4))
+        start, sent, arrive, end, complete = (np.zeros((count, rows), np.int64) for _ in range(5))
+        first_hop = program.hops.first.tolist() if self.kept else [0] * count
+        hop_begin, hop_end = (np.zeros((first_hop[-1], rows), np.int64) for _ in range(2))
+        self.times = (start, sent, arrive, end, complete, hop_begin, hop_end)
         latest, passed, kept, open_step = (
             np.zeros(rows, np.int64),
             np.zeros(rows, np.int64),
@@ -154,8 +242,7 @@ class _Rows:
                 if step[i] != open_step:
                     open_step, passed = step[i], latest
                 t = np.maximum(t, passed)
-            if gaps:
-                start[i] = t
+            start[i] = t
             if not local[w]:
                 t = t + o_send
             way = links[hop[w] : hop[w + 1]]
@@ -166,9 +253,11 @@ class _Rows:
                     widths[kind, w] = np.maximum(service[kind, way].max(axis=0), caps[kind]), latencies[way].sum(axis=0)
                 takes, away = widths[kind, w]
                 gone = sent[i] = t + takes
-                for link in way:
+                for at, link in enumerate(way):
                     kept &= t >= free_link[link]
                     free_link[link] = gone
+                    if self.kept:
+                        hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = t, gone
                 tail = gone + away
             else:
                 tail = nothing
@@ -177,11 +266,14 @@ class _Rows:
                     last_link[link] = t
                     begin = np.maximum(t, free_link[link])
                     gone = free_link[link] = begin + service[kind, link]
+                    if self.kept:
+                        hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = begin, gone
                     if at == 0:
                         tail = sent[i] = begin + np.maximum(service[kind, link], caps[kind])
                     else:
                         tail = np.maximum(gone, tail)
                     t, tail = begin + latencies[link], tail + latencies[link]
+            arrive[i] = tail
             if receives:
                 taken = (nothing if local[w] else o_recv) + (gammas[kind] if reduce[i] else nothing)
                 serves = taken > 0
@@ -189,8 +281,7 @@ class _Rows:
                 last_side[side] = np.where(serves, tail, last_side[side])
                 tail = np.where(serves, np.maximum(tail, free_side[side]) + taken, tail)
                 free_side[side] = np.where(serves, tail, free_side[side])
-            if program.params.slots:
-                end[i] = tail
+            end[i] = tail
             done = tail
             if chain >= 0:
                 done = np.maximum(tail, complete[chain])

@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.engine.program import Program
 from simcoll.engine.rows import makespans_ps
 from simcoll.engine.run import MOST_HELD
-from simcoll.errors import SimcollError, StuckError, did_you_mean, wrong
+from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
@@ -127,7 +127,7 @@ def _held(prediction: Prediction) -> bool:
 
 def _ends(programs: Sequence[Program]) -> Iterator[int | StuckError]:
     for end in makespans_ps(programs):
-        if isinstance(end, SimcollError) and not isinstance(end, StuckError):
+        if not isinstance(end, int | StuckError):
             raise end
         yield end
 

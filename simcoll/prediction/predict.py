@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from simcoll.engine import link_usage
-from simcoll.prediction._call_run import predict_call
+from simcoll.engine.rows import Steps, answered
+from simcoll.prediction._call_run import call_steps
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
@@ -20,7 +21,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.systems import described
 
-__all__ = ["Prediction", "describe", "place", "predict", "row"]
+__all__ = ["Prediction", "describe", "place", "predict", "row", "steps"]
 
 
 def predict(
@@ -36,6 +37,17 @@ def predict(
     Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
     """
+    return answered(steps(point, topology, costs=costs, related=related))
+
+
+def steps(
+    point: Scenario | Point,
+    topology: Topology | None = None,
+    *,
+    costs: CostSetting | None = None,
+    related: bool = False,
+) -> Steps[Prediction]:
+    """The same in steps, so that several points may have alike runs made together."""
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)
     if profile.generations and costs is None and not related:
@@ -45,11 +57,13 @@ def predict(
         scenario = scenario.model_copy(update={"faults": ()})
     # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
     # the same time.
+    costed = costs or CostSetting.of(profile)
     if scenario.workload:
-        from simcoll.prediction._plan_run import predict_plan as run
+        from simcoll.prediction._plan_run import predict_plan
+
+        prediction = predict_plan(scenario, topology, costed)
     else:
-        run = predict_call
-    prediction = run(scenario, topology, costs or CostSetting.of(profile))
+        prediction = yield from call_steps(scenario, topology, costed)
     if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
         profile.check_pull()
     elif costs is None:

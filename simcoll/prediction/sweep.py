@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import simcoll
+from simcoll.engine.rows import Steps, all_answered, answered
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.prediction import monte_carlo, workers
 from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.monte_carlo import PART, TOGETHER, merged, parts
-from simcoll.prediction.predict import describe, predict, row
+from simcoll.prediction.predict import describe, row, steps
 from simcoll.prediction.result_rows import ResultRow, to_csv, write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"
+MOST_TOGETHER: Final = 256  # points that begin before the first of them is finished
+MOMENT_S: Final = 0.1
 
 
 def key(point: Point) -> str:
@@ -40,10 +44,14 @@ def run_point(point: Point, *, related: bool = False) -> ResultRow:
 
 
 def _row(point: Point, related: bool = False) -> ResultRow:
+    return answered(_row_steps(point, related))
+
+
+def _row_steps(point: Point, related: bool = False) -> Steps[ResultRow]:
     try:
         if point.replicas:
             return monte_carlo.part(point)
-        return row(predict(point.scenario, related=related))
+        return row((yield from steps(point.scenario, related=related)))
     except RefusedError as error:
         return describe(point.scenario, f"refused: {error}", left_out=point.optional)
     except InputError as error:
@@ -109,12 +117,37 @@ def _computed(
     left = Counter(index for index, _ in of)
     done: dict[int, dict[int, ResultRow]] = {}
     tasks = {number: part for number, (_, part) in enumerate(of)}
-    for number, fresh in workers.compute(_row, tasks, jobs, cluster, lambda number: begun(of[number][0])):
+
+    def begins(number: int) -> None:
+        begun(of[number][0])
+
+    here = jobs == 1 and cluster is None
+    computed = _in_turn(tasks, begins) if here else workers.compute(_row, tasks, jobs, cluster, begins)
+    for number, fresh in computed:
         index = of[number][0]
         done.setdefault(index, {})[number] = fresh
         left[index] -= 1
         if not left[index]:
             yield index, merged([row for _, row in sorted(done.pop(index).items())])
+
+
+def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun) -> Iterator[tuple[int, ResultRow]]:
+    """Number and row of every task, in order; those that begin within a moment have alike runs made together, so that
+    rows are there soon after their points were begun."""
+    left = deque(tasks.items())
+    while left:
+        numbers: list[int] = []
+        rows = all_answered(_begun_soon(left, numbers, begun))
+        yield from zip(numbers, rows, strict=True)
+
+
+def _begun_soon(left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun) -> Iterator[Steps[ResultRow]]:
+    until = time.perf_counter() + MOMENT_S
+    while left and len(numbers) < MOST_TOGETHER and (not numbers or time.perf_counter() < until):
+        number, point = left.popleft()
+        numbers.append(number)
+        begun(number)
+        yield _row_steps(point)
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:

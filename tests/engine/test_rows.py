@@ -66,12 +66,15 @@ def sweeps(draw: st.DrawFn) -> list[Program]:
 
 
 def _held_against_the_definition(programs: list[Program]) -> None:
-    for program, end in zip(programs, rows.makespans_ps(programs), strict=True):
-        if isinstance(end, SimcollError):
+    kept = rows.run_all([rows.Asked(program) for program in programs])
+    for program, end, outcome in zip(programs, rows.makespans_ps(programs), kept, strict=True):
+        if isinstance(end, SimcollError) or isinstance(outcome, SimcollError):
             with pytest.raises(type(end)):
                 event.run(program)
+            assert type(end) is type(outcome)
         else:
-            assert end == event.run(program).makespan_ps
+            assert outcome.timeline == event.run(program)
+            assert end == outcome.timeline.makespan_ps == outcome.totals.makespan_ps
 
 
 @given(sweeps())
@@ -95,4 +98,5 @@ def test_rows_run_together() -> None:
     schedule = build("all_reduce", "ring", 8)
     programs = [bind(schedule, network, network.ranks, Params(), 32 * size, itemsize=4) for size in range(1, 9)]
     assert len({rows._structure(program) for program in programs}) == 1
-    assert rows._Rows(programs).ends() == [event.run(program).makespan_ps for program in programs]
+    together = rows._Rows(programs, kept=True).outcomes()
+    assert [each and each.timeline for each in together] == [event.run(program) for program in programs]
