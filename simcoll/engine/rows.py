@@ -27,7 +27,7 @@ MOST_SMALL: Final = 20_000  # transfers: of longer programs a run takes longer t
 MOST_ROWS: Final = 256  # beyond, vectors are as quick as they get
 
 
-class Asked(NamedTuple):
+class AskedRun(NamedTuple):
     """A program, and how it is to be run."""
 
     program: Program
@@ -35,11 +35,11 @@ class Asked(NamedTuple):
 
 
 Failure = SimcollError | MemoryError  # of a run
-Steps = Generator[Asked, Outcome, T]
+RunSteps = Generator[AskedRun, Outcome, T]
 """Work that asks for runs, one after the other, and gives a result; of several works alike runs are made together."""
 
 
-def answered(steps: Steps[T]) -> T:
+def answered(steps: RunSteps[T]) -> T:
     """The result of steps whose runs are made one by one. Raises what these raise, and SimcollError of runs."""
     try:
         asked = next(steps)
@@ -51,13 +51,13 @@ def answered(steps: Steps[T]) -> T:
         return result
 
 
-def all_answered(every: Iterable[Steps[T]]) -> list[T]:
+def all_answered(every: Iterable[RunSteps[T]]) -> list[T]:
     """The results of several steps, of which none raises; each begins when it comes. Alike runs are made together,
     those that may not be alike when they are asked for."""
     results: dict[int, T] = {}
-    waiting: dict[int, tuple[Steps[T], Asked]] = {}
+    waiting: dict[int, tuple[RunSteps[T], AskedRun]] = {}
 
-    def go_on(number: int, steps: Steps[T], answer: Outcome | Failure | None) -> None:
+    def go_on(number: int, steps: RunSteps[T], answer: Outcome | Failure | None) -> None:
         try:
             while True:
                 if isinstance(answer, Failure):
@@ -82,7 +82,7 @@ def all_answered(every: Iterable[Steps[T]]) -> list[T]:
     return [results[number] for number in sorted(results)]
 
 
-def run_all(asked: Sequence[Asked]) -> list[Outcome | Failure]:
+def run_all(asked: Sequence[AskedRun]) -> list[Outcome | Failure]:
     """The outcome of each run, or the error that it raises; programs that are alike are run together."""
     found: dict[int, Outcome] = {}
     groups: dict[tuple[Hashable, ...], list[int]] = {}
@@ -102,7 +102,7 @@ def run_all(asked: Sequence[Asked]) -> list[Outcome | Failure]:
 
 def makespans_ps(programs: Sequence[Program]) -> list[int | Failure]:
     """The end of each program, in ps, or the error that running it raises; programs that are alike are run together."""
-    outcomes = run_all([Asked(program, Policy(keep="totals")) for program in programs])
+    outcomes = run_all([AskedRun(program, Policy(keep="totals")) for program in programs])
     return [each if isinstance(each, Failure) else each.totals.makespan_ps for each in outcomes]
 
 
@@ -175,7 +175,7 @@ class _Rows:
         return np.array([getattr(program.params, name) for program in self.programs], np.int64)
 
     def _services(self) -> tuple[Numbers, Numbers, Numbers]:
-        """How long each size takes on each used link, (sizes, links, rows); by a channel's cap, and to be reduced,
+        """The time of each size on each used link, (sizes, links, rows); by a channel's cap, and to be reduced,
         (sizes, rows), 0 where that is free."""
         sent = np.bincount(self.first.kind, minlength=len(self.first.sizes)) > 0
         service = np.zeros((len(sent), len(self.used), self.count), np.int64)

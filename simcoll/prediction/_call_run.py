@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simcoll.engine import bounds
-from simcoll.engine.rows import Steps, answered
+from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.timeline import Totals
 from simcoll.errors import RefusedError, StuckError
 from simcoll.prediction.lowering import PlainCall, executor
@@ -30,7 +30,7 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
     return answered(call_steps(scenario, topology, costs))
 
 
-def call_steps(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Steps[Prediction]:
+def call_steps(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> RunSteps[Prediction]:
     """The same in steps."""
     options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
@@ -104,7 +104,7 @@ def _of_all(totals: Totals, count: int) -> Totals:
     )
 
 
-def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting) -> Steps[Prediction]:
+def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting) -> RunSteps[Prediction]:
     """The one predicted to be done first, of those that are not refused."""
     predicted: list[Prediction] = []
     refused: list[RefusedError] = []
@@ -118,7 +118,7 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
     return min(predicted, key=lambda prediction: prediction.called_ps)  # the host takes as long for each
 
 
-def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Steps[Prediction]:
+def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> RunSteps[Prediction]:
     """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
     bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk

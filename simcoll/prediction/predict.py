@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from simcoll.engine import link_usage
-from simcoll.engine.rows import Steps, answered
+from simcoll.engine.rows import RunSteps, answered
 from simcoll.prediction._call_run import call_steps
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.placing import rated_topology
@@ -46,7 +46,7 @@ def steps(
     *,
     costs: CostSetting | None = None,
     related: bool = False,
-) -> Steps[Prediction]:
+) -> RunSteps[Prediction]:
     """The same in steps, so that several points may have alike runs made together."""
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)

@@ -10,7 +10,7 @@ from typing import Any
 from simcoll.engine import bounds
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
-from simcoll.engine.rows import Asked, Steps
+from simcoll.engine.rows import AskedRun, RunSteps
 from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.errors import BoundError, ScheduleError, wrong
@@ -79,7 +79,6 @@ class ScheduleRun:
     run: ProgramRun
 
 
-<<<<<<< HEAD
 def _check_weights(point: Scenario, ranks: int) -> None:
     """Raise InputError where the weights of a point are not those of so many ranks."""
     blocks = collective(point.collective).blocks(ranks)
@@ -89,12 +88,8 @@ def _check_weights(point: Scenario, ranks: int) -> None:
         raise wrong("weights", str(error), f"there are {ranks} ranks") from None
 
 
-def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> ScheduleRun:
-    """Run the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
-=======
-def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> Steps[ScheduleRun]:
+def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> RunSteps[ScheduleRun]:
     """The run of the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
->>>>>>> bd75f8d (Points of a sweep that begin within a moment have alike runs made together, row for row the same)
 
     Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
     proof fails, BoundError when the run is quicker than possible.
@@ -118,7 +113,7 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
         program = outcome.program
     else:
         program = make()
-        outcome = yield Asked(program, policy(point))
+        outcome = yield AskedRun(program, policy(point))
     if outcome.totals.makespan_ps < bound:
         took = f"{source.name}: {outcome.totals.makespan_ps} ps is below the lower bound of {bound} ps"
         if proved == "off":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import simcoll
-from simcoll.engine.rows import Steps, all_answered, answered
+from simcoll.engine.rows import RunSteps, all_answered, answered
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.prediction import monte_carlo, workers
 from simcoll.prediction.journal import Journal, Shard
@@ -47,7 +47,7 @@ def _row(point: Point, related: bool = False) -> ResultRow:
     return answered(_row_steps(point, related))
 
 
-def _row_steps(point: Point, related: bool = False) -> Steps[ResultRow]:
+def _row_steps(point: Point, related: bool = False) -> RunSteps[ResultRow]:
     try:
         if point.replicas:
             return monte_carlo.part(point)
@@ -141,7 +141,9 @@ def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun) -> Iterator[tuple
         yield from zip(numbers, rows, strict=True)
 
 
-def _begun_soon(left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun) -> Iterator[Steps[ResultRow]]:
+def _begun_soon(
+    left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun
+) -> Iterator[RunSteps[ResultRow]]:
     until = time.perf_counter() + MOMENT_S
     while left and len(numbers) < MOST_TOGETHER and (not numbers or time.perf_counter() < until):
         number, point = left.popleft()

@@ -66,7 +66,7 @@ def sweeps(draw: st.DrawFn) -> list[Program]:
 
 
 def _held_against_the_definition(programs: list[Program]) -> None:
-    kept = rows.run_all([rows.Asked(program) for program in programs])
+    kept = rows.run_all([rows.AskedRun(program) for program in programs])
     for program, end, outcome in zip(programs, rows.makespans_ps(programs), kept, strict=True):
         if isinstance(end, SimcollError) or isinstance(outcome, SimcollError):
             with pytest.raises(type(end)):
