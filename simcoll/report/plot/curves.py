@@ -45,6 +45,7 @@ LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like i
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
 MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar: bands are a fog
 HALO: Final = 2.0  # points by which a line is wider than another that runs on it
+ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
 BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
 MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
 WITHOUT: Final = "without in-network reduction"
@@ -306,7 +307,8 @@ def _time_axes(grid: Sequence[Axes]) -> None:
 
 
 def _busbw_axes(grid: Sequence[Axes]) -> None:
-    highest = max(y for axes in grid for y in _heights(axes))
+    lines = max(y for axes in grid for y in _heights(axes, bounds=False))
+    highest = min(max(y for axes in grid for y in _heights(axes)), ABOVE * lines)
     for axes in grid:
         axes.set_ylim(0, 1.06 * highest or 1)
         axes.set_ylabel("bus bandwidth (GB/s)", size=9, color=INK)

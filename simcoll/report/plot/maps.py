@@ -114,6 +114,8 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
             axes.add_patch(Polygon(other, facecolor=look(cell.tied).color, edgecolor="white", linewidth=1))
         if wide >= ROOM and cell.margin is not None:
             text: dict[str, Any] = {"ha": "center", "va": "center", "size": 7, "color": contrast(color)}
+            if cell.tied:  # on two colours
+                text |= {"color": INK, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.0}}
             axes.text(x, y, "tie" if cell.tied else _times(cell.margin), **text)
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
