@@ -65,7 +65,7 @@ def import_(
         result_rows.write_atomically(output, imported.text if imported.text.endswith("\n") else f"{imported.text}\n")
         print(json.dumps(document, indent=1) if as_json else f"{imported.kind}: {output}\n{notes}")
     else:
-        print(imported.text)
+        print(imported.text.removesuffix("\n"))
         print(json.dumps(document, indent=1) if as_json else notes, file=sys.stderr)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import itertools
 import json
 import re
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import simcoll as api
 from simcoll.config.import_log import ImportLog
+from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats import importers
 from simcoll.formats.measured import parse_measured
@@ -646,3 +648,68 @@ def test_nothing_is_written_beside_what_is_asked_for(tmp_path: Path):
     path, _ = brought(tmp_path, text)
     assert json.loads(path.read_text())["algorithm"] == ".._.._etc_passwd".strip("_")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["given", "made.json"]
+
+
+# --- contracts ---
+
+
+@pytest.mark.parametrize("name", foreign.FILES)
+def test_every_import_can_be_used(name: str, tmp_path: Path):
+    """What import writes is read by our own loader and keeps to physics: a machine carries an all_reduce no faster than
+    its links can, so does a schedule on it, and a table imported again is the same table."""
+    (tmp_path / "given").write_text(foreign.FILES[name])
+    made = simcoll("import", tmp_path / "given", *foreign.MORE.get(name, [])).out
+    path = tmp_path / ("made.json" if made.startswith("{") else "made.csv" if "," in made.split()[0] else "made.yaml")
+    path.write_text(made)
+    if path.suffix == ".csv":
+        assert simcoll("import", path).out == path.read_text()
+        return
+    if path.suffix == ".yaml":
+        words = [
+            "predict",
+            "all_reduce",
+            "--on",
+            path,
+            "--size",
+            "1 MiB",
+            "--profile",
+            "one-port",
+            "--algorithm",
+            "ring",
+        ]
+    else:
+        schedule = json.loads(path.read_text())
+        words = ["predict", schedule["collective"], "--on", tmp_path / "star.yaml", "--size", f"{1 << 20} B"]
+        words += ["--algorithm", path, "--set", f"root={schedule.get('root', 0)}"]
+        link = "link: {bandwidth: 50 GB/s, latency: 1 us}"
+        (tmp_path / "star.yaml").write_text(f"{{fabric: single-switch, hosts: {schedule['ranks']}, {link}}}")
+    done = simcoll(*words, "--json")
+    assert done.status == 0, done.err
+    (row,) = done.json["points"]
+    assert (row["status"], row["proved"]) == ("ok", "full")
+    assert 0 < row["lower_bound_us"] <= row["time_us"] < 1e6
+
+
+def test_every_csv_opens_without_arguments(results: Path, tmp_path: Path):
+    """Results, comparisons, measured tables and those that ship begin with their header, each row has as many cells,
+    and no cell is a formula: `pandas.read_csv(file)` reads them."""
+    measured = tmp_path / "measured.csv"
+    assert simcoll("import", results / "results.csv", "--as", "measured", "-o", measured).status == 0
+    assert simcoll("compare", results / "results.csv", measured, "-o", tmp_path / "c").status == 0
+    ours = [results / "results.csv", measured, tmp_path / "c" / "compare.csv", *shipped("measured").glob("*.csv")]
+    assert len(ours) > 25
+    for path in ours:
+        header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        assert all(re.fullmatch(r"[\w.]+", name) for name in header) and len(set(header)) == len(header), path
+        assert rows and {len(row) for row in rows} == {len(header)}, path
+        assert not any(cell.startswith(("=", "@")) for row in rows for cell in row), path
+
+
+def test_a_name_like_a_formula_stays_a_name(tmp_path: Path):
+    """A spreadsheet takes it for a text, and simcoll reads it back."""
+    (tmp_path / "s.yaml").write_text(
+        "name: =1+1\ntopology: {system: hgx-h100}\ncollective: all_reduce\nsize: 1 MiB\nplots: []\n"
+    )
+    assert simcoll("run", tmp_path / "s.yaml", "-o", tmp_path / "o").status == 0
+    assert "\n'=1+1," in (tmp_path / "o" / "results.csv").read_text()
+    assert read_results(tmp_path / "o" / "results.csv")[0]["scenario"] == "=1+1"
