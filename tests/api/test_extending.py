@@ -178,6 +178,22 @@ def test_a_graph_that_is_no_network():
         simcoll.Topology.from_graph(graph)
 
 
+def test_a_transport_between_nodes(tmp_path: Path):
+    """A transport of one's own goes with the profile of the GPUs; on one node it costs nothing."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nsource: an estimate\nof_nics: true\ntransport: {latency: 1 ms, proxy: 9 us}\n")
+    took = {
+        (profile, nodes): command(
+            "predict", "all_reduce", "--on", "hgx-h100", "--nodes", nodes, "--size", "1 KiB",
+            "--set", f"profile={profile}", "--json",
+        ).json["points"][0]["time_us"]
+        for profile in ("nccl-hopper", f"nccl-hopper+{file}")
+        for nodes in (1, 2)
+    }  # fmt: skip
+    assert took["nccl-hopper", 1] == took[f"nccl-hopper+{file}", 1]
+    assert took["nccl-hopper", 2] + 1900 < took[f"nccl-hopper+{file}", 2] < took["nccl-hopper", 2] + 2100
+
+
 def test_a_profile_file(tmp_path: Path):
     """A profile of one's own: parameters with where they come from; what it does not say is neutral."""
     file = tmp_path / "mine.yaml"
