@@ -17,8 +17,9 @@ from pydantic import Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
-from simcoll.prediction.intervals import DOUBT, Noise
+from simcoll.prediction.intervals import Noise
 
+AROUND: Final = 1.0  # clusters for which the cell around counts beside the clusters of a cell
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((64 << 10, "to 64 KiB"), (16 << 20, "to 16 MiB"), (math.inf, "above"))
@@ -85,8 +86,8 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
     for name in reversed(list(cells_of(setting))):
         if cell := known.cells.get(name):
             count = cell.clusters
-            spread = math.sqrt((count * cell.error**2 + DOUBT * found.spread**2) / (count + DOUBT))
-            found = ModelError(spread, count + min(DOUBT, found.groups))
+            spread = math.sqrt((count * cell.error**2 + AROUND * found.spread**2) / (count + AROUND))
+            found = ModelError(spread, count + min(AROUND, found.groups))
     return found
 
 
