@@ -462,6 +462,8 @@ def test_a_crowded_map_has_no_text() -> None:
 class Star:
     """Ranks around one switch: link r goes up from rank r, link n + r down to it."""
 
+    layout = None  # nothing is kept of it
+
     def __init__(self, n: int):
         self.n = n
         self.devices = [f"host{rank}" for rank in range(n)]
