@@ -267,7 +267,7 @@ class Topology:
         count, tabled = np.full(len(src), -1, np.int64), np.zeros(0, np.int64)
         if len(src) >= MANY and not self._routes_given:
             number = np.array([self._router.number[self._known(device)] for device in devices], np.int64)
-            count, tabled = self._tables.routes(number[src], number[dst])
+            count, tabled = self._tables.once(number[src], number[dst])
         left = count < 0
         routes = [self.route(devices[a], devices[b]) for a, b in zip(src[left], dst[left], strict=True)]
         count[left] = [len(route) for route in routes]
