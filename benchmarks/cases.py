@@ -40,6 +40,8 @@ class Form:
     unequal: int = 16384
     grouped: int = 131072
     sizes: int = 10  # of the sweep
+    points: int = 1000  # sizes of each sweep of one schedule
+    lean: int = 256  # ranks of the ring in lean SimPy, to which others are compared
     step: str = "llama3-8b"  # the model of the training step
     step_nodes: int = 8  # of 8 GPUs
     replications: int = 200
@@ -60,6 +62,7 @@ FORMS: Final = {
         routed=256,
         contended=(256,),
         nodes=256,
+        points=200,
         replications=20,
         held=False,
     ),
@@ -80,6 +83,8 @@ FORMS: Final = {
         unequal=16,
         grouped=16,
         sizes=1,
+        points=4,
+        lean=8,
         step="mlp",
         step_nodes=2,
         replications=2,
@@ -149,3 +154,16 @@ def sweep(sizes: int) -> Keys:
         "proof": "full",
         "size": {"from": "4 KiB", "to": f"{4 << sizes - 1} KiB", "factor": 2},
     }
+
+
+def sizes_of(topology: Keys, count: int, **keys: Any) -> Keys:
+    """An all-reduce of so many sizes from 1 KiB on."""
+    size = {"from": "1 KiB", "to": f"{count} KiB", "step": "1 KiB"}
+    return {"topology": topology, "collective": "all_reduce", "size": size, **keys}
+
+
+def replicated(count: int) -> Keys:
+    """An all-reduce of 32 ranks, each of which launches it a little late, so many times."""
+    skew = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}
+    ring = {"topology": star(32), "collective": "all_reduce", "algorithm": "ring", "size": f"{SIZE} B"}
+    return {**ring, "replications": count, "variability": {"launch_skew": skew}}

@@ -261,6 +261,29 @@ def _quickstart(cache: str) -> Callable[[], Found]:
     return functools.partial(command, words, SIMCOLL_CACHE_DIR=cache)
 
 
+# --- many small questions ---
+
+
+def points(form: Form) -> Iterator[Table]:
+    """A small run from the shell, and what a point more costs in a sweep or a replication, beside lean SimPy."""
+    one = [sys.executable, "-m", "simcoll", "run", "quickstart", "--set", "size=1 MiB", "--set", "algorithm=ring"]
+    star, h100 = cases.star(8), {"system": "hgx-h100"}
+    sweeps = {
+        "sizes of a ring of 8": cases.sizes_of(star, form.points, algorithm="ring"),
+        "sizes of NCCL auto on 2 x 8": cases.sizes_of({**h100, "nodes": 2}, form.points),
+        "sizes of NCCL auto on 8 x 8": cases.sizes_of({**h100, "nodes": 8}, form.points),
+        "replications of 32 ranks": cases.replicated(form.points),
+    }
+    peer = f"lean SimPy, ring of {form.lean}"
+    todo = {peer: functools.partial(measure, "lean", ranks=form.lean)}
+    todo |= {"8 ranks from the shell, plain": functools.partial(command, [*one, "--set", "profile=one-port"])}
+    todo |= {"8 ranks from the shell, NCCL's kernels": functools.partial(command, one)}
+    todo |= {what: functools.partial(measure, "points", keys=keys, count=form.points) for what, keys in sweeps.items()}
+    found = rounds(todo, form.runs)
+    rows = [{"what": what, **row, "of lean": row["cpu s"] / found[peer]["cpu s"]} for what, row in found.items()]
+    yield Table("many small questions", ("what", "points", "cpu s", "ms/point", "MB", "of lean"), rows)
+
+
 # --- workloads ---
 
 
@@ -291,4 +314,5 @@ def _run(name: str, sets: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "simcoll", "run", name, "--quiet", "--jobs", "2", *options]
 
 
-SECTIONS: Final = {section.__name__: section for section in (rings, phases, growth, contention, scale, workloads)}
+EVERY: Final = (rings, phases, growth, contention, scale, points, workloads)
+SECTIONS: Final = {section.__name__: section for section in EVERY}

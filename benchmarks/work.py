@@ -12,9 +12,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from benchmarks import cases
+from benchmarks import lean as lean_simpy
 from benchmarks import naive as naive_simpy
 from benchmarks.cases import Keys
 from simcoll import api
@@ -113,6 +114,25 @@ def naive(links: str, ranks: int) -> Found:
     return {**clock.read(), "time_ps": time_ps, "messages": 2 * ranks * (ranks - 1), "how": "naive"}
 
 
+def lean(ranks: int) -> Found:
+    """The ring in lean SimPy, over equal links."""
+    clock = Clock()
+    time_ps = lean_simpy.ring(ranks, cases.SIZE // ranks, cases.BANDWIDTH, cases.LATENCY)
+    return {**clock.read(), "time_ps": time_ps, "messages": 2 * ranks * (ranks - 1)}
+
+
+def points(keys: Keys, count: int) -> Found:
+    """A sweep or replications in one process, from points to rows, after two points that warm up."""
+    asked = api.load(keys)
+    api.run(asked[:2] if len(asked) > 1 else api.load({**keys, "replications": 1}))
+    clock = Clock()
+    rows = api.run(asked)
+    found = clock.read()
+    if bad := [row["status"] for row in rows if row["status"] != "ok"]:
+        raise SimcollError(f"{len(bad)} points have no result: {bad[0]}")
+    return {**found, "points": count, "ms/point": 1e3 * found["cpu s"] / count}
+
+
 def phases(ranks: int, links: str, way: str) -> list[Found]:
     """Where the time of a ring goes, by `heap` or by `stream`: the public functions in turn."""
     warm_up()
@@ -193,7 +213,8 @@ def sweep(keys: Keys, jobs: int) -> Found:
     return {**found, "points": len(rows), "ranks": rows[0]["ranks"]}
 
 
-WORK: Mapping[str, Callable[..., Any]] = {f.__name__: f for f in (point, step, naive, phases, routes, sweep)}
+EVERY: Final = (point, step, naive, lean, phases, points, routes, sweep)
+WORK: Mapping[str, Callable[..., Any]] = {f.__name__: f for f in EVERY}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import Params
 from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts
 from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of
@@ -52,9 +53,17 @@ class Judgement(NamedTuple):
 NEWER: Final = frozenset(["channels_by"])
 
 
+# By topology, which is kept as long, and parameters: links of it, and the fingerprint.
+_FINGERPRINTS: Final[LruCache[tuple[int, str]]] = LruCache(1_000_000, lambda found: found[0])
+
+
 def fingerprint(topology: Topology, params: Params) -> str:
     """Stands for everything but collective, algorithm, ranks and size that decides a time: what kinds of links, as they
     serve, join what kinds of devices, and the parameters. How many of them there are does not count."""
+    return _FINGERPRINTS.get((topology, params), lambda: (len(topology.links), _digest(topology, params)))[1]
+
+
+def _digest(topology: Topology, params: Params) -> str:
     kinds = topology.kinds
     links = {
         (kinds[u], kinds[v], link.kind, link.bandwidth, link.latency)

@@ -45,12 +45,14 @@ def test_every_kind_of_work_runs() -> None:
     star, form = cases.star(8), cases.FORMS["smoke"]
     engines = [{"engine": "event"}, {"shortcuts": "off"}, {}]
     rows = [work.point(cases.point(star, **how), proved=True) for how in engines]
-    assert {row["time_ps"] for row in [*rows, work.naive("equal", 8)]} == {rows[0]["time_ps"]}
+    assert {row["time_ps"] for row in [*rows, work.naive("equal", 8), work.lean(8)]} == {rows[0]["time_ps"]}
     assert [row["how"] for row in rows] == ["event", "heap", "replay"]
     assert work.point(cases.crowd(form.flows, loops=4))["messages"] > 0
     assert all({"what", "cpu s"} <= set(row) for way in ("heap", "stream") for row in work.phases(8, "equal", way))
     assert work.routes({"system": "hgx-h100", "nodes": 2}, pairs=4)["ranks"] == 16
     assert work.sweep(cases.sweep(form.sizes), jobs=1)["points"] > 1
+    assert work.points(cases.sizes_of(star, form.points, algorithm="ring"), form.points)["ms/point"] > 0
+    assert work.points(cases.replicated(form.points), form.points)["ms/point"] > 0
 
 
 @pytest.mark.long
