@@ -315,7 +315,7 @@ def _joining(sketch: Sketch) -> str | None:
 
 
 def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
-    """What a library's graph search finds, where it finds other than links allow: RCCL's on GPUs that are all joined,
+    """Write down the graphs of a library's search that are other than links allow: RCCL's on GPUs that are all joined,
     by links as fast as those of the pattern; between nodes only with as many NICs."""
     search, lent = sketch.pattern.file.nccl, sketch.pattern
     joined = all((u, v) in sketch.links or (v, u) in sketch.links for u, v in itertools.combinations(gpus, 2))
