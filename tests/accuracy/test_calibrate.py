@@ -67,7 +67,7 @@ def of_the_law(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
     """A fit to times of the law with 3 % noise, 6 % of them far too long."""
     with pytest.MonkeyPatch.context() as patch:
         write_lab(tmp_path_factory.mktemp("law"), patch)
-        return calibrate([table("t.csv", noisy(everything(sizes=SIZES), repeats=3))], "star.yaml")
+        return calibrate([table("t.csv", noisy(everything()))], "star.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_a_known_law_is_found_again(lab: Path, of_the_law: Calibrated):
     assert values(found) == pytest.approx(FITTED, rel=0.04)
     for p in found.document["parameters"]:
         assert p["low"] < p["value"] < p["high"]
-        assert p["high"] - p["low"] < 0.1 * p["value"]
+        assert p["high"] - p["low"] < 0.13 * p["value"]  # 85 rows; 150 would give 10 %
     assert found.document["errors"]["held_out"]["median"] < 4  # of the noise; the law itself is nearer
     known = parse_profile(found.text, "p").calibration
     assert known is not None and known.regions["bandwidth-bound"].low < 1 < known.regions["bandwidth-bound"].high
