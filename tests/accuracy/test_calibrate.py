@@ -362,7 +362,8 @@ def test_confidence(lab: Path):
         ["ranks=4", "topology.links={'host0->switch': {bandwidth: 1 GB/s}}"],
         ["ranks=4", "model.sharing=fifo"],
     ):
-        assert told(*beyond) == ("extrapolated", pytest.approx(2 * width)), beyond
+        label, wide = told(*beyond)
+        assert (label, wide >= width) == ("extrapolated", True), beyond
     assert told("ranks=4", "model.o_send=1 us") == ("uncalibrated", 0.0)
 
 
@@ -408,7 +409,7 @@ def test_parameters_are_written_exactly(given: dict[str, Any]):
 )
 def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, efficiency: float, latency: float):
     """`auto` is the algorithm that is quickest with these parameters, as in a run with a profile that has them."""
-    (point,) = load("quickstart", ["topology={system: dgx1-v100}", "algorithm=auto", "size=1 MiB"])
+    (point,) = load("quickstart", ["topology={system: dgx1-v100}", "algorithm=auto", "size=1 MiB", "profile=one-port"])
     said = {"efficiency": f"{100 * efficiency} %", "latency": f"{100 * latency} %"}
     model = {"o_send": f"{o_send} ps", "gamma": f"{gamma} B/s"}
     text = yaml_tree.dump({"name": "p", "model": model, "launch": f"{launch} ps", "links": {"nvlink": said}})
