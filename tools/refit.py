@@ -17,13 +17,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.profile import Calibration, load_network, shipped_profiles
+
+LAUNCHES: Final = ("host", "graph")
 
 
 class Refit(NamedTuple):
@@ -54,7 +56,8 @@ def table(name: str, digest: str, folders: Sequence[Path]) -> Path:
 
 def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     """Fit again, beginning at the profile's file, and write it; return a line about it. Raises InputError."""
-    record, names = refit.record, list(refit.names)
+    record = refit.record
+    names = [] if refit.way in LAUNCHES else list(refit.names)  # calibrate finds a launch by what a row says of it
     files = [table(source.file, source.sha256, folders) for source in record.files]
     where = [text for text in record.where if not text.startswith("launch.")]
     sets = [f"profile={path}", *(text for text in record.where if text.startswith("launch."))]
@@ -73,7 +76,11 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
             if not undecided or len(undecided) == len(names):
                 raise
             names = [name for name in names if name not in undecided]
-    write_atomically(path, head + found.text)
+    served = ", ".join(
+        load_network(path.stem).generations
+    )  # more than those that were measured, where no profile has them
+    text = re.sub(r"^generations: .*$", f"generations: [{served}]", found.text, count=1, flags=re.MULTILINE)
+    write_atomically(path, head + text)
     errors = found.document["errors"]
     return ", ".join(f"{rows.replace('_', ' ')} {each['mape']:.1f} %" for rows, each in errors.items())
 
