@@ -12,15 +12,19 @@ EVERY_S = 10
 
 
 class Watch:
-    """Points that are done and points that are under way; `name(index)` names a point."""
+    """Points that are done and points that are under way; `name(index)` names a point. In one process (`in_turn`) those
+    that were begun before wait while another is prepared.
+    """
 
-    def __init__(self, total: int, name: Callable[[int], str]):
-        self.total, self.name = total, name
+    def __init__(self, total: int, name: Callable[[int], str], in_turn: bool = False):
+        self.total, self.name, self.in_turn = total, name, in_turn
         self.done: set[int] = set()
         self.since: dict[int, float] = {}
 
     def begun(self, index: int) -> None:
         """A point is being computed from now on; a cluster may say so after its row has come."""
+        if self.in_turn:
+            self.since.clear()
         if index not in self.done:
             self.since[index] = time.monotonic()
 
@@ -37,9 +41,9 @@ class Watch:
 
 
 @contextmanager
-def progress(total: int, name: Callable[[int], str], quiet: bool) -> Iterator[Watch]:
+def progress(total: int, name: Callable[[int], str], quiet: bool, in_turn: bool = False) -> Iterator[Watch]:
     """Show on stderr how far the watch has come, until the block ends."""
-    watch, over = Watch(total, name), threading.Event()
+    watch, over = Watch(total, name, in_turn), threading.Event()
     if quiet:
         yield watch
         return

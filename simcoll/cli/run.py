@@ -172,7 +172,8 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
-    with progress(len(points), lambda index: sweep.in_words(points[index]), quiet) as watch:
+    in_turn = options.get("jobs", 1) == 1 and not options.get("cluster")
+    with progress(len(points), lambda index: sweep.in_words(points[index]), quiet, in_turn) as watch:
         for index, row, again in sweep.sweep(points, begun=watch.begun, **options):
             finished[index] = row
             reused += again

@@ -387,10 +387,11 @@ class KernelExecutor(PlainExecutor):
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
         """Schedules of the collective, of many ranks only those that libraries have or that use groups, each with the
-        protocols that it may have."""
+        protocols that it may have; none that needs a switch to reduce, which no send reaches."""
         small = len(placed(scenario, topology or rated_topology(scenario))) <= SMALL
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
-        served = [entry.name for entry in entries if small or entry.library or entry.uses_groups]
+        sent = [entry for entry in entries if not entry.needs_agent]
+        served = [entry.name for entry in sent if small or entry.library or entry.uses_groups]
         return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:

@@ -192,7 +192,7 @@ def test_what_a_device_does_is_taken_from_its_table(studies: Path):
 
     study("title: A device\nplace: device\n", "device")
     table = Path(f"validation/measured/device-{'cuda' if gpus() else 'cpu'}.csv")
-    table.write_text("# a remark\nwhat,dtype,size_bytes,time_us\nreduce,float32,4000,8\n", encoding="utf-8")
+    table.write_text("what,dtype,size_bytes,time_us\nreduce,float32,4000,8\n", encoding="utf-8")
     assert simcoll("validate", "device", "--reuse").status == 0
     assert "2e+03 ps/B" in report()
     assert "| reduce | 8 |" in report()

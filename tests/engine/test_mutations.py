@@ -229,7 +229,7 @@ def engine(mutation: Mutation) -> Engine:
     fast = load_fast(mutation)
     binding = load("simcoll.engine._dependencies", dependency_kernel=load(BINDING, mutation))
     names = ("credits", "inherited", "numbered", "predecessors")
-    program = load("simcoll.engine.program", **{name: getattr(binding, name) for name in names})
+    program = load("simcoll.engine.binding", **{name: getattr(binding, name) for name in names})
 
     def run(case: Case, shortcuts: bool) -> Timeline | None:
         played = program_of(*case, lambda schedule: Dependencies(*binding.versions(schedule, False)), program.assemble)

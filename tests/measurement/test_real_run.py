@@ -203,7 +203,7 @@ def test_the_command_writes_a_table_that_can_be_compared(
     path = scenario_file(tmp_path, text + f"measure: {{warmup: 1, repeats: 5, launches: {launches}}}\n")
     made = simcoll("measure", path, "--ranks", "1,2", "-o", tmp_path / "measured.csv")
     assert made.status == 0, made.err
-    assert re.search(r"4096 +broadcast +p2p +chain +none +2 ", made.out)
+    assert re.search(r"4 KiB +broadcast +p2p +chain +none +2 ", made.out)
     table = (tmp_path / "measured.csv").read_text()
     assert "hunter2" not in table
     assert str(tmp_path) not in table
@@ -215,13 +215,15 @@ def test_the_command_writes_a_table_that_can_be_compared(
     assert len(compared.json["points"]) == 2
 
 
-DRY = """all_reduce/naive, 2 ranks, 8 B float32 (p2p, nccl)
+DRY = """Nothing was run: 7 lines of what every rank would do.
+all_reduce/naive, 2 ranks, 8 B float32 (p2p, nccl)
   rank 0:
     step 0: reduce chunk 0 (8 B) from 1, tag 0
     step 1: send chunk 0 (8 B) to 1, tag 1
   rank 1:
     step 0: send chunk 0 (8 B) to 0, tag 0
     step 1: receive chunk 0 (8 B) from 0, tag 1
+Nothing was run: 3 lines of what every rank would do.
 all_reduce/library, 2 ranks, 8 B float32 (library, nccl)
   rank 0: calls all_reduce in 2 buckets among [0, 1]
   rank 1: calls all_reduce in 2 buckets among [0, 1]

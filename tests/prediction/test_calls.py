@@ -610,8 +610,8 @@ def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, a
 
 
 def test_whose_the_bound_is() -> None:
-    """Without kernels all schedules have one bound, but for those that leave reductions to the network; with kernels
-    each protocol has its own, of the links that a channel has."""
+    """Without kernels all schedules have one bound, but for those that leave reductions to the network; a question to
+    NCCL has one, whatever the protocol."""
     how = {"nodes": 1, "ranks": 8}
     plain = {
         name: call(
@@ -621,7 +621,7 @@ def test_whose_the_bound_is() -> None:
     }
     assert plain["ring"] == plain["tree"] == plain["naive"] > plain["nvls"]
     kinds = [call("hgx-h100", "all_reduce", 2**26, algorithm="ring", protocol=one, **how) for one in PROTOCOLS]
-    assert len({found.lower_bound_ps for found in kinds}) == len(PROTOCOLS)
+    assert len({found.lower_bound_ps for found in kinds}) == 1
 
 
 @pytest.mark.parametrize("system", [name for name in shipped_systems() if load_system(name).gpu])

@@ -80,13 +80,13 @@ def test_results(asked: list[str], tmp_path: Path) -> None:
 
 
 def test_recommendations(tmp_path: Path) -> None:
-    """At every size that was simulated, and so at both ends of each range, the file chooses what is recommended; the
-    file from JSON is the same, the lines that are printed are that file, and the variables of each range leave NCCL
-    just that pair."""
+    """Of NCCL's algorithms the file chooses at every size that was simulated, and so at both ends of each range, what is
+    recommended; the file from JSON is the same, the lines that are printed are that file, and the variables of each
+    range leave NCCL just that pair."""
     scenario = tmp_path / "s.yaml"
     few = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "size": ["1 KiB", "16 MiB"]}
     scenario.write_text(json.dumps({**SWEEP, **few}), encoding="utf-8")
-    run = ("recommend", scenario, "--quiet")
+    run = ("recommend", scenario, "--quiet", "--set", "executor=nccl")
     found = simcoll(*run, "--json", "-o", tmp_path / "t.csv", "--to", "nccl-tuner").json["recommendations"]
     text = (tmp_path / "t.csv").read_text(encoding="utf-8")
     (tmp_path / "r.json").write_text(json.dumps({"recommendations": found}), encoding="utf-8")

@@ -184,8 +184,8 @@ def test_the_host_is_told_as_what_binds(law: Path) -> None:
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
         (["launch.graph=7"], "launch.graph"),
         (["launch=graph"], "launch"),
-        (["profile=nccl-pcie", "launch.gpus_per_process=2"], "'nccl-pcie' does not say what a launch takes of the"),
-        (["profile=nccl-pcie", "launch.graph=true"], "'nccl-pcie' does not say what a launch takes in"),
+        (["profile=nccl", "launch.gpus_per_process=2"], "'nccl' does not say what a launch takes of the"),
+        (["profile=nccl", "launch.graph=true"], "'nccl' does not say what a launch takes in"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_clear_error(law: Path, sets: list[str], says: str) -> None:
@@ -383,7 +383,7 @@ def test_a_table_is_predicted_as_it_was_launched(tmp_path: Path, law: Path) -> N
     """A column tells, where the profile knows what that costs; else rows are predicted as they were before."""
     path = tmp_path / "table.csv"
     path.write_text(table(LAW + KNOWN, ["launch.graph=true"], ",launch.graph", noise=0))
-    for name, right in ((law, True), ("nccl-pcie", False)):
+    for name, right in ((law, True), ("nccl", False)):
         got = simcoll("compare", "system=dgx-a100", str(path), "--set", f"profile={name}", "--json").out
         errors = [abs(p["error"]) for p in json.loads(got)["points"]]
         assert (max(errors) < 1e-4) is right
