@@ -80,8 +80,8 @@ def test_results(asked: list[str], tmp_path: Path) -> None:
 
 
 def test_recommendations(tmp_path: Path) -> None:
-    """Of NCCL's algorithms the file chooses at every size that was simulated, and so at both ends of each range, what is
-    recommended; the file from JSON is the same, the lines that are printed are that file, and the variables of each
+    """At every size that was simulated, and so at both ends of each range, the file chooses what is recommended of NCCL's
+    algorithms; the file from JSON is the same, the lines that are printed are that file, and the variables of each
     range leave NCCL just that pair."""
     scenario = tmp_path / "s.yaml"
     few = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "size": ["1 KiB", "16 MiB"]}
