@@ -80,7 +80,7 @@ def test_results(asked: list[str], tmp_path: Path) -> None:
 
 
 def test_recommendations(tmp_path: Path) -> None:
-    """At every size that was simulated, and so at both ends of each range, the file chooses what is recommended of NCCL's
+    """At every size simulated, and so at both ends of each range, the file chooses what is recommended of NCCL's
     algorithms; the file from JSON is the same, the lines that are printed are that file, and the variables of each
     range leave NCCL just that pair."""
     scenario = tmp_path / "s.yaml"
