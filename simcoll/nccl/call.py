@@ -340,7 +340,8 @@ class NcclCall:
         serves, and for sends and receives if it has both."""
         p2p = self.algorithm == "p2p"
         both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 and not p2p else 2
-        message = transport.served_ps(self.on_wire, both, in_host=self.protocol == "LL", unexpected=p2p)
+        in_host = self.protocol == "LL" and not p2p  # where sends and receives were measured none was copied
+        message = transport.served_ps(self.on_wire, both, in_host=in_host, unexpected=p2p)
         if self.protocol == "Simple" and self.communicator.capability < FLUSHED:
             message += transport.flush
         channels = 1.0 if p2p or self.kind == "NVLS" else max(1.0, self.alike / self.nics)

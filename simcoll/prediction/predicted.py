@@ -46,7 +46,7 @@ class PlanTasks(NamedTuple):
     kind: NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """One point: its plan, what engines ran of it, and what that adds up to.
 
@@ -75,6 +75,10 @@ class Prediction:
     host_ps: int = 0
     tasks: PlanTasks | None = None
     columns: Mapping[str, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        call = ", ".join([self.scenario.collective, *([self.algorithm] if self.algorithm else [])])
+        return f"Prediction({call}, {len(self.devices)} ranks, {self.time_ps / 1e6:.6g} us)"
 
     @property
     def time_ps(self) -> int:
