@@ -24,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 KINDS = {"engine": "law", "schedule": "law", "nccl": "law", "cli": "cli", "measurement": "real"}  # by room
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_terminal() -> None:
+    """Output is as wide as in a pipe: pytest-xdist gives its workers a terminal's width."""
+    os.environ.pop("COLUMNS", None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks each test by its room, unless its module says otherwise; tests over random cases are laws anywhere."""
     for item in items:
