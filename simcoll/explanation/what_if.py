@@ -76,12 +76,13 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
 
 def _within_nodes(explained: ExplainedRun) -> set[int]:
     """Return the links of routes that stay inside a node."""
-    topology, (src, dst, hop, links) = explained.ran.topology, explained.ran.program.routes
+    topology, program = explained.ran.topology, explained.ran.program
+    src, dst, hop, links = program.routes
     nodes = [topology.node_of(device) for device in explained.ran.devices]
     ends = enumerate(zip(src.tolist(), dst.tolist(), strict=True))
     known = len(nodes)  # joint programs number the agents of each operation anew, behind the ranks
     inside = [way for way, (u, v) in ends if max(u, v) < known and nodes[u] == nodes[v]]
-    return {link for way in inside for link in links[hop[way] : hop[way + 1]].tolist()}
+    return {link % program.servers for way in inside for link in links[hop[way] : hop[way + 1]].tolist()}
 
 
 # --- collectives ---

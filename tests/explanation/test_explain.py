@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import simcoll
 from nccl_law import channel
 from networks import GB_PER_S, full_mesh, program, star
 from oracle import random_case, random_faults, random_tasks
@@ -482,3 +483,11 @@ def test_what_cannot_be_told_is_refused(name: str, capsys: pytest.CaptureFixture
     command, said = REFUSED[name]
     assert main([*command, "--quiet"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_step_of_nccl_is_explained_on_several_nodes():
+    """Calls of a step have views of the links; what would help names the links themselves."""
+    sets = ["workload.bucket_cap=25 MiB", "workload.algorithm=ring"]
+    found = simcoll("explain", "ddp-buckets", *(word for text in sets for word in ("--set", text)))
+    assert found.status == 0
+    assert "links beyond a node" in found.out.replace("\n#   ", " ")
