@@ -34,8 +34,8 @@ class Transport(Model):
     staging: BandwidthCap = 0
     """Bandwidth at which a proxy copies data that lie in the host's memory. `none`: NICs read and write them."""
     gpudirect: StrictBool = True
-    """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's of rings
-    and trees."""
+    """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's of
+    rings and trees."""
     flush: Duration = 0
     """Time of a proxy to read back what its NIC has written into a GPU's memory, after each message without flags. From
     Hopper on GPUs need no such thing."""
