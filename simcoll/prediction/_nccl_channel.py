@@ -323,7 +323,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     env, asked = scenario.env, (len(nodes), len(places))
     settings = env.search(load_system(name)) if env.given else DEFAULTS
     gpus = _gpus(rated, places)
-    found = (name, *asked, settings, gpus)
+    found = (name, scenario.contents(), *asked, settings, gpus)  # the file may have been written anew
     return _COMMUNICATORS.get(
         (*found, str(env)),
         lambda: env.applied(

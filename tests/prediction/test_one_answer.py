@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,3 +115,13 @@ def test_a_training_step_mixes_all_kinds_of_calls() -> None:
     whole = on("dgx-a100", 2, workload={"operations": mixed}).time_ps
     each = [on("dgx-a100", 2, collective=name, algorithm=algorithm, size="1 MiB").time_ps for name, algorithm in kinds]
     assert max(each) < whole < sum(each)
+
+
+def test_a_file_that_changes_is_another_machine(tmp_path: Path) -> None:
+    """A machine's file that is written anew under the same name answers as the system of which it is a copy now."""
+    path = tmp_path / "machine.yaml"
+    asked = {"collective": "all_reduce", "size": "64 MiB"}
+    for system in ("hgx-h100", "dgx-a100", "hgx-h100"):
+        path.write_text(shipped_systems()[system].read_text(encoding="utf-8"), encoding="utf-8")
+        copy = predict(Scenario.model_validate({"topology": {"file": str(path), "nodes": 2}, **asked}))
+        assert facts(copy) == facts(on(system, 2, **asked)), system
