@@ -24,6 +24,7 @@ from simcoll.topology.graph import Topology
 
 _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket"})  # keys of bytes
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
+_OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of the commands, and the keys that they set
 _RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})  # keys of B/s
 
 
@@ -31,6 +32,7 @@ class Sweep:
     """A scenario with lists and ranges: a shipped one, a file, a mapping, or keys alone; keys given here come on top.
 
     Keys are those of a scenario file; one below another is written with two underscores: `model__sharing="fifo"`.
+    `on` and `nodes` are, as options of the commands, the machine (`topology`) and the number of its nodes.
     `topology` may be a name, a mapping, a `Topology` or a networkx graph, `algorithm` a name or a `Schedule`. Sizes and
     bandwidths may be numbers of bytes and B/s. Raises InputError with every mistake when its points are asked for.
 
@@ -55,10 +57,11 @@ class Sweep:
         else:
             path = loading.find_scenario(str(self.source))
             tree = yaml_tree.read(path, str(path))
-        for key, value in self.keys.items():
-            name = key.replace("__", ".")
+        named = {_OPTIONS.get(key, key).replace("__", "."): (key, value) for key, value in self.keys.items()}
+        parents_first = sorted(named.items(), key=lambda each: each[0].count("."))
+        for name, (key, value) in parents_first:
             node = yaml_tree.located(_plain(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))
-            tree = yaml_tree.put(tree, name, node)
+            tree = loading.with_machine(yaml_tree.put(loading.with_machine(tree), name, node))
         return loading.points(tree)
 
     def __len__(self) -> int:

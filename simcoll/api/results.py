@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-from simcoll.errors import SimcollError
+from simcoll.errors import SimcollError, did_you_mean
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Results(list[dict[str, Any]]):
 
     def _column(self, name: str) -> str:
         if name not in COLUMNS and not any(name in row for row in self):
-            raise KeyError(f"{name!r} is no column: {', '.join([*COLUMNS, *swept(self)])}")
+            raise KeyError(f"{name!r} is no column of the results; {did_you_mean(name, [*COLUMNS, *swept(self)])}")
         return name
 
     @property

@@ -84,15 +84,20 @@ def with_profile(command: Command) -> Command:
     return _PROFILE(asked)
 
 
-def with_machine(command: Command) -> Command:
-    """Give a command that has `sets` the options `--on`, `--nodes` and `--profile`, which are some of them."""
+def with_topology(command: Command) -> Command:
+    """Give a command that has `sets` the options `--on` and `--nodes`, which are some of them."""
 
     @functools.wraps(command)
     def asked(*args: Any, system: str | None, nodes: str | None, sets: tuple[str, ...], **options: Any) -> Any:
         machine = [] if system is None else [f"topology={{{topology_key(system)}: {system}}}"]
         return command(*args, sets=(*machine, *_given("topology.nodes", nodes and listed(nodes)), *sets), **options)
 
-    return _ON(_NODES(with_profile(asked)))
+    return _ON(_NODES(asked))
+
+
+def with_machine(command: Command) -> Command:
+    """Give a command that has `sets` the options `--on`, `--nodes` and `--profile`, which are some of them."""
+    return with_topology(with_profile(command))
 
 
 def with_measured_on(command: Command) -> Command:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, check_timeout, rank_counts
+from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, check_timeout, rank_counts, with_topology
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -42,6 +42,7 @@ SHOWN: Final = (
 )
 @click.option("--one-gpu", is_flag=True, help="All NCCL ranks on one GPU, as if each were a host, over NCCL's sockets.")
 @QUIET
+@with_topology
 def measure(
     scenario: str,
     ranks: str | None,
@@ -106,6 +107,7 @@ def measure(
 @SETS
 @TIMEOUT
 @QUIET
+@with_topology
 def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: float, quiet: bool) -> int:
     """Run a scenario for real between hosts made on this machine, with links as slow as it says.
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar, get_args
+from typing import IO, Any, ClassVar, Final, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
@@ -79,9 +79,10 @@ class Model(BaseModel):
     """Base of everything that is read from a file: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
+    also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and that key
 
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Model)
 
 TAG: Final = "<"  # what the names of a tagged union's branches begin with
 
@@ -321,7 +322,7 @@ def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnosti
     return models
 
 
-def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iterator[Diagnostic]:
+def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator[Diagnostic]:
     details = error.errors(include_url=False)
     unknown = {detail["loc"] for detail in details if detail["type"] == "extra_forbidden"}
     for detail in details:
@@ -342,7 +343,8 @@ def _located(error: ValidationError, model: type[BaseModel], tree: Node) -> Iter
         where = place if detail["type"] in ("extra_forbidden", "missing") else node.place
         text = _wording(detail)
         if detail["type"] == "extra_forbidden":
-            text += f"; {did_you_mean(path[-1], _keys_at(model, detail['loc'][:-1]))}"
+            other, known = model.also_called.get(".".join(path)), _keys_at(model, detail["loc"][:-1])
+            text += f"; write {other!r}" if other else f"; {did_you_mean(path[-1], known)}"
         yield Diagnostic.of(text, ".".join(path), where)
 
 

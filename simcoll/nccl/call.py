@@ -17,7 +17,7 @@ from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, symmetric_kernels, tuner
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import first_lines_ps, service, spread_ps
-from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES
+from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, refusal
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
@@ -436,8 +436,9 @@ def call(
     )
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
-        under = "" if left == EVERYTHING else f" under {left.said or 'NCCL_ALGO and NCCL_PROTO'}"
-        raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here{under}, or it is not modelled")
+        under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
+        pairs = [(a, p) for c, a, p in tuner.table(comm, version).entries if c == served and a in modelled]
+        raise RefusedError(refusal(served, algorithm, protocol, under, pairs))
     pair = choice.algorithm, choice.protocol
     shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
     usual = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 from simcoll.schedule.names import NcclAlgorithm
@@ -55,3 +56,22 @@ def name_of(algorithm: str, collective: str) -> str:
     """
     by_schedule = {SCHEDULES[called, collective]: name for name, called in names(collective).items()}
     return by_schedule.get(algorithm, algorithm)
+
+
+def refusal(
+    collective: str, algorithm: str, protocol: str, under: object = "", has: Iterable[tuple[str, str]] = ()
+) -> str:
+    """The sentence that refuses a call: what was asked, `under` which variables, and which pairs the library has.
+
+    >>> refusal("all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
+    'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'
+    >>> refusal("all_reduce", "auto", "auto", "NCCL_ALGO=PAT")
+    'NCCL runs no all_reduce here under NCCL_ALGO=PAT'
+    """
+    asked = (f" by {algorithm}" * (algorithm != "auto"), f" with {protocol}" * (protocol not in ("auto", "none")))
+    with_protocols: dict[str, list[str]] = {}
+    for name, each in has:
+        with_protocols.setdefault(name, []).append(each)
+    pairs = ", ".join(f"{name} ({', '.join(each)})" for name, each in with_protocols.items())
+    conditions = f" under {under}" if str(under) else ""
+    return f"NCCL runs no {collective}{''.join(asked)} here{conditions}" + (f"; it has {pairs}" if pairs else "")

@@ -17,7 +17,7 @@ from typing import Final
 
 from simcoll.errors import RefusedError
 from simcoll.nccl import _tuner_bandwidth, _tuner_latency
-from simcoll.nccl.call_names import COLLECTIVES, TunedCollective
+from simcoll.nccl.call_names import COLLECTIVES, TunedCollective, refusal
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.tuner_constants import NcclConstants, RcclConstants, read
@@ -93,7 +93,7 @@ def time_us(
     """
     entry = table.entries.get((collective, algorithm, protocol))
     if entry is None:
-        raise RefusedError(f"NCCL has no {algorithm}/{protocol} for {collective} here")
+        raise RefusedError(refusal(collective, algorithm, protocol))
     comm, constants = table.communicator, table.constants
     wait, width = entry.latency_us, entry.bandwidth_GBps
     if collective == "all_reduce":

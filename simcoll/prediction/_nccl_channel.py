@@ -251,9 +251,7 @@ class NcclExecutor(PlainExecutor):
         free = scenario.protocol in ("none", "auto")
         left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
         if not left:
-            under = f" under {scenario.env}" if scenario.env.given else ""
-            which = f"{scenario.protocol} for {scenario.collective} here{under}"
-            raise RefusedError(f"NCCL has no {which}, or it is not modelled")
+            raise RefusedError(call_names.refusal(scenario.collective, "auto", scenario.protocol, scenario.env, pairs))
         return left
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:

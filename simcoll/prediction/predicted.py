@@ -86,6 +86,11 @@ class Prediction:
         return max(self.called_ps, self.host_ps)
 
     @property
+    def time_us(self) -> float:
+        """Time of the point in us, for reading; `time_ps` is exact."""
+        return self.time_ps / 1e6
+
+    @property
     def called_ps(self) -> int:
         """Time on the GPUs, in ps: the launch, and until the last transfer has ended and the last rank has come."""
         return self._until(self.totals.makespan_ps) + self.launch_ps

@@ -100,7 +100,8 @@ def _scenarios() -> str:
 
 def topology_text(system: Mapping[str, Any]) -> str:
     """Devices, links and bisection bandwidth."""
-    lines = [f"{system['name']}: {len(system['ranks'])} ranks on {system['nodes']} nodes, routing {system['routing']}"]
+    nodes = f"{system['nodes']} node" + ("s" if system["nodes"] != 1 else "")
+    lines = [f"{system['name']}: {len(system['ranks'])} ranks on {nodes}, routing {system['routing']}"]
     lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in system["devices"].items())]
     lines += ["links (each direction is one)"]
     for link in system["links"]:

@@ -76,11 +76,12 @@ def took(time_us: float | None) -> str:
 
 
 def ran(row: ResultRow) -> str:
-    """Algorithm, protocol and executor: `NVLS Simple`, `Ring LL as one kernel`."""
+    """Algorithm, protocol and executor: `NVLS Simple`, `Ring LL as one kernel`, `own.json LL as one kernel`."""
     named = str(row.algorithm).upper() if row.algorithm in ("nvls", "nvls_tree", "pat") else str(row.algorithm)
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
-    return f"{named[:1].upper()}{named[1:]}{protocol}{one}"
+    shown = named if named.endswith(".json") else f"{named[:1].upper()}{named[1:]}"
+    return f"{shown}{protocol}{one}"
 
 
 def _asked(row: ResultRow) -> str:

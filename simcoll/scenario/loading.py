@@ -49,6 +49,8 @@ def find_scenario(name: str) -> Path:
         return known[stem]
     near = difflib.get_close_matches(stem, known, n=1)
     cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
+    if name in COLLECTIVES:
+        cure = f"a collective is a key: collective={name}; or ask `simcoll predict {name} --on SYSTEM`"
     raise InputError(f"{name}: no such file", cure)
 
 
@@ -66,9 +68,9 @@ def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnosti
 
     Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
     """
-    tree = _with_machine(tree)
+    tree = with_machine(tree)
     for index, option in enumerate(assignments, 1):
-        tree = _with_machine(yaml_tree.assign(tree, option, index))
+        tree = with_machine(yaml_tree.assign(tree, option, index))
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
     mistakes = [] if mistakes is None else mistakes
@@ -76,7 +78,7 @@ def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnosti
     return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)
 
 
-def _with_machine(tree: Node) -> Node:
+def with_machine(tree: Node) -> Node:
     """With a topology that is named in a word, or several, as the mapping that it stands for."""
     named = tree.get("topology")
     if named is None or not isinstance(named.value, str | list):

@@ -6,8 +6,9 @@ A `Scenario` is one point: every value a scalar. `loading` makes them of a file 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -85,6 +86,11 @@ Release = Annotated[str, BeforeValidator(_as_written), WithJsonSchema({"type": [
 
 class Scenario(Model):
     """One point of a scenario file: every value a scalar."""
+
+    also_called: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("on", "machine", "cluster"), "topology"),
+        **{name: f"topology.{name}" for name in ("system", "nodes", "fabric", "hosts", "link", "links")},
+    }
 
     version: Literal[1] = 1
     """Version of the format."""

@@ -51,6 +51,12 @@ def test_ways_to_ask_are_one() -> None:
     times = {sc.run(each)["time_ps"][0] for each in asked}
     assert times == {sc.predict(**keys).time_ps} and None not in times
     assert sc.run(keys, model__sharing="fair")["sharing"] == sc.run(keys, **{"model.sharing": "fair"})["sharing"]
+    two = sc.predict({**keys, "topology": {"system": "hgx-h100", "nodes": 2}}).time_ps
+    others = {"collective": "all_reduce", "algorithm": "ring", "size": "1 MiB"}
+    assert (
+        sc.predict(on="hgx-h100", nodes=2, **others).time_ps == sc.predict(others, topology="hgx-h100", nodes=2).time_ps
+    )
+    assert sc.predict(others, nodes=2, on="hgx-h100").time_ps == two
     ranged = sc.Sweep(keys, size={"from": 1024, "to": 2**20, "factor": 32})
     assert [point.scenario.size for point in ranged] == [1024, 32768, 2**20]
 
@@ -59,6 +65,8 @@ def test_mistakes_of_keywords_are_named() -> None:
     """A wrong key says its name and the cure, and several points are not one."""
     with pytest.raises(sc.SimcollError, match=r"algoritm=.*did you mean 'algorithm'"):
         sc.run("quickstart", algoritm="ring")
+    with pytest.raises(sc.SimcollError, match=r"machine=.*write 'topology'"):
+        sc.run("quickstart", machine="hgx-h100")
     with pytest.raises(sc.SimcollError, match="no whole number"):
         sc.run("quickstart", size=1.5)
     with pytest.raises(sc.SimcollError, match="5 points"):

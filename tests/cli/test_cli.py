@@ -876,6 +876,12 @@ def test_a_machine_and_a_profile_are_options(command: str):
     assert all(point["nodes"] == 4 for point in next(iter(value for value in last.values() if isinstance(value, list))))
 
 
+def test_a_rehearsal_is_on_the_machine_asked_for():
+    """`measure` takes `--on` and `--nodes`: as many ranks as the machine has."""
+    asked = simcoll("measure", "quickstart", "--dry-run", "--set", "algorithm=ring", "--on", "dgx-a100", "--nodes", "2")
+    assert asked.status == 0 and "all_reduce/ring, 16 ranks" in asked.out, asked.err
+
+
 def test_predict_takes_several_nodes():
     """A list as in YAML, with and without brackets, makes a point for each."""
     words = ("predict", "all_reduce", "--on", "dgx-a100", "--size", "1 KiB", "--profile", "nccl-ampere", "--json")

@@ -110,7 +110,7 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("env", "why"),
     [
-        ({"NCCL_ALGO": "PAT"}, "NCCL has no auto/auto for all_reduce here under NCCL_ALGO=PAT"),
+        ({"NCCL_ALGO": "PAT"}, "NCCL runs no all_reduce here under NCCL_ALGO=PAT"),
         ({"NCCL_IB_HCA": "=mlx5"}, "NCCL_IB_HCA==mlx5 leaves no NIC of mlx5_0 … mlx5_7"),
     ],
 )

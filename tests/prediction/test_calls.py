@@ -539,9 +539,9 @@ def test_releases_choose_otherwise() -> None:
         ({"collective": "barrier", "executor": "nccl"}, "kernels for barrier are not modelled"),
         ({"collective": "barrier", "algorithm": "tree", "executor": "nccl"}, "kernels for barrier are not"),
         ({"algorithm": "naive", "executor": "nccl"}, "NCCL has no naive for all_reduce; it has ring, tree, nvls,"),
-        ({"algorithm": "nvls", "protocol": "LL"}, "NCCL has no nvls/LL for all_reduce"),
-        ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
-        ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL has no nvls/auto for all_reduce"),
+        ({"algorithm": "nvls", "protocol": "LL"}, "NCCL runs no all_reduce by nvls with LL here; it has tree (LL,"),
+        ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL runs no all_reduce by nvls here; it has tree (LL,"),
+        ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL runs no all_reduce by nvls here; it has tree (LL,"),
         ({"profile": "one-port", "protocol": "LL"}, "protocol LL needs a profile with kernels"),
         ({"topology": {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}},
          "has no GPUs: kernels run on systems"),
@@ -550,9 +550,9 @@ def test_releases_choose_otherwise() -> None:
 def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:
     """What NCCL has no kernel for, or none that is modelled, is refused with one reason."""
     how = {"system": "hgx-h100", "collective": "all_reduce", "ranks": 8, **more}
-    with pytest.raises(RefusedError, match=why) as told:
+    with pytest.raises(RefusedError) as told:
         call(how.pop("system"), how.pop("collective"), 2**20, **how)
-    assert "\n" not in str(told.value)
+    assert why in str(told.value) and "\n" not in str(told.value)
 
 
 def test_messages_have_no_LL128() -> None:  # noqa: N802
