@@ -39,18 +39,6 @@ class CallSums(NamedTuple):
     wire_bytes: int
 
 
-class _CallAlone(NamedTuple):
-    """A call by itself, in ps from the first rank that comes: when each rank is done, (ranks,); by link when its first
-    and its last message come, and when it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; when all
-    is over."""
-
-    done: Numbers
-    first: Numbers
-    last: Numbers
-    free: Numbers
-    over: int
-
-
 @dataclass(frozen=True, eq=False)
 class CallProgram:
     """A call of a plan: its program, bound when it is needed, and where its schedule is a stream, that, which is folded
@@ -103,9 +91,9 @@ class CallProgram:
             return np.unique(self.program.routes.links)
         return np.unique(self._few[0].stands_for)
 
-    def alone(self, came: Numbers, busy: Numbers) -> _CallAlone | None:
-        """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time. None if it
-        cannot finish."""
+    def alone(self, came: Numbers, busy: Numbers) -> fast.Ends | None:
+        """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
+        from then on. None if it cannot finish."""
         if self._few is None:
             return _alone(self.program, came, busy)
         folded, program = self._few
@@ -122,31 +110,12 @@ class CallProgram:
             return whole
 
         first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
-        return _CallAlone(np.tile(found.done, folded.times), first, last, free, found.over)
+        return fast.Ends(np.tile(found.done, folded.times), first, last, free, found.over)
 
 
-def _alone(program: Program, came: Numbers, busy: Numbers) -> _CallAlone | None:
-    n, links = program.schedule.n, len(program.bandwidths)
+def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.Ends | None:
     arrivals = np.append(came, np.zeros(program.schedule.agents, np.int64))
-    ran = replace(program, arrivals=arrivals)
-    vars(ran)["hops"] = program.hops  # which do not depend on who comes when
-    timeline = fast.run(ran, busy=busy).timeline
-    if timeline is None:
-        return None
-    done = arrivals.copy()
-    np.maximum.at(done, program.src, timeline.sent)
-    np.maximum.at(done, program.dst, timeline.complete)
-    hops = program.hops
-    heads = np.append(0, timeline.hop_begin[:-1] + program.latencies[hops.links[:-1]])  # of messages, at each link
-    some = np.flatnonzero(np.diff(hops.first))
-    away = program.routes.src != program.routes.dst
-    lead = np.where(away, program.by_way("o_send"), 0)[program.way[some]]
-    heads[hops.first[:-1][some]] = timeline.start[some] + lead
-    first, last, free = (np.full(links, none) for none in (NEVER, -NEVER, -NEVER))
-    np.minimum.at(first, hops.links, heads)
-    np.maximum.at(last, hops.links, heads)
-    np.maximum.at(free, hops.links, timeline.hop_end)
-    return _CallAlone(done[:n], first, last, free, timeline.makespan_ps)
+    return fast.ends(replace(program, arrivals=arrivals), busy)
 
 
 def composed_ps(
@@ -158,7 +127,7 @@ def composed_ps(
         return None
     links = len(network.bandwidths)
     free, came, owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
-    known: dict[tuple[int, bytes, bytes], _CallAlone | None] = {}
+    known = _Known()
     last = 0
     for number, opened, done in _in_time(operations, n):
         done[:] = opened + operations[number].duration
@@ -166,10 +135,7 @@ def composed_ps(
         if call is not None:
             first = int(opened.min())
             busy = np.maximum(free - first, 0)
-            key = id(call), (opened - first).tobytes(), busy[call.links].tobytes()
-            if key not in known:
-                known[key] = call.alone(opened - first, busy)
-            if (alone := known[key]) is None:
+            if (alone := known.alone(call, opened - first, busy)) is None:
                 return None
             head, uses = alone.first + first, alone.last > -NEVER
             if ((head < came) | ((head == came) & (owner > number)))[uses].any():
@@ -179,6 +145,23 @@ def composed_ps(
             last = max(last, alone.over + first)
         last = max(last, int(done.max(initial=0)))
     return last if last < NEVER else None
+
+
+class _Known:
+    """Calls that were run: of those that are alike one is."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.Ends | None]]] = {}
+
+    def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.Ends | None:
+        """The call by itself: see `CallProgram.alone`. A link that is free before its first message comes may as well
+        have been free from the start."""
+        runs, now = self._runs.setdefault((id(call), came.tobytes()), []), busy[call.links]
+        for before, ends in runs:
+            if ends and ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
+                return ends
+        runs.append((now, call.alone(came, busy)))
+        return runs[-1][1]
 
 
 def _in_time(operations: Sequence[Operation], n: int) -> Iterator[tuple[int, Numbers, Numbers]]:

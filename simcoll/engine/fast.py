@@ -26,6 +26,7 @@ from simcoll.engine.kernels.records import (
     FifoRun,
     FlowLists,
     Flows,
+    Heads,
     Heap,
     HopTimes,
     KernelTimes,
@@ -51,7 +52,7 @@ from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, NONE, too_late
 
-KeptTimes = Literal["hops", "times", "nothing"]
+KeptTimes = Literal["hops", "times", "ends", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
@@ -64,6 +65,17 @@ class FastResult(NamedTuple):
     timeline: Timeline | None  # None if it could not finish
     shortcut: str  # "replay" or "none"
     compiled: bool
+
+
+class Ends(NamedTuple):
+    """When each rank has sent and received all that is its own, (ranks,); by link when the first and the last message
+    comes to it, and when it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; when all is over."""
+
+    done: Array
+    first: Array
+    last: Array
+    free: Array
+    over: int
 
 
 class _KernelResult(NamedTuple):
@@ -89,7 +101,7 @@ def run(
     time in ps, (links,), where they serve in turn and do not change.
     """
     loops = Loops(waits, choose(len(program), compiled))
-    outcome, shortcut = _play(program, loops, shortcuts, "hops" if hops else "times", busy)
+    outcome, shortcut = _play(_KernelRun(program, loops, "hops" if hops else "times", busy), shortcuts)
     timeline = outcome and Timeline(*(np.asarray(column, np.int64) for column in outcome.columns))
     return FastResult(timeline, shortcut, loops.compiled)
 
@@ -97,17 +109,30 @@ def run(
 def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
     """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
     the memory. None if it could not finish."""
-    outcome, shortcut = _play(program, Loops(waits, choose(len(program), compiled)), shortcuts, "nothing")
+    outcome, shortcut = _play(_KernelRun(program, Loops(waits, choose(len(program), compiled)), "nothing"), shortcuts)
     if outcome and program.changes:
         program = program.as_it_went(np.asarray(outcome.columns[-1]))
     return outcome and program.totals(outcome.latest, shortcut)
 
 
-def _play(
-    program: Program, loops: Loops, shortcuts: bool, keep: KeptTimes, busy: Array | None = None
-) -> tuple[_KernelResult | None, str]:
+def ends(program: Program, busy: Array, compiled: bool | None = None) -> Ends | None:
+    """When ranks and links are done with a program of one call, whose links serve in turn and are `busy` at first until
+    a time in ps, (links,). None if it could not finish."""
+    run_ = _KernelRun(program, Loops(waits, choose(len(program), compiled)), "ends", busy)
+    outcome, _ = _play(run_, shortcuts=True)
+    if outcome is None:
+        return None
+    done = run_.give(program.arrivals.copy())
+    ways = run_.gives(program.way, program.routes.src, program.routes.dst)
+    run_.loops.run.latest_of_ranks(*ways, outcome.columns[1], outcome.columns[4], done)
+    first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
+    free = np.where(last > -NEVER, free, -NEVER)
+    return Ends(np.asarray(done[: program.schedule.n], np.int64), first, last, free, outcome.latest)
+
+
+def _play(run_: _KernelRun, shortcuts: bool) -> tuple[_KernelResult | None, str]:
     """The outcome, None if not all came to an end, and the shortcut taken. Raises InputError beyond the clock."""
-    run_ = _KernelRun(program, loops, keep, busy)
+    program = run_.program
     ways = {"none": run_.fair if program.params.sharing == "fair" else run_.fifo}
     if (
         shortcuts
@@ -143,7 +168,7 @@ class _KernelRun:
 
     def replay(self) -> _KernelResult:
         program, params, ways, fair = self.program, self.params, self.ways, self.params.sharing == "fair"
-        times = self.times("sent", "complete", "start" if params.g else "", "end" if params.slots else "")
+        times = self.times("start" if params.g else "", "end" if params.slots else "", "sent", "complete")
         hops = self.hops()
         credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
         run = ReplayRun(
@@ -151,15 +176,16 @@ class _KernelRun:
             costs=self.costs(),
             routes=Routes(*self.gives(*program.routes[2:])),
             lead=self.lead(),
-            here=self.here(),
+            here=self.give(program.arrivals[program.routes.src] if program.arrivals.any() else NO_TIMES),
             net=self.net(),
             slowest=self.give(ways.slowest() if fair else NO_INDICES),
             away=self.give(ways.away() if fair else NO_TIMES),
             predecessors=Predecessors(*self.gives(program.reads, program.chain, credit, program.channel_before, step)),
-            free=Servers(self.give(self.busy.copy()), self.zeros(self.sides)),
+            free=Servers(self.freed(), self.zeros(self.sides)),
             last=Servers(self.zeros(self.links), self.zeros(self.sides)),
             times=times,
             hops=hops,
+            heads=self.noted(),
         )
         ended, latest = self.loops.like(replay_kernel).replay(run)
         return _KernelResult(ended, latest, (*times, hops.begin, hops.end))
@@ -174,8 +200,9 @@ class _KernelRun:
             follows=self.give(self.ways.follows()),
             net=self.net(),
             servers=self.program.servers,
-            free=Servers(self.give(self.busy.copy()), self.zeros(self.sides)),
+            free=Servers(self.freed(), self.zeros(self.sides)),
             hops=hops,
+            heads=self.noted(),
         )
         ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
         return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
@@ -252,7 +279,10 @@ class _KernelRun:
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
-        return np.where(program.reduce & (program.chain == NONE), program.arrivals[program.dst], 0)
+        adding = np.flatnonzero(program.reduce & (program.chain == NONE))
+        came = np.zeros(len(program) if len(adding) else 0, np.int64)
+        came[adding] = program.arrivals[program.routes.dst[program.way[adding]]]
+        return came
 
     def here(self) -> Any:
         """The time at which the sender of each transfer comes."""
@@ -270,8 +300,19 @@ class _KernelRun:
 
     def times(self, *needed: str) -> KernelTimes:
         """Columns to be filled: all of them where they are kept, else those that are `needed`."""
-        kept = (self.keep != "nothing" or name in needed for name in KernelTimes._fields)
-        return KernelTimes(*(self.fill(self.count if keep else 0, NONE, np.int64) for keep in kept))
+        kept = (self.keep in ("hops", "times") or name in needed for name in KernelTimes._fields)
+        return KernelTimes(*(self.loops.room(self.count if keep else 0, np.int64) for keep in kept))
+
+    def freed(self) -> Any:
+        """When links are free, which a run goes on with."""
+        self.free = self.give(self.busy.copy())
+        return self.free
+
+    def noted(self) -> Heads:
+        """When heads come to links, where that is kept."""
+        links = self.links if self.keep == "ends" else 0
+        self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
+        return self.heads
 
     def hops(self) -> HopTimes:
         if self.keep != "hops":
@@ -299,7 +340,8 @@ class _KernelRun:
 
     def progress(self) -> Progress:
         successors, pending = self.successors()
-        tasks, times, here = self.tasks(pending), self.times(), self.here()
+        tasks, here = self.tasks(pending), self.here()
+        times = self.times("sent", "complete") if self.keep == "ends" else self.times()
         when = here if len(here) else self.zeros(self.count)
         starts = Starts(when, pending, self.give(self.program.way), self.lead(), times.start, self.heap(self.count))
         state, came = self.fill(self.count, 0), self.give(self.came())

@@ -19,8 +19,9 @@ def gathered(topology: Topology, places: Sequence[str]) -> Topology:
     of_node: dict[int | None, set[str]] = defaultdict(set)
     for place in places:
         of_node[topology.node_of(place)].add(place)
-    direct = [(u, v) for u, v in topology.links if u != v and v in of_node.get(topology.node_of(u), ()) and u in places]
-    if {u for u, _ in direct} != set(places):
+    every = set(places)
+    direct = [(u, v) for u, v in topology.links if u in every and u != v and v in of_node.get(topology.node_of(u), ())]
+    if {u for u, _ in direct} != every:
         return topology
     wiring = topology.rewired()
     out: dict[str, list[Link]] = defaultdict(list)

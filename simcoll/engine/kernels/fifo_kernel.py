@@ -23,7 +23,7 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
 
     Without `changes`, numba leaves out all that depends on them.
     """
-    progress, (_, _, side), (_, _, receive, _), _, _, _, _, (_, free_side), _ = run
+    progress, (_, _, side), (_, _, receive, _), _, _, _, _, (_, free_side), _, _ = run
     state, heap, arrive, queue = progress.state, progress.starts.heap, progress.times.arrive, progress.tasks.queue
     times, items, ended, latest, size = heap.times, heap.items, 0, 0, waits.begin(progress)
     while size:
@@ -59,7 +59,7 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
     least 1 ps, and its latency is the same for all. Thus no head comes to the second link between two of them, nor two
     at once, and how it will serve a head is known as soon as the first link has begun to serve it.
     """
-    progress, (way, kinds, _), (gap, cap, _, _), (hop, links), follows, net, servers, (free_link, _), hops = run
+    progress, (way, kinds, _), (gap, cap, _, _), (hop, links), follows, net, servers, (free_link, _), hops, heads = run
     (rate_of, latency, service, rates), (hop_begin, hop_end, first_hop) = net, hops
     state, heap, when = progress.state, progress.starts.heap, progress.starts.when
     w, kind, at, again = way[i], kinds[i], state[i], -1
@@ -69,6 +69,7 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
     while onward and e < behind:
         link = links[e]
         server = link % servers
+        waits.note(heads, link, t)
         s = service[kind * rates + rate_of[link]]
         r = max(t, free_link[server])
         if changes is not None and changes.first[link] < changes.first[link + 1]:

@@ -71,6 +71,13 @@ class HopTimes(NamedTuple):
     first: Column
 
 
+class Heads(NamedTuple):
+    """When the first and the last head came to each link; empty where nobody asks for it."""
+
+    first: Column
+    last: Column
+
+
 class Servers(NamedTuple):
     """A time for each link and each receive side."""
 
@@ -199,6 +206,7 @@ class FifoRun(NamedTuple):
     servers: int
     free: Servers
     hops: HopTimes
+    heads: Heads
 
 
 class Paths(NamedTuple):
@@ -309,7 +317,8 @@ class Predecessors(NamedTuple):
 
 
 class ReplayRun(NamedTuple):
-    """All that `replay` works on; `last` is when each server was last asked; `limits` is empty under fifo."""
+    """All that `replay` works on; `here` is when the sender of each way comes, `last` when each server was last asked;
+    `slowest` and `away` are by way, and empty under fifo."""
 
     plan: Plan
     costs: Costs
@@ -324,6 +333,7 @@ class ReplayRun(NamedTuple):
     last: Servers
     times: KernelTimes
     hops: HopTimes
+    heads: Heads
 
 
 # --- the streamed engine ---

@@ -10,7 +10,8 @@ from simcoll.engine.kernels.records import ReplayRun
 
 NEVER = 2**62
 jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
-value = load_like(__name__, plain_waits).value
+waits = load_like(__name__, plain_waits)
+value, note = waits.value, waits.note
 
 
 @jit
@@ -20,12 +21,12 @@ def replay(run: ReplayRun) -> Any:
     Exact if all were: the order used is then the order of (ready, index), and that solution is unique. Fair links
     (`slowest` is not empty) are exact as long as no two flows meet.
     """
-    (way, _, side), (gap, _, receive, came), (hop, _), lead, here, _, slowest, _, before, free, last, times, _ = run
+    (way, _, side), (gap, _, receive, came), (hop, _), lead, here, _, slowest, _, before, free, last, times, _, _ = run
     (start, sent, arrive, end, complete), (reads, chain, credit, channel_before, step) = times, before
     (_, free_side), (_, last_side) = free, last
     open_step, passed, latest = -1, 0, 0
     for i in range(len(way)):
-        t = value(here, i)
+        t = value(here, way[i])
         if reads[i] >= 0:
             t = max(t, complete[reads[i]])
         if channel_before[i] >= 0:
@@ -67,7 +68,7 @@ def replay(run: ReplayRun) -> Any:
 @inline
 def flow(i: Any, t: Any, run: ReplayRun) -> Any:
     """Transfer `i` takes all its links at once from `t`; returns when its tail arrives, −1 if it meets another flow."""
-    plan, costs, (hop, links), _, _, net, slowest, away, _, (free_link, _), _, times, hops = run
+    plan, costs, (hop, links), _, _, net, slowest, away, _, (free_link, _), _, times, hops, _ = run
     (_, _, service, rates), (hop_begin, hop_end, first_hop), w, kind = net, hops, plan.way[i], plan.kind[i]
     gone = t + max(service[kind * rates + slowest[w]], value(costs.cap, kind))
     for at in range(hop[w + 1] - hop[w]):
@@ -85,7 +86,7 @@ def flow(i: Any, t: Any, run: ReplayRun) -> Any:
 def cross(i: Any, t: Any, run: ReplayRun) -> Any:
     """Transfer `i` takes one link after the other from `t`; returns when its tail arrives, −1 if it comes out of order,
     and when its head does; NEVER is all that is beyond the range of the clock."""
-    plan, (_, cap, _, _), (hop, links), _, _, net, _, _, _, (free_link, _), (last_link, _), times, hops = run
+    plan, (_, cap, _, _), (hop, links), _, _, net, _, _, _, (free_link, _), (last_link, _), times, hops, heads = run
     (rate_of, latency, service, rates), (hop_begin, hop_end, first_hop), sent = net, hops, times.sent
     w, kind, tail = plan.way[i], plan.kind[i], 0
     for at in range(hop[w + 1] - hop[w]):
@@ -93,6 +94,7 @@ def cross(i: Any, t: Any, run: ReplayRun) -> Any:
         if t < last_link[link]:
             return -1, t
         last_link[link] = t
+        note(heads, link, t)
         s = service[kind * rates + rate_of[link]]
         r = max(t, free_link[link])
         free_link[link] = r + s

@@ -12,7 +12,7 @@ from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels.records import Barriers, Progress, Starts, TaskColumns
+from simcoll.engine.kernels.records import Barriers, Heads, Progress, Starts, TaskColumns
 
 SIDE, ENDED, COMPLETE = -1, -2, -3  # where a transfer is; before that, how many links its head has passed
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
@@ -23,6 +23,13 @@ heaps = load_like(__name__, plain_heap)
 def value(column: Any, i: Any) -> Any:
     """Entry `i` of a column that is left empty where all entries are 0."""
     return column[i] if len(column) else 0
+
+
+@inline
+def note(heads: Heads, link: Any, t: Any) -> None:
+    """A head comes to a link at `t`."""
+    if len(heads.first):
+        heads.first[link], heads.last[link] = min(heads.first[link], t), max(heads.last[link], t)
 
 
 @jit
@@ -44,6 +51,15 @@ def turn_round(waits: Any, after: Any, pending: Any) -> None:
         if before[i] >= 0:
             channel_after[before[i]] = i
             pending[i] += 1
+
+
+@jit
+def latest_of_ranks(way: Any, src: Any, dst: Any, sent: Any, complete: Any, done: Any) -> None:
+    """Set `done` of each participant to when the last of its transfers is sent, or complete, if that is later."""
+    for i in range(len(way)):
+        w = way[i]
+        done[src[w]] = max(done[src[w]], sent[i])
+        done[dst[w]] = max(done[dst[w]], complete[i])
 
 
 @inner
