@@ -45,7 +45,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     """
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
-    return Results(named({**row, "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
+    return Results(named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
 
 
 def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:

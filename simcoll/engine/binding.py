@@ -6,10 +6,12 @@ sizes, rates and latencies.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,7 @@ def check_room(transfers: int, what: str, cure: str, key: str) -> None:
         raise InputError([Diagnostic(said, cure, key)])
 
 
+@functools.cache
 def _memory() -> int:
     """Bytes of this machine's memory; where the system does not say it, what 2³¹ transfers take, up to which they
     are numbered."""
@@ -78,17 +81,17 @@ def bind(
         if network.layout is not None and loops * len(schedule) <= MOST_KEPT // 4:
             _FRAMES.keep(where, frame)
     sizes, kind, memo = frame.sized(held, piece, bool(compiled))
-    return replace(
-        frame.program,
-        params=params,
-        bandwidths=network.bandwidths,
-        latencies=network.latencies,
-        link_names=network.link_names,
-        sizes=sizes,
-        kind=kind,
-        arrivals=_came(schedule, arrivals),
-        memo=memo,
-    )
+    own = {
+        "params": params,
+        "bandwidths": network.bandwidths,
+        "latencies": network.latencies,
+        "link_names": network.link_names,
+        "sizes": sizes,
+        "kind": kind,
+        "arrivals": _came(schedule, arrivals),
+        "memo": memo,
+    }
+    return Program(**(frame.columns | own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +105,15 @@ class _Frame:
 
     def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
         """The sizes of a program, the kind of each transfer, and what was made of that."""
-        schedule, loops = self.program.schedule, self.program.loops
-        sizes, kind = _kinds(schedule, held, self.waits.reads)
-        key = kind.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
+        loops, (first, slots) = self.program.loops, self.first
+        distinct, which = np.unique(held, return_inverse=True)  # sizes of slots; the last is of what holds nothing
+        sizes, which = np.append(distinct, 0), which.reshape(-1)
+        key = which.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
         if key not in self.kinds:
             if len(self.kinds) >= MOST_KINDS:
                 self.kinds.clear()
+            kind = np.full(len(self.waits.reads), len(distinct), np.int32)
+            kind[first] = which[slots]
             carried = inherited(self.waits.reads, kind, compiled)
             if loops > 1:
                 carried = _pieces(sizes, carried[self.program.origin], self.program.loop, piece)
@@ -115,6 +121,20 @@ class _Frame:
         if loops > 1:
             sizes = np.append(sizes % piece, piece)
         return sizes, *self.kinds[key]
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The fields of its program."""
+        return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
+
+    @cached_property
+    def first(self) -> tuple[Index, Index]:
+        """The rows of the schedule that read what was there at the start, and the place of the slot that each reads
+        among those of all ranks."""
+        schedule = self.program.schedule
+        first = np.flatnonzero(self.waits.reads == NONE)
+        first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
+        return first, schedule.src[first].astype(np.int64) * schedule.n_chunks + schedule.src_slot[first]
 
 
 _FRAMES: Final[LruCache[_Frame]] = LruCache(MOST_KEPT, lambda frame: len(frame.program))
@@ -212,23 +232,16 @@ def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
     """The bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
     contract = collective(schedule.collective)
-    held = np.zeros((schedule.n, schedule.n_chunks), np.int64)
+    more = schedule.n_chunks, schedule.root, itemsize, weights
     try:
+        if schedule.groups == (tuple(range(schedule.n)),):
+            return contract.sizes(nbytes, schedule.n, *more)
+        held = np.zeros((schedule.n, schedule.n_chunks), np.int64)
         for group in schedule.groups:
-            held[list(group)] = contract.sizes(nbytes, len(group), schedule.n_chunks, schedule.root, itemsize, weights)
+            held[list(group)] = contract.sizes(nbytes, len(group), *more)
     except ValueError as error:
         raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
     return held
-
-
-def _kinds(schedule: Schedule, held: NDArray[np.int64], reads: Index) -> tuple[Index, Index]:
-    """The distinct sizes of slots, the last of them 0, for slots that hold nothing at the start; and which of them each
-    transfer carries that reads what was there at the start."""
-    distinct, first = np.unique(held), np.flatnonzero(reads == NONE)
-    first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
-    kind = np.full(len(reads), len(distinct), np.int32)
-    kind[first] = np.searchsorted(distinct, held[schedule.src[first], schedule.src_slot[first]])
-    return np.append(distinct, 0), kind
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:

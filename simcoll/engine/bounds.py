@@ -9,8 +9,10 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,6 +44,12 @@ class Cuts:
     into: NDArray[np.int64]
     alone: int
 
+    @cached_property
+    def slowest(self) -> int:
+        """The least B/s by which a cut is left or entered; 0 where none is."""
+        every = np.concatenate([self.out, self.into])
+        return int(every[every > 0].min()) if every.any() else 0
+
     def total(self, values: Sizes) -> Sizes:
         """For each cut the sum over its places of `values`, one a place."""
         return np.add.reduceat(values[self.members], self.starts)
@@ -70,48 +78,61 @@ def lower_bound_ps(
 ) -> int:
     """The larger of the latency and the bandwidth bound, over all groups of the schedule. `reducing`: switches could
     reduce, even if they do not in this schedule."""
-    found = []
+    found: list[int] = []
     for group in schedule.groups:
         places = tuple(devices[rank] for rank in group)
         if len(set(places)) > 1:
-            found.append(_latency_ps(schedule, topology, places))
-            found.append(_bandwidth_ps(schedule, topology, places, nbytes, itemsize, weights, reducing))
+            ends = schedule.collective, schedule.root
+            limits = _LIMITS.get((topology, places, *ends), functools.partial(_limits, *ends, topology, places))
+            found += limits.latency_ps, _bandwidth_ps(schedule, limits.cuts, nbytes, itemsize, weights, reducing)
     return max(found, default=0)
 
 
-def _latency_ps(schedule: AnySchedule, topology: Topology, places: Sequence[str]) -> int:
+class _Limits(NamedTuple):
+    """The part of a bound that does not depend on sizes; `links` is the number of those of the topology."""
+
+    latency_ps: int
+    cuts: Cuts
+    links: int
+
+
+# By topology, which is kept as long.
+_LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links + len(found.cuts.members))
+
+
+def _limits(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> _Limits:
+    latency_ps = _latency_ps(collective, root, topology, places)
+    return _Limits(latency_ps, _cuts(topology, places), len(topology.links))
+
+
+def _latency_ps(collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
     """The longest of the least latencies between ranks of which one must wait for the other."""
-    n, root = len(places), schedule.root
+    n = len(places)
     count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
     sources, targets = places[:: max(1, n // count)], places
-    if schedule.collective in ("reduce", "gather"):
+    if collective in ("reduce", "gather"):
         targets = [places[root]]
-    elif schedule.collective == "send_recv":
+    elif collective == "send_recv":
         sources, targets = [places[root]], [places[(root + 1) % n]]
-    elif schedule.collective in ("broadcast", "scatter"):
+    elif collective in ("broadcast", "scatter"):
         sources = [places[root]]
     return max(max(map(topology.least_latencies(source).__getitem__, targets)) for source in sources)
 
 
 def _bandwidth_ps(
-    schedule: AnySchedule,
-    topology: Topology,
-    places: tuple[str, ...],
-    nbytes: int,
-    itemsize: int,
-    weights: object,
-    reducing: bool,
+    schedule: AnySchedule, cuts: Cuts, nbytes: int, itemsize: int, weights: object, reducing: bool
 ) -> int:
     if schedule.collective == "barrier":
         return 0
-    contract, cuts, n = collective(schedule.collective), _cuts(topology, places), len(places)
+    contract, n = collective(schedule.collective), cuts.n
+    if schedule.collective == "all_reduce":  # all bytes cross each cut, by far the most asked for
+        alone = 0 if schedule.agents or reducing or not cuts.alone else 2 * (n - 1) * nbytes * PS_PER_S // cuts.alone
+        return max(nbytes * PS_PER_S // cuts.slowest if cuts.slowest else 0, alone)
     blocks = contract.blocks(n)
     sizes = np.broadcast_to(cut(nbytes, n, blocks, itemsize, weights, blocks), (n, blocks))
     leave, enter = _CROSSING[schedule.collective](sizes, cuts, schedule.root)
     passing = set(zip(leave.tolist(), cuts.out.tolist(), strict=True))
     passing |= set(zip(enter.tolist(), cuts.into.tolist(), strict=True))
-    if schedule.collective == "all_reduce" and not schedule.agents and not reducing:
-        passing.add((2 * (n - 1) * nbytes, cuts.alone))
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
@@ -162,11 +183,6 @@ def _end_to_end(columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64]
     return np.concatenate(columns), np.cumsum([0, *map(len, columns)])
 
 
-def _reducing(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
-    whole = np.full_like(cuts.out, sizes[0].sum())
-    return whole, whole
-
-
 def _to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
     whole, inside = sizes[0].sum(), cuts.around(root)
     return np.where(inside, 0, whole), np.where(inside, whole, 0)
@@ -209,7 +225,6 @@ def _to_next(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
 
 
 _CROSSING: Final[dict[str, Crossing]] = {
-    "all_reduce": _reducing,
     "reduce": _to_root,
     "broadcast": _from_root,
     "all_gather": _gathering,

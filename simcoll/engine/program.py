@@ -95,9 +95,9 @@ class Program:
         """The number of links that serve, however many views there are of each."""
         return len(self.bandwidths) // self.views
 
-    @cached_property
+    @property
     def _order(self) -> tuple[Index, Index]:
-        return program_order(self.schedule, self.loops)
+        return self.once("order", (self.way,), lambda: program_order(self.schedule, self.loops))
 
     @property
     def loop(self) -> Index:
@@ -109,21 +109,24 @@ class Program:
         """The row of the schedule that each transfer is."""
         return self._order[1]
 
-    @cached_property
+    @property
     def step(self) -> Index:
         """The step of each transfer, counting the stagger of loops."""
+        return self.once("step", (self.way,), self._steps)
+
+    def _steps(self) -> Index:
         step: Index = self.schedule.step[self.origin] + self.loop * np.int32(_stagger(self.schedule))
         return step
 
-    @cached_property
+    @property
     def src(self) -> Index:
         """The sender of each transfer."""
-        return self.routes.src[self.way]
+        return self.once("src", (self.way, self.routes.src), lambda: self.routes.src[self.way])
 
-    @cached_property
+    @property
     def dst(self) -> Index:
         """The receiver of each transfer."""
-        return self.routes.dst[self.way]
+        return self.once("dst", (self.way, self.routes.dst), lambda: self.routes.dst[self.way])
 
     @cached_property
     def nbytes(self) -> Index:
@@ -135,9 +138,12 @@ class Program:
         """Whether each transfer reduces into what it finds."""
         return self.schedule.reduce if self.loops == 1 else self.schedule.reduce[self.origin]
 
-    @cached_property
+    @property
     def hops(self) -> Hops:
         """The routes of all transfers, one after the other."""
+        return self.once("hops", (self.way, self.routes.hop, self.routes.links), self._every_hop)
+
+    def _every_hop(self) -> Hops:
         _, _, hop, links = self.routes
         first = np.zeros(len(self) + 1, np.int64)
         np.cumsum(np.diff(hop)[self.way], out=first[1:])
@@ -220,6 +226,30 @@ class Program:
         params = self.params_of(i)
         reduction = service_ps(int(self.nbytes[i]), params.gamma) if params.gamma and self.reduce[i] else 0
         return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
+
+
+def totals_of(programs: Sequence[Program], ends: Sequence[int], shortcut: str) -> list[Totals]:
+    """The sums of runs that ended at `ends`, of programs that share their columns and differ in sizes."""
+    first, (src, dst, hop, links) = programs[0], programs[0].routes
+    sizes = np.stack([program.sizes for program in programs], axis=1)
+    traffic = _summed(sizes[first.kind], first.way, len(src))
+    hops, ranks, away = np.diff(hop), first.schedule.n, src != dst
+    carried = _summed(np.repeat(traffic, hops, axis=0), links, len(first.bandwidths)).T.copy()
+    wire = (traffic * hops[:, None])[away].sum(axis=0)
+    sent = _summed(traffic[away], src[away], first.schedule.participants)[:ranks].max(axis=0)
+    messages = first.schedule.messages * first.loops
+    rows = zip(ends, carried, sent.tolist(), wire.tolist(), strict=True)
+    return [Totals(end, on_links, most, messages, crossed, shortcut) for end, on_links, most, crossed in rows]
+
+
+def _summed(values: Index, places: Index, count: int) -> NDArray[np.int64]:
+    """The sum of the rows of `values` at each of so many places, int64 (count, columns)."""
+    found = np.zeros((count, values.shape[1]), np.int64)
+    if len(places):
+        order = np.argsort(places, kind="stable")
+        at, starts = np.unique(places[order], return_index=True)
+        found[at] = np.add.reduceat(values[order], starts, axis=0)
+    return found
 
 
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:

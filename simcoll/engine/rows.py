@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
-from simcoll.engine.program import Program
+from simcoll.engine.program import Program, totals_of
 from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NEVER, NONE, service_ps
@@ -159,17 +159,14 @@ class _Rows:
         if once * hops * len(self.first) + float(arrivals.max(initial=0)) >= NEVER:
             return nothing
         latest, in_order = self._replayed(service, caps, gammas, latencies, arrivals, *overheads)
-        return [
-            self._outcome(row, end) if right else None
-            for row, (end, right) in enumerate(zip(latest.tolist(), in_order.tolist(), strict=True))
-        ]
-
-    def _outcome(self, row: int, end: int) -> Outcome:
-        program = self.programs[row]
-        totals = program.totals(end, "replay")
+        totals = totals_of(self.programs, latest.tolist(), "replay")
         if not self.kept:
-            return Outcome("fast", totals)
-        return Outcome("fast", totals, Timeline(*(column[:, row] for column in self.times)), program)
+            return [Outcome("fast", sums) if right else None for sums, right in zip(totals, in_order, strict=True)]
+        times = zip(*(column.T.copy() for column in self.times), strict=True)
+        rows = zip(self.programs, totals, times, in_order, strict=True)
+        return [
+            Outcome("fast", sums, Timeline(*each), program) if right else None for program, sums, each, right in rows
+        ]
 
     def _column(self, name: str) -> Numbers:
         return np.array([getattr(program.params, name) for program in self.programs], np.int64)

@@ -29,25 +29,33 @@ def staged(program: Program, timeline: Timeline) -> Staged:
     transfers."""
     until = _last_read(program, timeline.sent)
     held = np.flatnonzero(timeline.end < until)
+    if not len(held):
+        return Staged(0, 0)
     return Staged(len(held), _peak(timeline.end[held], until[held], program.nbytes[held]))
 
 
 def _last_read(program: Program, sent: Numbers) -> Numbers:
     """For each transfer when the last read of an older version of the slot that it writes is sent, 0 if there is none.
 
-    Reads and writes are sorted by slot and step, within a step reads first; then the latest read so far is carried
-    along each slot, as its rank among all reads, so that slot and rank fit one number.
+    Along each slot the latest read so far is carried, as its rank among all reads, so that slot and rank fit one
+    number.
     """
     count, by_sent = len(program), np.argsort(sent)
+    order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
     rank = np.zeros(2 * count, np.int64)  # reads, then writes, which have none
     rank[by_sent] = np.arange(1, count + 1)
-    slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
-    order = np.lexsort((step, slot))
-    base = np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (count + 1)
     latest = np.empty(2 * count, np.int64)
     latest[order] = np.maximum.accumulate(base + rank[order]) - base
     when: Numbers = np.concatenate([[0], sent[by_sent]])
     return when[latest[count:]]
+
+
+def _by_slot(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Reads, then writes, in the order of slot and step, within a step reads first; and a number for the slot of each,
+    by which ranks of different slots are apart."""
+    slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
+    order = np.lexsort((step, slot))
+    return order, np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (len(program) + 1)
 
 
 def _slots(program: Program) -> NDArray[np.int64]:

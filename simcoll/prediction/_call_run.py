@@ -64,6 +64,7 @@ def call_steps(scenario: Scenario, topology: Topology | None, costs: CostSetting
         totals=_of_all(run.run.totals, call.count),
         lower_bound_ps=_bound_ps(call, run, topology, costs),
         anew=functools.partial(predict_call, scenario, topology),
+        asked=scenario.algorithm,
         source=run.source,
         lowered=call,
         launch_ps=launch_ps,

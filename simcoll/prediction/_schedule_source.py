@@ -23,11 +23,22 @@ from simcoll.topology.graph import Topology
 
 FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
 
-_RECENT: Final[LruCache[tuple[AnySchedule, str]]] = LruCache(20_000_000, lambda proved: proved[0].rows)
+Proved = tuple[AnySchedule, str]
+_RECENT: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
+_PLACED: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
 
 
-def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[AnySchedule, str]:
+def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
     """The proved schedule or stream, and how it was proved."""
+    if schedule_json.is_file(scenario.algorithm) or scenario.copies != 1:  # which depends on more
+        return _source(scenario, topology, places)
+    asked = (scenario.collective, scenario.algorithm)
+    more = (scenario.root, scenario.groups, scenario.subgroups, scenario.proof)
+    where = (*asked, *more, _maker(*asked), topology.layout, tuple(places))
+    return _PLACED.get(where, lambda: _source(scenario, topology, places))
+
+
+def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
     n = len(places)
     members = scenario.subgroups or (tuple(range(n)),)
     size = len(members[0])
@@ -92,7 +103,7 @@ def _maker(collective: str, algorithm: str) -> Hashable:
     return registry.find(collective, algorithm)[0].steps
 
 
-def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> tuple[AnySchedule, str]:
+def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> Proved:
     """Make a schedule and prove it, once for all sizes of a sweep."""
     source: AnySchedule = _of_file(asked) if schedule_json.is_file(scenario.algorithm) else _made(asked)
     if orders:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from simcoll.config import yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.scenario.placement import Placement
@@ -27,7 +30,8 @@ def topology_of(scenario: Scenario) -> Topology:
 def rated_topology(scenario: Scenario) -> Topology:
     """The topology of a scenario, its links as rated; built once for all points that have the same."""
     spec, seed = scenario.topology, scenario.seed
-    key = (spec.model_dump_json(), seed, scenario.model_copy(update={"profile": ONE_PORT}).contents())
+    written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
+    key = (spec.model_dump_json(), seed, written)
     return _RATED.get(key, lambda: systems.build(spec, seed=seed))
 
 
@@ -42,12 +46,19 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
 
 def network_of(system: str | None) -> Profile:
     """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
+    return _shipped_network(system) if system is None or system in systems.shipped_systems() else _network(system)
+
+
+def _network(system: str | None) -> Profile:
     nic = systems.load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)
     links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
     return network.model_copy(update={"links": links})
+
+
+_shipped_network = functools.cache(_network)  # files that do not change
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:

@@ -68,7 +68,8 @@ def steps(
         profile.check_pull()
     elif costs is None:
         profile.check_launch(scenario.launch)
-    return replace(prediction, asked=asked_of(scenario))
+    asked = asked_of(scenario)
+    return prediction if prediction.asked == asked else replace(prediction, asked=asked)
 
 
 def row(prediction: Prediction) -> ResultRow:
@@ -80,39 +81,38 @@ def row(prediction: Prediction) -> ResultRow:
     if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
         busiest = "host", prediction.host_ps / time_ps
     waited = prediction.staged
-    columns: dict[str, Any] = {"protocol": prediction.protocol, **_trusted(prediction), **prediction.columns}
-    described = describe(scenario, "ok")
-    return replace(
-        described,
-        settings={**described.settings, **(prediction.lowered.chosen if prediction.lowered else {})},
-        topology=topology.name,
-        asked=prediction.asked,
-        algorithm=prediction.algorithm or None,
-        sharing=prediction.sharing,
-        executor=prediction.executor,
-        ranks=prediction.ranks,
-        nodes=_nodes(prediction),
-        time_us=time_ps / 1e6,
-        time_ps=time_ps,
-        algbw_GBps=prediction.algbw,
-        busbw_GBps=prediction.busbw,
-        steps=prediction.steps,
-        messages=totals.messages,
-        wire_bytes=totals.wire_bytes,
-        lower_bound_us=prediction.lower_bound_ps / 1e6,
-        engine=prediction.engine,
-        shortcut=totals.shortcut,
-        proved=prediction.proved or None,
-        bytes_per_rank=totals.bytes_per_rank,
-        binding_link=busiest[0],
-        binding_busy=busiest[1],
-        staged=waited.count if waited else None,
-        staged_bytes=waited.peak_bytes if waited else None,
-        step_us=None if compute_ps is None else time_ps / 1e6,
-        compute_us=None if compute_ps is None else compute_ps / 1e6,
-        exposed_us=None if exposed_ps is None else exposed_ps / 1e6,
-        **columns,
-    )
+    known = _described(scenario)
+    columns: dict[str, Any] = known | {
+        "settings": {**known["settings"], **(prediction.lowered.chosen if prediction.lowered else {})},
+        "protocol": prediction.protocol,
+        "topology": topology.name,
+        "asked": prediction.asked,
+        "algorithm": prediction.algorithm or None,
+        "sharing": prediction.sharing,
+        "executor": prediction.executor,
+        "ranks": prediction.ranks,
+        "nodes": _nodes(prediction),
+        "time_us": time_ps / 1e6,
+        "time_ps": time_ps,
+        "algbw_GBps": prediction.algbw,
+        "busbw_GBps": prediction.busbw,
+        "steps": prediction.steps,
+        "messages": totals.messages,
+        "wire_bytes": totals.wire_bytes,
+        "lower_bound_us": prediction.lower_bound_ps / 1e6,
+        "engine": prediction.engine,
+        "shortcut": totals.shortcut,
+        "proved": prediction.proved or None,
+        "bytes_per_rank": totals.bytes_per_rank,
+        "binding_link": busiest[0],
+        "binding_busy": busiest[1],
+        "staged": waited.count if waited else None,
+        "staged_bytes": waited.peak_bytes if waited else None,
+        "step_us": None if compute_ps is None else time_ps / 1e6,
+        "compute_us": None if compute_ps is None else compute_ps / 1e6,
+        "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
+    }
+    return ResultRow(status="ok", **(columns | _trusted(prediction) | dict(prediction.columns)))
 
 
 def _trusted(prediction: Prediction) -> dict[str, object]:
@@ -140,7 +140,7 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
 
 
 def _nodes(prediction: Prediction) -> int:
-    return len({prediction.topology.node_of(device) for device in prediction.devices[: prediction.plan.n]})
+    return prediction.topology.nodes_of(prediction.devices[: prediction.plan.n])
 
 
 def place(prediction: Prediction) -> str:
@@ -159,27 +159,29 @@ def asked_of(scenario: Scenario) -> str:
 
 def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
     """The row of results with the columns that are known without running the point."""
+    return ResultRow(status=status, **_described(scenario), **marks)
+
+
+def _described(scenario: Scenario) -> dict[str, Any]:
     work, contract = scenario.workload, collective(scenario.collective) if not scenario.workload else None
     reduction = None if contract is None else scenario.op if contract.reduces else "none"
-    return ResultRow(
-        scenario=scenario.name,
-        topology=scenario.topology.title,
-        collective=scenario.collective,
-        asked=asked_of(scenario),
-        algorithm=asked_of(scenario),
-        protocol=scenario.protocol,
-        executor=scenario.executed_by,
-        ranks=scenario.ranks,
-        size_bytes=None if work else scenario.nbytes,
-        seed=scenario.seed,
-        status=status,
-        dtype=scenario.dtype,
-        op=reduction,
-        root=scenario.root if contract and contract.rooted else None,
-        in_place=None if work else scenario.in_place,
-        profile=scenario.profile,
-        sharing=scenario.params().sharing,
-        workload=work.template if work else None,
-        settings=scenario.launch.columns,
-        **marks,
-    )
+    return {
+        "scenario": scenario.name,
+        "topology": scenario.topology.title,
+        "collective": scenario.collective,
+        "asked": asked_of(scenario),
+        "algorithm": asked_of(scenario),
+        "protocol": scenario.protocol,
+        "executor": scenario.executed_by,
+        "ranks": scenario.ranks,
+        "size_bytes": None if work else scenario.nbytes,
+        "seed": scenario.seed,
+        "dtype": scenario.dtype,
+        "op": reduction,
+        "root": scenario.root if contract and contract.rooted else None,
+        "in_place": None if work else scenario.in_place,
+        "profile": scenario.profile,
+        "sharing": scenario.params().sharing,
+        "workload": work.template if work else None,
+        "settings": scenario.launch.columns,
+    }

@@ -80,7 +80,7 @@ class Prediction:
         call = ", ".join([self.scenario.collective, *([self.algorithm] if self.algorithm else [])])
         return f"Prediction({call}, {len(self.devices)} ranks, {self.time_ps / 1e6:.6g} us)"
 
-    @property
+    @cached_property
     def time_ps(self) -> int:
         """Time of the point: as long as on the GPUs, or as the host where that is slower."""
         return max(self.called_ps, self.host_ps)
@@ -90,7 +90,7 @@ class Prediction:
         """Time of the point in us, for reading; `time_ps` is exact."""
         return self.time_ps / 1e6
 
-    @property
+    @cached_property
     def called_ps(self) -> int:
         """Time on the GPUs, in ps: the launch, and until the last transfer has ended and the last rank has come."""
         return self._until(self.totals.makespan_ps) + self.launch_ps

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import operator
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,10 @@ class ResultRow(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(KINDS) + len(self.settings)
 
+    def columns(self) -> dict[str, Any]:
+        """What it has as a mapping, as a plain dict."""
+        return {**dict(zip(KINDS, _VALUES(self), strict=True)), **self.settings}
+
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> ResultRow:
         """A row from names and values; names with a dot are settings. Raises TypeError for a name that is unknown."""
@@ -138,6 +143,7 @@ KINDS: Final[Mapping[str, type]] = {  # of what each public column holds, in the
     each.name: _KINDS[str(each.type).removesuffix(" | None")] for each in fields(ResultRow) if each.metadata
 }
 COLUMNS: Final = tuple(KINDS)
+_VALUES: Final = operator.attrgetter(*COLUMNS)
 UNITS: Final[Mapping[str, str]] = {each.name: each.metadata["unit"] for each in fields(ResultRow) if each.metadata}
 TEXTS: Final[Mapping[str, str]] = {each.name: each.metadata["text"] for each in fields(ResultRow) if each.metadata}
 
@@ -209,7 +215,7 @@ def _value(kind: type, text: str | None) -> Any:
 
 def document(rows: Sequence[ResultRow], reused: int = 0) -> str:
     """One JSON document for scripts; `schema` says what stands in it."""
-    return json.dumps({"schema": SCHEMA, "points": [dict(row) for row in rows], "reused": reused}, indent=1)
+    return json.dumps({"schema": SCHEMA, "points": [row.columns() for row in rows], "reused": reused}, indent=1)
 
 
 def schema() -> dict[str, Any]:

@@ -94,11 +94,11 @@ def sweep(
 
     The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`.
     """
-    keys = [key(point) for point in points]
+    keys = [key(point) for point in points] if journal or shard else []
     known = journal.rows() if journal else {}
     missing = {}
     for index in shard.share(keys) if shard else range(len(points)):
-        if keys[index] in known:
+        if known and keys[index] in known:
             yield index, _swept(known[keys[index]], points[index]), True
         else:
             missing[index] = points[index]
@@ -155,7 +155,7 @@ def _begun_soon(
 def _swept(row: ResultRow, point: Point) -> ResultRow:
     """A row with the columns of what is swept, which are not the point's but the sweep's."""
     keys = {path: value for path, value in point.swept.items() if "." in path}
-    return replace(row, settings={**row.settings, **keys})
+    return row if not keys else replace(row, settings={**row.settings, **keys})
 
 
 def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:

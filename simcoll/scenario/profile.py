@@ -361,6 +361,11 @@ def _of_machine(name: str) -> str | None:
 def load_profile(name: str) -> Profile:
     """Read a profile of calls, or `GPUS+TRANSPORT`: one of GPUs with another's transport. Raises InputError for a file
     that cannot be read, for a profile of NICs alone, and for one without a transport behind `+`."""
+    known = shipped_profiles()
+    return _shipped(name) if name in known or all(part in known for part in name.split("+")) else _loaded(name)
+
+
+def _loaded(name: str) -> Profile:
     gpus, plus, transport = name.partition("+")
     profile = load_network(name)
     if profile.of_nics:
@@ -375,6 +380,9 @@ def load_profile(name: str) -> Profile:
     return profile.model_copy(update={"name": name, "transport": network.transport, "links": links})
 
 
+_shipped = functools.cache(_loaded)  # files that do not change
+
+
 def titled(name: str) -> str:
     """The name of a profile as reports show it: a bound is no prediction."""
     return f"{name}: a bound, not a prediction" if name == "ideal" else name
@@ -382,8 +390,15 @@ def titled(name: str) -> str:
 
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
+    return _shipped_network(name) if name in shipped_profiles() else _network(name)
+
+
+def _network(name: str) -> Profile:
     path = find_profile(name)
     return parse_profile(yaml_tree.text_of(path), str(path))
+
+
+_shipped_network = functools.cache(_network)
 
 
 @functools.lru_cache(maxsize=32)

@@ -201,6 +201,8 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
     except ValueError as error:
         raise InputError(str(error)) from None
     entries = ALGORITHMS.get(collective, {})
+    if spec in entries:
+        return entries[spec], {}
     match = _SPEC.fullmatch(spec)
     name = match[1] if match else spec
     if match is None or name not in entries:

@@ -11,10 +11,10 @@ import copy
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ __all__ = ["MEMORY", "Link", "RankGroups", "Topology"]
 
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
+T = TypeVar("T")
+MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
 _OF_LINKS: Final = (
     *("graph", "every_link", "bandwidths", "latencies", "link_kinds", "_least", "_ways", "_device_bandwidths"),
 )  # of a topology: made of its links
@@ -71,6 +73,7 @@ class Topology:
         self.layout: Hashable = object()
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
         self._routes_given = bool(self._routes)
+        self._asked_of: dict[tuple[str, Hashable], Any] = {}  # what was asked of devices
         self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
         self._connected()
 
@@ -124,6 +127,10 @@ class Topology:
         """The index of the machine that a device sits in; None for a switch between machines."""
         return self._node[self._known(device)]
 
+    def nodes_of(self, devices: Sequence[str]) -> int:
+        """Number of machines that devices sit in; those between machines count as one."""
+        return self._of("nodes", tuple(devices), lambda some: len(set(map(self.node_of, some))))
+
     @cached_property
     def nodes(self) -> int:
         """Number of machines."""
@@ -131,6 +138,18 @@ class Topology:
 
     def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
         """In-network devices that every one of `devices` is linked with, both ways."""
+        return self._of("agents", tuple(devices), self._agents_for)
+
+    def _of(self, question: str, devices: tuple[str, ...], answer: Callable[[tuple[str, ...]], T]) -> T:
+        """The answer to a question about devices, which does not depend on rates: sweeps ask the same at each point."""
+        if len(self._asked_of) >= MOST_ASKED:
+            self._asked_of.clear()
+        if (question, devices) not in self._asked_of:
+            self._asked_of[question, devices] = answer(devices)
+        found: T = self._asked_of[question, devices]
+        return found
+
+    def _agents_for(self, devices: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(
             agent
             for agent in self.agents
@@ -143,6 +162,9 @@ class Topology:
         With one rank on each node of a torus groups are nested by dimension, and a ring is one group. Empty where
         all that gives no two groups.
         """
+        return self._of("groups", tuple(devices), self._default_groups)
+
+    def _default_groups(self, devices: tuple[str, ...]) -> RankGroups:
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):

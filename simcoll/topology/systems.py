@@ -215,11 +215,13 @@ def _check_hosts(spec: TopologySpec, fabric: str) -> None:
 def load_system(name: str) -> SystemFile:
     """The contents of the file of a shipped system, or of a topology file of devices and links; raises InputError."""
     known = shipped_systems()
-    if name not in known and not name.endswith((".yaml", ".yml")):
+    if name in known:
+        return _shipped(name)
+    if not name.endswith((".yaml", ".yml")):
         raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
-    tree = yaml_tree.read(known.get(name) or Path(name))
+    tree = yaml_tree.read(Path(name))
     named = tree.get("system")
-    if named is None or name in known:
+    if named is None:
         return read_machine(tree).file
     if str(named.value) not in known:
         problem = f"{named.plain()!r} is no shipped system"
@@ -230,7 +232,7 @@ def load_system(name: str) -> SystemFile:
 def described(spec: TopologySpec) -> SystemFile | None:
     """The file of devices that a topology is made of; None for hosts of a fabric. Raises InputError."""
     if spec.system is not None:
-        return _shipped(spec.system)
+        return load_system(spec.system)
     if spec.file is None:
         return None
     tree = yaml_tree.read(Path(spec.file))
@@ -238,8 +240,8 @@ def described(spec: TopologySpec) -> SystemFile | None:
 
 
 @functools.cache
-def _shipped(name: str) -> SystemFile:
-    return load_system(name)
+def _shipped(name: str) -> SystemFile:  # a file that does not change
+    return read_machine(yaml_tree.read(shipped_systems()[name])).file
 
 
 def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
