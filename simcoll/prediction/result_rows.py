@@ -122,7 +122,7 @@ class ResultRow(Mapping[str, Any]):
         return len(KINDS) + len(self.settings)
 
     def columns(self) -> dict[str, Any]:
-        """What it has as a mapping, as a plain dict."""
+        """The row as a plain dict: the columns, then the settings."""
         return {**dict(zip(KINDS, _VALUES(self), strict=True)), **self.settings}
 
     @classmethod
