@@ -7,56 +7,17 @@ programs and compiled by numba, where that is installed, for large ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
-from simcoll.engine.kernels import fair_kernel, fifo_kernel, replay_kernel, waits
-from simcoll.engine.kernels.link_tables import LinkTables
-from simcoll.engine.kernels.records import (
-    Barriers,
-    ChangesInTime,
-    Component,
-    Costs,
-    FairFabric,
-    FairRun,
-    FifoRun,
-    FlowLists,
-    Flows,
-    Heads,
-    Heap,
-    HopTimes,
-    KernelTimes,
-    Levels,
-    Limits,
-    LinkHistory,
-    Net,
-    Paths,
-    Plan,
-    Predecessors,
-    Progress,
-    ReplayRun,
-    Routes,
-    Servers,
-    Starts,
-    Successors,
-    TaskColumns,
-    Turns,
-)
-from simcoll.engine.link_changes import LinkChanges
-from simcoll.engine.program import Program, blocking_predecessors
-from simcoll.engine.tasks import Tasks, grouped
+from simcoll.engine._kernel_run import KernelResult, KernelRun
+from simcoll.engine.kernels import waits
+from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import NEVER, NONE, too_late
-
-KeptTimes = Literal["hops", "times", "ends", "nothing"]
-# Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
-NO_TIMES: Final[Array] = np.zeros(0, np.int64)
-NO_INDICES: Final[Array] = np.zeros(0, np.int32)
-NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
+from simcoll.engine.timing_model import NEVER, too_late
 
 
 class FastResult(NamedTuple):
@@ -68,23 +29,15 @@ class FastResult(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """When each rank has sent and received all that is its own, (ranks,); by link when the first and the last message
-    comes to it, and when it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; when all is over."""
+    """The times at which each rank has sent and received all that is its own, (ranks,); at which the first and the last
+    message comes to each link, and it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; and at which
+    all is over."""
 
     done: Array
     first: Array
     last: Array
     free: Array
     over: int
-
-
-class _KernelResult(NamedTuple):
-    """The result of a kernel: how many transfers ended, the latest time of all, the columns of a timeline, which may be
-    empty."""
-
-    ended: int
-    latest: int
-    columns: tuple[Any, ...]
 
 
 def run(
@@ -101,7 +54,7 @@ def run(
     time in ps, (links,), where they serve in turn and do not change.
     """
     loops = Loops(waits, choose(len(program), compiled))
-    outcome, shortcut = _play(_KernelRun(program, loops, "hops" if hops else "times", busy), shortcuts)
+    outcome, shortcut = _play(KernelRun(program, loops, "hops" if hops else "times", busy), shortcuts)
     timeline = outcome and Timeline(*(np.asarray(column, np.int64) for column in outcome.columns))
     return FastResult(timeline, shortcut, loops.compiled)
 
@@ -109,16 +62,16 @@ def run(
 def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
     """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
     the memory. None if it could not finish."""
-    outcome, shortcut = _play(_KernelRun(program, Loops(waits, choose(len(program), compiled)), "nothing"), shortcuts)
+    outcome, shortcut = _play(KernelRun(program, Loops(waits, choose(len(program), compiled)), "nothing"), shortcuts)
     if outcome and program.changes:
         program = program.as_it_went(np.asarray(outcome.columns[-1]))
     return outcome and program.totals(outcome.latest, shortcut)
 
 
 def ends(program: Program, busy: Array, compiled: bool | None = None) -> Ends | None:
-    """When ranks and links are done with a program of one call, whose links serve in turn and are `busy` at first until
+    """The ends of a program of one call by ranks and links, whose links serve in turn and are `busy` at first until
     a time in ps, (links,). None if it could not finish."""
-    run_ = _KernelRun(program, Loops(waits, choose(len(program), compiled)), "ends", busy)
+    run_ = KernelRun(program, Loops(waits, choose(len(program), compiled)), "ends", busy)
     outcome, _ = _play(run_, shortcuts=True)
     if outcome is None:
         return None
@@ -130,7 +83,7 @@ def ends(program: Program, busy: Array, compiled: bool | None = None) -> Ends | 
     return Ends(np.asarray(done[: program.schedule.n], np.int64), first, last, free, outcome.latest)
 
 
-def _play(run_: _KernelRun, shortcuts: bool) -> tuple[_KernelResult | None, str]:
+def _play(run_: KernelRun, shortcuts: bool) -> tuple[KernelResult | None, str]:
     """The outcome, None if not all came to an end, and the shortcut taken. Raises InputError beyond the clock."""
     program = run_.program
     ways = {"none": run_.fair if program.params.sharing == "fair" else run_.fifo}
@@ -149,308 +102,3 @@ def _play(run_: _KernelRun, shortcuts: bool) -> tuple[_KernelResult | None, str]
                 raise too_late("the run takes")
             return outcome, shortcut
     return None, "none"
-
-
-class _KernelRun:
-    """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not."""
-
-    def __init__(self, program: Program, loops: Loops, keep: KeptTimes, busy: Array | None = None):
-        self.busy = np.zeros(program.servers, np.int64) if busy is None else busy
-        self.program, self.params, self.loops, self.keep = program, program.params, loops, keep
-        self.count, self.links = len(program), len(program.bandwidths)
-        self.sides = int(program.side.max(initial=-1)) + 1
-        self.give, self.fill = loops.give, loops.fill
-        self.ways = LinkTables(program)
-        self.opened, self.done = self.zeros(0), self.zeros(0)  # of tasks
-        self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
-
-    # --- the three ways ---
-
-    def replay(self) -> _KernelResult:
-        program, params, ways, fair = self.program, self.params, self.ways, self.params.sharing == "fair"
-        times = self.times("start" if params.g else "", "end" if params.slots else "", "sent", "complete")
-        hops = self.hops()
-        credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
-        run = ReplayRun(
-            plan=self.plan(),
-            costs=self.costs(),
-            routes=Routes(*self.gives(*program.routes[2:])),
-            lead=self.lead(),
-            here=self.give(program.arrivals[program.routes.src] if program.arrivals.any() else NO_TIMES),
-            net=self.net(),
-            slowest=self.give(ways.slowest() if fair else NO_INDICES),
-            away=self.give(ways.away() if fair else NO_TIMES),
-            predecessors=Predecessors(*self.gives(program.reads, program.chain, credit, program.channel_before, step)),
-            free=Servers(self.freed(), self.zeros(self.sides)),
-            last=Servers(self.zeros(self.links), self.zeros(self.sides)),
-            times=times,
-            hops=hops,
-            heads=self.noted(),
-        )
-        ended, latest = self.loops.like(replay_kernel).replay(run)
-        return _KernelResult(ended, latest, (*times, hops.begin, hops.end))
-
-    def fifo(self) -> _KernelResult:
-        progress, hops, changes = self.progress(), self.hops(), self.program.changes
-        run = FifoRun(
-            progress=progress,
-            plan=self.plan(),
-            costs=self.costs(),
-            routes=Routes(*self.gives(*self.program.routes[2:])),
-            follows=self.give(self.ways.follows()),
-            net=self.net(),
-            servers=self.program.servers,
-            free=Servers(self.freed(), self.zeros(self.sides)),
-            hops=hops,
-            heads=self.noted(),
-        )
-        ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
-        return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
-
-    def fair(self) -> _KernelResult:
-        program, ways, caps = self.program, self.ways, self.caps()
-        progress = self.progress()
-        hop, shared = ways.shared()
-        ready = self.fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
-        run = FairRun(
-            progress=progress,
-            plan=self.plan(),
-            channel=self.give(program.channel),
-            sizes=self.give(program.sizes.astype(np.float64)),
-            costs=self.costs(),
-            routes=Routes(*self.gives(hop, shared)),
-            limits=Limits._make(
-                [
-                    *self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()),
-                    self.links if len(caps) else NONE,
-                ]
-            ),
-            net=self.net(),
-            free_side=self.zeros(self.sides),
-            ready=ready,
-            fabric=self.fabric(caps, int(np.diff(hop).max(initial=0))),
-        )
-        changes = self.in_time(program.changes) if program.changes else None
-        ended, latest = self.loops.like(fair_kernel).fair(run, changes)
-        if self.keep != "hops":
-            return self.outcome(ended, latest, (*progress.times, NO_TIMES, NO_TIMES))
-        lengths = np.diff(program.routes.hop)[np.asarray(self.taken, np.int64)]
-        begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, progress.times.sent))
-        return self.outcome(ended, latest, (*progress.times, begin, gone))
-
-    def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> _KernelResult:
-        """The result with the times of tasks."""
-        last = max(latest, max(self.done, default=0))
-        way = self.taken if self.program.changes else NO_TIMES
-        return _KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
-
-    # --- records of all ways: see `kernels.records` ---
-
-    def gives(self, *columns: Array) -> Iterator[Any]:
-        return map(self.give, columns)
-
-    def zeros(self, length: int) -> Any:
-        return self.fill(length, 0, np.int64)
-
-    def plan(self) -> Plan:
-        return Plan(*self.gives(self.program.way, self.program.kind, self.program.side))
-
-    def costs(self) -> Costs:
-        """Columns are empty where all entries are 0."""
-        gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
-        return Costs(
-            gap=self.give(np.ascontiguousarray(gap) if gap.any() else NO_TIMES),
-            cap=self.give(self.ways.at_rates(cap) if cap.any() else NO_TIMES),
-            receive=self.give(self.receive()),
-            came=self.give(self.came()),
-        )
-
-    def receive(self) -> Array:
-        """The time for which each transfer keeps its receive side."""
-        program = self.program
-        o_recv, gamma = program.by_way("o_recv"), program.by_kind("gamma")
-        if not o_recv.any() and not gamma.any():
-            return NO_TIMES
-        costs: Array = np.where(program.routes.src == program.routes.dst, 0, o_recv)[program.way]
-        return costs + self.ways.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else costs
-
-    def came(self) -> Array:
-        """The time at which the receiver of each transfer comes, if it reduces into data that came with it."""
-        program = self.program
-        if not program.arrivals.any():
-            return NO_TIMES
-        adding = np.flatnonzero(program.reduce & (program.chain == NONE))
-        came = np.zeros(len(program) if len(adding) else 0, np.int64)
-        came[adding] = program.arrivals[program.routes.dst[program.way[adding]]]
-        return came
-
-    def here(self) -> Any:
-        """The time at which the sender of each transfer comes."""
-        arrivals, routes = self.program.arrivals, self.program.routes
-        return self.give(arrivals[routes.src][self.program.way] if arrivals.any() else NO_TIMES)
-
-    def lead(self) -> Any:
-        """The time from start to ready, by way."""
-        (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
-        return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
-
-    def net(self) -> Net:
-        ways = self.ways
-        return Net._make([*self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)])
-
-    def times(self, *needed: str) -> KernelTimes:
-        """Columns to be filled: all of them where they are kept, else those that are `needed`."""
-        kept = (self.keep in ("hops", "times") or name in needed for name in KernelTimes._fields)
-        return KernelTimes(*(self.loops.room(self.count if keep else 0, np.int64) for keep in kept))
-
-    def freed(self) -> Any:
-        """When links are free, which a run goes on with."""
-        self.free = self.give(self.busy.copy())
-        return self.free
-
-    def noted(self) -> Heads:
-        """When heads come to links, where that is kept."""
-        links = self.links if self.keep == "ends" else 0
-        self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
-        return self.heads
-
-    def hops(self) -> HopTimes:
-        if self.keep != "hops":
-            return HopTimes(*self.gives(NO_TIMES, NO_TIMES, NO_TIMES))
-        first = self.program.hops.first
-        if self.program.changes:  # room for any way
-            first = np.arange(self.count + 1) * np.diff(self.program.routes.hop).max(initial=0)
-        return HopTimes(self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first))
-
-    def went(self, hops: HopTimes) -> tuple[Any, Any]:
-        """The intervals of hops as the ways lie end to end that transfers took."""
-        if self.keep != "hops" or not self.program.changes:
-            return hops.begin, hops.end
-        way = np.asarray(self.taken, np.int64)
-        count = np.diff(self.program.routes.hop)[way]
-        place = np.repeat(np.asarray(hops.first)[:-1], count) + np.arange(count.sum())
-        place -= np.repeat(np.cumsum(count) - count, count)
-        return np.asarray(hops.begin)[place], np.asarray(hops.end)[place]
-
-    def heap(self, count: int, tracked: bool = False) -> Heap:
-        room = self.loops.room
-        return Heap(room(count + 1, np.int64), room(count + 1), self.fill(count if tracked else 0, NONE))
-
-    # --- records of runs with a heap ---
-
-    def progress(self) -> Progress:
-        successors, pending = self.successors()
-        tasks, here = self.tasks(pending), self.here()
-        times = self.times("sent", "complete") if self.keep == "ends" else self.times()
-        when = here if len(here) else self.zeros(self.count)
-        starts = Starts(when, pending, self.give(self.program.way), self.lead(), times.start, self.heap(self.count))
-        state, came = self.fill(self.count, 0), self.give(self.came())
-        return Progress(starts, state, came, times, successors, tasks, self.barriers())
-
-    def successors(self) -> tuple[Successors, Any]:
-        """The transfers that wait for each, and how many things each waits for."""
-        program, count, slots = self.program, self.count, self.params.slots
-        reads, chain, credit = self.gives(program.reads, program.chain, program.credit if slots else NO_INDICES)
-        chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))
-        credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
-        self.loops.run.turn_round(
-            (reads, chain, credit, self.give(program.channel_before)),
-            (first_reader, next_reader, chain_after, credit_after, channel_after),
-            pending,
-        )
-        turn = NO_INDICES
-        if self.params.blocking != "no":
-            before = np.asarray(blocking_predecessors(program), np.int32).reshape(count, 2)
-            turn = _turns(before)
-            for i, more in enumerate((before != NONE).sum(axis=1).tolist()):
-                pending[i] += more
-        if self.params.barrier:
-            for i in np.flatnonzero(program.step > program.step[:1]).tolist():
-                pending[i] += 1
-        links = (chain, chain_after, first_reader, next_reader, credit_after, channel_after)
-        return Successors(*links, self.give(turn)), pending
-
-    def tasks(self, pending: Any) -> TaskColumns:
-        """The first transfer of each channel waits for the task that sends it: this is added to `pending`."""
-        program, tasks = self.program, self.program.tasks or NO_TASKS
-        count, index = len(tasks), np.arange(self.count if len(tasks) else 0, dtype=np.int32)
-        sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
-        first = np.where(program.channel_before == NONE, sender, NONE) if count else index
-        added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
-        for i in np.flatnonzero(first >= 0).tolist():
-            pending[i] += 1
-        to_do = np.ones(count, np.int32)
-        for of in (first, receiver):
-            to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)
-        lists = (*tasks.behind(), *grouped(first, index, count), *grouped(added, index, count))
-        self.opened, self.done = self.zeros(count), self.zeros(count)
-        state = (self.opened, self.give(to_do), self.done, self.fill(count + 1, 0), self.give(tasks.duration))
-        ends = self.gives(sender, receiver, added, np.diff(tasks.first))
-        return TaskColumns._make([*ends, *state, *self.gives(*lists)])
-
-    def barriers(self) -> Barriers:
-        columns: tuple[Array, ...] = (NO_INDICES, NO_INDICES, NO_INDICES)
-        if self.params.barrier:
-            _, step = np.unique(self.program.step, return_inverse=True)
-            left = np.bincount(step)
-            columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
-        return Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
-
-    def fabric(self, caps: Array, width: int) -> FairFabric:
-        """Flows on links, and on the `caps` of channels behind these; a flow takes `width` links at most."""
-        fill, ways = self.fill, self.ways
-        capacity = self.program.bandwidths.astype(np.float64)
-        flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
-
-        def each(count: int, *values: float) -> Iterator[Any]:
-            return (fill(count, value, type(value)) for value in values)
-
-        owner = self.give(np.repeat(np.arange(flows, dtype=np.int32), width))
-        return FairFabric(
-            paths=Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
-            lists=FlowLists(fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)),
-            component=Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),
-            levels=Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
-            bound=float(min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()])),  # one type
-            flows=Flows._make([*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]),
-            ends=self.heap(flows, tracked=True),
-            marked=fill(links, 0, int),
-            touched=fill(links, 0),
-        )
-
-    def caps(self) -> Array:
-        """The cap of each channel in B/s, infinite where it has none; empty if none has."""
-        program, cap = self.program, self.program.by_way("channel_bandwidth")
-        if not cap.any():
-            return np.zeros(0)
-        caps = np.full(int(program.channel.max(initial=-1)) + 1, np.inf)
-        by_transfer = cap[program.way]
-        caps[program.channel[by_transfer > 0]] = by_transfer[by_transfer > 0]
-        return caps
-
-    # --- records of links that change ---
-
-    def turns(self, changes: LinkChanges) -> Turns:
-        at, force = self.gives(changes.turns, changes.force.ravel())
-        return Turns(at, force, changes.force.shape[1], self.taken, self.zeros(1))
-
-    def in_time(self, changes: LinkChanges) -> ChangesInTime:
-        ways = self.ways
-        rows = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
-        columns = self.gives(*rows, ways.rates.astype(np.float64), ways.rate_of.copy())
-        return ChangesInTime._make([*columns, self.turns(changes)])
-
-    def by_link(self, changes: LinkChanges) -> LinkHistory:
-        rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
-        columns = self.gives(*self.ways.rows_of(changes), rates, sizes)
-        return LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
-
-
-def _turns(before: Array) -> Array:
-    """With blocking sends a transfer is awaited by at most two: the next of its sender and of its receiver, or NONE."""
-    turns = np.full(2 * len(before), NONE, np.int32)
-    for i, pair in enumerate(before.tolist()):
-        for j in pair:
-            if j != NONE:
-                turns[2 * j if turns[2 * j] == NONE else 2 * j + 1] = i
-    return turns

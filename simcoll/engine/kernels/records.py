@@ -72,7 +72,7 @@ class HopTimes(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """When the first and the last head came to each link; empty where nobody asks for it."""
+    """The times at which the first and the last head came to each link; empty where nobody asks for them."""
 
     first: Column
     last: Column
