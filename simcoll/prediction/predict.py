@@ -15,7 +15,7 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import weakened
 from simcoll.scenario.gpus_served import check_gpus
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles
+from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles, transport_of
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -50,7 +50,7 @@ def steps(
     """The same in steps, so that several points may have alike runs made together."""
     scenario = point.scenario if isinstance(point, Point) else point
     profile = load_profile(scenario.profile)
-    if profile.generations and costs is None and not related:
+    if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
     if scenario.striking and profile.as_nccl:  # all channels feel what is slow, also those that are not run
         topology = weakened(topology or rated_topology(scenario), scenario.striking)
@@ -125,7 +125,7 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     nodes = _nodes(prediction)
     where = nodes, place(prediction), bool(scenario.launch.graph)
     case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where)
-    shipped = scenario.profile in shipped_profiles()
+    shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
     if scenario.executed_by in ("msccl", "p2p"):
         if scenario.protocol != "pull":
             return {"confidence": "modelled"}
@@ -146,6 +146,8 @@ def _nodes(prediction: Prediction) -> int:
 def place(prediction: Prediction) -> str:
     """The profile of the NICs of a call, or the kind of links between GPUs where it stays on a node."""
     if _nodes(prediction) > 1:
+        if named := transport_of(prediction.scenario.profile):
+            return named
         system = described(prediction.scenario.topology)
         return system.nic.profile if system and system.nic else ""
     kinds = prediction.topology.link_kinds

@@ -10,7 +10,7 @@ from simcoll import units
 from simcoll.config import text_table
 from simcoll.nccl.tuner_constants import newer_than_known
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.report.verdicts import BINDS, of_rows
+from simcoll.report.verdicts import BINDS, between, of_rows, transports
 from simcoll.scenario.profile import load_profile, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology import systems
@@ -101,7 +101,8 @@ def _by_name(row: ResultRow) -> bool:
 
 def _title(scenario: str | None, rows: Sequence[ResultRow]) -> str:
     names = dict.fromkeys(row.profile for row in rows if row.profile)
-    return f"# simcoll {simcoll.__version__}: {scenario}   {'; '.join(map(described, names))}"
+    about = [" + ".join([described(name), *map(between, transports(name, rows))]) for name in names]
+    return f"# simcoll {simcoll.__version__}: {scenario}   {'; '.join(about)}"
 
 
 def described(profile: str) -> str:

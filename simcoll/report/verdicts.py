@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import load_profile
+from simcoll.scenario.profile import load_network, load_profile, transport_of
 from simcoll.topology.systems import load_system, shipped_systems
 from simcoll.units import format_duration, short_size, size_in
 
@@ -54,13 +54,31 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
         elif profile.calibration is None and profile.kernels is None:
             parts.append(f"`{name}` is fitted to nothing{hint}")
         else:
-            parts.append(profile.description.replace(" of the harness library", ""))
+            about = profile.description.replace(" of the harness library", "")
+            parts.append(" + ".join([about, *(between(each) for each in transports(name, rows))]))
     words = dict.fromkeys(row.confidence for row in rows if row.confidence)
     if "modelled" in words:
         parts.append("modelled in part" if len(words) > 1 else "modelled")
     elif "extrapolated" in words:
         parts.append("extrapolated" + (" in part" if len(words) > 1 else ""))
     return ", ".join(parts) or "fitted to nothing"
+
+
+def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
+    """The transports between nodes of rows of a profile: those that it names, or else those of the systems' NICs."""
+    asked = {row.topology for row in rows if row.profile == profile and (row.nodes or 1) > 1}
+    own = load_profile(profile)
+    if own.kernels is None or not asked:
+        return []
+    if named := transport_of(profile):
+        return [named]
+    systems = (load_system(name) for name in sorted(asked & {*shipped_systems()}) if own.transport is None)
+    return list(dict.fromkeys(system.nic.profile for system in systems if system.nic))
+
+
+def between(transport: str) -> str:
+    """A transport and what it was fitted to: the end of its description."""
+    return f"{transport}, {load_network(transport).description.rpartition('; ')[2]}"
 
 
 def _better(name: str, rows: Sequence[ResultRow]) -> str | None:

@@ -14,7 +14,12 @@ _GPU_LINKS: Final = ("nvlink", "xgmi")  # from GPU to GPU, or to their switch; w
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
     """Raise InputError for a system whose GPUs are of another generation or joined by other links; the cure names
     profiles that serve."""
-    if system is None or (mismatch := _mismatch(profile, system)) is None:
+    if system is None:
+        return
+    if system.gpu and profile.transport and profile.kernels is None:
+        with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one: simcoll calibrate"
+        raise wrong("profile", f"{profile.name} says what messages between nodes cost, and nothing of GPUs", with_gpus)
+    if (mismatch := _mismatch(profile, system)) is None:
         return
     serving = system.profile or " or ".join(_serving(system))
     problem = f"{profile.name} is for GPUs {mismatch}"
