@@ -385,7 +385,7 @@ _shipped = functools.cache(_loaded)  # files that do not change
 
 def transport_of(name: str) -> str | None:
     """The transport that a profile's name joins to one of GPUs: of `GPUS+TRANSPORT` the second; None without."""
-    gpus, plus, transport = name.partition("+")
+    _, plus, transport = name.partition("+")
     return transport if plus and find_profile(name) != Path(name) else None
 
 

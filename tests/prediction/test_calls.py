@@ -431,6 +431,17 @@ def test_nics_say_what_the_profile_leaves_open() -> None:
     assert len(set(one_node.values())) == 1
 
 
+def test_a_transport_by_name_is_judged_as_that_of_the_nics() -> None:
+    """`GPUS+TRANSPORT` has the interval of the machine whose NICs name that transport; alone it says nothing of GPUs."""
+    names = ("nccl-hopper", "nccl-hopper+ib-ndr", "nccl-hopper+tcp")
+    own, named, other = (row(call("hgx-h100", "all_reduce", 1 << 20, nodes=2, profile=name)) for name in names)
+    ends = ("time_us", "low_us", "high_us", "median_low_us", "confidence")
+    assert [own[end] for end in ends] == [named[end] for end in ends]
+    assert own["low_us"] < own["time_us"] < other["time_us"] < other["high_us"]
+    with pytest.raises(InputError, match=r"nothing of GPUs.*nccl-hopper\+tcp"):
+        call("hgx-h100", "all_reduce", 1 << 20, nodes=2, profile="tcp")
+
+
 @pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_reduce", "tree")])
 def test_a_slow_nic_is_felt_wherever_it_is(collective: str, algorithm: str) -> None:
     """Channels go by all NICs of a node, and a call ends with the last: whichever of them is slow, it takes as long."""
