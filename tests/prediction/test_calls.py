@@ -432,7 +432,7 @@ def test_nics_say_what_the_profile_leaves_open() -> None:
 
 
 def test_a_transport_by_name_is_judged_as_that_of_the_nics() -> None:
-    """`GPUS+TRANSPORT` has the interval of the machine whose NICs name that transport; alone it says nothing of GPUs."""
+    """`GPUS+TRANSPORT` has the interval of a machine with such NICs; a transport alone says nothing of GPUs."""
     names = ("nccl-hopper", "nccl-hopper+ib-ndr", "nccl-hopper+tcp")
     own, named, other = (row(call("hgx-h100", "all_reduce", 1 << 20, nodes=2, profile=name)) for name in names)
     ends = ("time_us", "low_us", "high_us", "median_low_us", "confidence")
