@@ -51,15 +51,15 @@ class Transport(Model):
         """Time of a hop beside what servers take, for a message of so many bytes."""
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
 
-    def served_ps(self, nbytes: int, both: int, *, in_host: bool, unexpected: bool = False) -> int:
-        """Time of a proxy for a message of so many bytes, or for `both`, one that it sends and one that it receives.
-        `in_host`: its data lie in the host's memory anyway."""
+    def served_ps(self, nbytes: int, both: int, *, unexpected: bool = False) -> int:
+        """Time of a proxy for a message of so many bytes, or for `both`, one that it sends and one that it receives,
+        beside moving its data."""
+        return both * (self.proxy + (self.unexpected if unexpected and nbytes <= SENT_AT_ONCE else 0))
+
+    def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
+        """Time of a proxy to copy the data of a message. `in_host`: they lie in the host's memory anyway."""
         copied = self.staging and (in_host or not self.gpudirect)
-        return (
-            self.proxy * both
-            + (-(-nbytes * PS_PER_S // self.staging) if copied else 0)
-            + (self.unexpected * both if unexpected and nbytes <= SENT_AT_ONCE else 0)
-        )
+        return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 
     def crowded(self, nodes: int) -> float:
         """Share of the fabric that an all-to-all of so many nodes reaches.

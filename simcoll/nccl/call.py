@@ -338,14 +338,17 @@ class NcclCall:
     def proxy_ps(self, transport: Transport) -> float:
         """Time of a GPU's proxy for a byte of data of what is run, in ps: for the messages of all channels that it
         serves, and for sends and receives if it has both."""
-        p2p = self.algorithm == "p2p"
+        p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
         both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 and not p2p else 2
         in_host = self.protocol == "LL" and not p2p  # where sends and receives were measured none was copied
-        message = transport.served_ps(self.on_wire, both, in_host=in_host, unexpected=p2p)
+        moved = transport.staged_ps(self.on_wire, in_host=in_host)
         if self.protocol == "Simple" and self.communicator.capability < FLUSHED:
-            message += transport.flush
-        channels = 1.0 if p2p or self.kind == "NVLS" else max(1.0, self.alike / self.nics)
-        return message * channels / self.sent
+            moved += transport.flush
+        # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
+        channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
+        rounds = 1.0 if nvls else channels  # channels of NVLS wait for the same ranks, so a round serves them all
+        served = rounds * transport.served_ps(self.on_wire, both, unexpected=p2p)
+        return (served + channels * moved) / self.sent
 
     def block(self, costs: Kernels) -> BlockCosts:
         """Costs of its thread blocks."""
