@@ -25,6 +25,7 @@ H100: Setup = ("hgx-h100", 1, 8)
 B200: Setup = ("hgx-b200", 1, 8)
 L40S: Setup = ("l40s-pcie", 1, 2)
 A100X2: Setup = ("dgx-a100", 2, 16)
+H100X4: Setup = ("hgx-h100", 4, 32)
 SLINGSHOT: Setup = ("hgx-a100-4-slingshot", 2, 8)
 Times = dict[int, float]  # us by size
 
@@ -141,6 +142,7 @@ FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "pcie": (B200, lambda folder: times(("rtx-pro-6000", 1, 8))),
     "p2p off": (L40S, lambda folder: times(L40S, **{"env.NCCL_P2P_DISABLE": "1"})),
     "slow cable": (A100X2, lambda folder: slow_links(A100X2, "node0.nic3->rail3", "7.5 GB/s", LARGE)),  # 30 %
+    "tcp": (H100X4, lambda folder: times(H100X4, profile="nccl-hopper+tcp")),
 }
 QUICK = ("nvls off", "launch", "slow nvlink")  # one of each kind: what NCCL chooses, what calls and links cost
 MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {

@@ -375,6 +375,28 @@ def test_staging_where_gpudirect_is_off() -> None:
         assert took(protocol) == took(protocol, staging="none") < took(protocol, gpudirect=False)
 
 
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        *(("all_reduce", algorithm) for algorithm in ("ring", "tree", "nvls_tree")),
+        ("all_gather", "ring"),
+        ("reduce_scatter", "ring"),
+        ("broadcast", "ring"),
+        ("all_to_all", "auto"),
+    ],
+)
+def test_no_algorithm_escapes_staging(collective: str, algorithm: str, nodes: int) -> None:
+    """Where proxies copy all data, no algorithm is faster than its least bytes out of a node at what its GPUs' proxies
+    copy together; and none takes four times as long."""
+    nbytes, gpus, rate = 64 << 20, 8, 10**9
+    others = (nodes - 1) / nodes  # of the data are for other nodes, or of them
+    least = {"all_reduce": 2 * others, "broadcast": 1.0, "all_to_all": gpus * others}.get(collective, others)
+    law = text(transport={"staging": f"{rate} B/s", "gpudirect": False})
+    took = call("hgx-h100", collective, nbytes, law, nodes=nodes, algorithm=algorithm).time_ps / 1e12
+    assert 1 <= took / (nbytes * least / (gpus * rate)) < 4
+
+
 def test_reading_back() -> None:
     """Proxies read back what NICs have written, message by message: with Simple, and not from Hopper on."""
 
