@@ -65,11 +65,16 @@ def cells_of(setting: Setting) -> Iterator[str]:
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
     reach = f"graphs on {reach}" if setting.graph else reach
     family = "pairs" if setting.collective in PAIRS else "rings"
-    zone = next(name for most, name in ZONES if setting.size_bytes <= most)
+    zone = zone_of(setting.size_bytes)
     yield f"{reach}, {setting.place}, {family}, {zone}"
     yield f"{reach}, {family}, {zone}"
     yield f"{reach}, {zone}"
     yield reach
+
+
+def zone_of(size_bytes: int) -> str:
+    """Return the name of the zone of ZONES that a size is in."""
+    return next(name for most, name in ZONES if size_bytes <= most)
 
 
 class ModelError(NamedTuple):

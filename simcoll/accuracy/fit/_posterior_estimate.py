@@ -1,8 +1,9 @@
 """Estimate parameters that were fitted before: the most probable values, given rows and the profile.
 
 A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
-themselves: each rank count, each collective and each node count is predicted from the others, and the fit goes no
-further from the profile than serves these predictions.
+themselves: each rank count, collective, node count and zone of sizes is predicted from the others, and the fit goes no
+further from the profile than serves all these predictions: costs that explain some rows by spoiling others are not
+those of the machine.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
+from simcoll.prediction import model_errors
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import Profile
 
 COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
 NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
-BOLDNESS: Final = (0.0, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out; 0 keeps the profile
-BETTER: Final = 0.97  # share of the error of the more careful choice that a bolder one has to reach
+BOLDNESS: Final = (0.0, 0.1, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out; 0: the profile
+BETTER: Final = 0.9  # share of the error of the more careful choice that a bolder one has to reach: less may be luck
 
 HARDLY: Final = "these rows tell hardly anything of it"
 
@@ -127,16 +129,17 @@ class _FromPrior:
 
     def _boldness(self, first: Line, line: Line) -> float:
         """Return the factor of the widths believed with which rows that are left out are predicted best: rank counts,
-        collectives and node counts in turn. A bolder fit has to be better on the whole, and worse for none of these.
+        collectives, node counts and zones of sizes in turn. A bolder fit has to be better on the whole, and worse for
+        none of them: what new calls will be like is not known.
         """
         ways = _ways_to_leave_out(self.samples.rows)
         if not ways:
             return 1.0
         measured = self.samples.measured
-        best, least = BOLDNESS[0], [_off(first.times, measured, groups) for groups in ways]
+        best, least = BOLDNESS[0], _off([first.times] * len(ways), measured, ways)
         for boldness in BOLDNESS[1:]:
-            errors = [_off(self._left_out(line, groups, boldness), measured, groups) for groups in ways]
-            if np.mean(errors) < BETTER * np.mean(least) and all(np.array(errors) <= np.array(least)):
+            errors = _off([self._left_out(line, groups, boldness) for groups in ways], measured, ways)
+            if np.mean(errors) < BETTER * np.mean(least) and (errors <= least).all():
                 best, least = boldness, errors
         return best
 
@@ -179,16 +182,18 @@ def _coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
 
 
 def _ways_to_leave_out(rows: Sequence[MeasuredRow]) -> list[list[NDArray[np.int64]]]:
-    """Return the numbers of the rows of each rank count, of each collective and of each node count, where there are
-    several."""
-    ways = [grouped(range(len(rows)), [getattr(row, key) or 1 for row in rows].__getitem__) for key in KEYS.values()]
+    """Return the numbers of the rows of each rank count, of each collective, of each node count and of each zone of
+    sizes, where there are several."""
+    labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
+    labels.append([model_errors.zone_of(row.size_bytes) for row in rows])
+    ways = [grouped(range(len(rows)), of_rows.__getitem__) for of_rows in labels]
     return [[np.array(numbers) for numbers in groups.values()] for groups in ways if len(groups) > 1]
 
 
-def _off(times: Floats, measured: Floats, groups: Sequence[NDArray[np.int64]]) -> float:
-    """Return the mean error of the groups, each counting alike."""
-    errors = np.abs(np.log(times / measured))
-    return float(np.mean([errors[group].mean() for group in groups]))
+def _off(times: Sequence[Floats], measured: Floats, ways: Sequence[Sequence[NDArray[np.int64]]]) -> Floats:
+    """Return the mean error of each group of each way to leave out, by the times that this way gives."""
+    errors = [np.abs(np.log(of_way / measured)) for of_way in times]
+    return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
 
 
 def _error(times: Floats, measured: Floats) -> str:
