@@ -347,8 +347,7 @@ class NcclCall:
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
         rounds = 1.0 if nvls else channels  # channels of NVLS wait for the same ranks, so a round serves them all
-        served = rounds * transport.served_ps(self.on_wire, both, unexpected=p2p)
-        return (served + channels * moved) / self.sent
+        return (rounds * transport.served_ps(self.on_wire, both, unexpected=p2p) + channels * moved) / self.sent
 
     def block(self, costs: Kernels) -> BlockCosts:
         """Costs of its thread blocks."""
@@ -421,8 +420,8 @@ def call(
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
             raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
-        message = nbytes if collective == "send_recv" else nbytes // comm.ranks
         peers = 1 if collective == "send_recv" else comm.ranks
+        message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
         parts = _p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
         return NcclCall(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
     served = next((name for name in COLLECTIVES if name == collective), None)

@@ -351,6 +351,15 @@ def test_proxies_serve_messages_one_by_one(nodes: int, power: int, proxy: int) -
     assert abs(with_it - without - messages * 2 * proxy) <= 2 * proxy + ranks * 1000
 
 
+@pytest.mark.parametrize(("system", "nodes"), [("dgx-a100", 1), ("dgx-a100", 2), ("hgx-h100", 4)])
+def test_fewer_bytes_than_ranks(system: str, nodes: int) -> None:
+    """Messages of an all-to-all are equal, of an element at least: a smaller one never takes longer."""
+    sizes = [ITEM * elements for elements in (1, 3, 8 * nodes - 1, 8 * nodes, 12 * nodes, 33 * nodes, 1000, 20_000)]
+    took = [call(system, "all_to_all", nbytes, nodes=nodes).time_ps for nbytes in sizes]
+    assert took == sorted(took)
+    assert took[0] == took[3]
+
+
 def test_messages_before_their_buffers() -> None:
     """Small messages that may come before their buffers cost more, larger ones do not: an all-to-all of larger ones may
     be faster. A ring's come one by one, and are awaited."""
