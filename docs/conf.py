@@ -12,7 +12,10 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from playground_data import script  # noqa: E402
+
 import simcoll  # noqa: E402
+from simcoll.cli import main  # noqa: E402
 from simcoll.scenario.json_schema import schema  # noqa: E402
 
 project = "simcoll"
@@ -52,9 +55,11 @@ def _lead_to_pages(app: Sphinx, path: Path, docname: str, text: list[str]) -> No
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Write the JSON Schema that is served beside the pages, and listen to includes."""
+    """Write what is served beside the pages (JSON Schema, schedules, a report), and listen to includes."""
     extra = HERE / "_build" / "extra"
     extra.mkdir(parents=True, exist_ok=True)
     (extra / "scenario.schema.json").write_text(json.dumps(schema(), indent=1), encoding="utf-8")
+    (extra / "playground-data.js").write_text(script(), encoding="utf-8")
+    main(["run", "quickstart", "--quiet", "--report", str(extra / "report.html"), "-o", str(HERE / "_build/run")])
     app.connect("include-read", _lead_to_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

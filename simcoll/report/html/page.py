@@ -79,7 +79,8 @@ def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     worth = "".join(f"<li>{badge(word)} {escape(WORTH[word])}</li>" for word in _worths(rows))
     sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
     hint = '<span class="screen">A click on a name sorts.</span>'
-    return f'<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
+    answer = f'<p class="verdict"><strong>{escape(of_rows(rows))}</strong></p>'
+    return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
 def _plots(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:

@@ -1,0 +1,59 @@
+"""The schedules and closed forms that the playground and the gallery show, as JavaScript that a page loads."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any, Final
+
+from simcoll.schedule import algorithms, registry
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.proof import prove
+
+RANKS: Final = (2, 3, 4, 5, 6, 7, 8, 12, 16)  # 16 ranks are what a timeline on a page can show
+
+
+def script(ranks: tuple[int, ...] = RANKS) -> str:
+    """`SIMCOLL` of the page: for each collective its promise and its algorithms, as `entry` gives them."""
+    found = {
+        name: {
+            "promise": COLLECTIVES[name].summary,
+            "algorithms": {each.name: entry(each, ranks) for each in entries.values() if not each.needs_agent},
+        }
+        for name, entries in registry.ALGORITHMS.items()
+    }
+    return f"const SIMCOLL = {json.dumps(found, separators=(',', ':'))};\n"
+
+
+def entry(algorithm: registry.Algorithm, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """What the page needs of an algorithm: its help, its closed form, and its proved schedules by number of ranks."""
+    schedules = {n: algorithms.build(algorithm.collective, algorithm.name, n) for n in ranks}
+    for schedule in schedules.values():
+        prove(schedule)
+    return {
+        "help": algorithm.help,
+        "cost": algorithm.cost or "",
+        "forms": {n: form for n in ranks if (form := closed_form(algorithm, n))},
+        "schedules": {n: listed(schedule) for n, schedule in schedules.items()},
+    }
+
+
+def closed_form(algorithm: registry.Algorithm, n: int) -> list[int] | None:
+    """[a, p, q] where n ranks take a·alpha + p/q·beta·m on a full mesh; None where no form is claimed for n."""
+    if not algorithm.cost or not algorithm.cost_for(n):
+        return None
+    alphas, betas = (_cost(algorithm.cost, n=n, alpha=alpha, beta=1 - alpha, m=Fraction(1)) for alpha in (1, 0))
+    return [int(alphas), betas.numerator, betas.denominator]
+
+
+def _cost(form: str, **values: int | Fraction) -> Fraction:
+    return Fraction(eval(form, {"log2": lambda x: x.bit_length() - 1}, values))
+
+
+def listed(schedule: Schedule) -> dict[str, Any]:
+    """Chunks, messages and steps of a schedule: for each transfer sender, slot, receiver, slot, 1 if it reduces."""
+    steps: list[list[list[int]]] = [[] for _ in range(schedule.n_steps)]
+    for step, *transfer in schedule:
+        steps[step].append([int(value) for value in transfer])
+    return {"chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps}

@@ -1,0 +1,84 @@
+"""The playground of the pages: its times are those of the engines, and it answers when something is chosen."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browser
+import pytest
+from networks import full_mesh, makespan
+
+from simcoll.schedule.registry import ALGORITHMS
+from simcoll.topology.graph import Link
+
+DOCS = Path(__file__).parents[2] / "docs"
+RANKS = (2, 3, 8)
+LATENCY_PS, BANDWIDTH = 1_000_000, 50 * 10**9
+PAGE = """<!doctype html><meta charset=utf-8><title>playground</title><link rel=icon href=data:,>
+<div id=simcoll-playground></div><div id=simcoll-gallery></div>
+<script defer src=playground-data.js></script><script defer src=playground.js></script>"""
+TIMES = """([collective, name, ranks, nbytes, latency, bandwidth]) => {
+  const entry = SIMCOLL[collective].algorithms[name], form = entry.forms[ranks] ?? null;
+  return [replay(entry.schedules[ranks], nbytes, latency, bandwidth).time, closed(form, nbytes, latency, bandwidth)];
+}"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Any]:
+    """The playground and the gallery in a browser that fails for whatever it complains of."""
+    data = runpy.run_path(str(DOCS / "playground_data.py"))
+    (tmp_path / "playground-data.js").write_text(data["script"](RANKS), encoding="utf-8")
+    (tmp_path / "page.html").write_text(PAGE, encoding="utf-8")
+    shutil.copy(DOCS / "_static/playground.js", tmp_path)
+    with browser.chromium() as chromium:
+        page, complaints = chromium.new_page(), []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((tmp_path / "page.html").as_uri())
+        yield page
+        assert complaints == []
+
+
+@pytest.mark.browser
+def test_times_are_those_of_the_engine(page: Any) -> None:
+    """On a full mesh the page takes each schedule as long as the engine does, and its closed form agrees with both."""
+    asked = [(c, a.name) for c, entries in ALGORITHMS.items() for a in entries.values() if not a.needs_agent]
+    priced = 0
+    for ranks in RANKS:
+        mesh = full_mesh(ranks, Link(BANDWIDTH, LATENCY_PS))
+        for each in (1, 5000):
+            nbytes = 12 * ranks * ranks * each  # every algorithm cuts that into equal chunks
+            for collective, name in asked:
+                found, formed = page.evaluate(TIMES, [collective, name, ranks, nbytes, LATENCY_PS, BANDWIDTH])
+                assert found == makespan(f"{collective}/{name}", mesh, nbytes, sharing="fair"), (name, ranks, each)
+                assert formed in (None, found), (name, ranks, each)
+                priced += formed is not None
+    assert priced > 100
+
+
+@pytest.mark.browser
+def test_it_answers(page: Any) -> None:
+    """What is chosen changes the verdict, the table and the pictures; the gallery has a figure for each algorithm."""
+    verdict = page.locator("#simcoll-playground .verdict")
+    assert "on 8 ranks" in verdict.inner_text()
+    names = page.evaluate("Object.keys(SIMCOLL.broadcast.algorithms)")
+    page.get_by_label("Collective").select_option("broadcast")
+    page.get_by_label("ranks", exact=True).select_option("3")
+    assert "on 3 ranks" in verdict.inner_text() and "broadcast" in verdict.inner_text()
+    assert sorted(page.locator("#simcoll-playground tbody button").all_inner_texts()) == sorted(names)
+    page.get_by_role("button", name="chain").click()
+    shown = page.locator("#simcoll-playground svg.timeline")
+    assert shown.get_attribute("aria-label").startswith("2 transfers between 3 ranks")
+    before = shown.get_attribute("aria-label")
+    page.get_by_label("latency (us)").fill("100")
+    assert page.locator("#simcoll-playground svg.timeline").get_attribute("aria-label") != before
+    drawn = sum(len(entries) for entries in json.loads(page.evaluate(COUNTED)))
+    assert page.locator("#simcoll-gallery figure").count() == drawn
+
+
+COUNTED = "JSON.stringify(Object.values(SIMCOLL).map(each => Object.keys(each.algorithms)))"
