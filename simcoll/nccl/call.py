@@ -261,11 +261,34 @@ class NcclCall:
         """
         if self.kind != "Simple":
             return 0
+        return spread_ps(costs.spread, self.channels, self._block_moves, bandwidth, self._blocks)
+
+    def late_ps(self, costs: Kernels, each: int, bandwidth: int) -> int:
+        """Delay of a call whose blocks begin one after the other, `each` ps apart, on links of which a channel has
+        `bandwidth` B/s.
+
+        While early blocks are alone on the links they have more of them, up to what a block moves by itself. So links
+        that all blocks fill end as soon as ever if the last block can catch up.
+        """
+        if not each or self.registered:
+            return 0
+        if self.parts:
+            return each * (self.parts.blocks - 1)
+        on_links = 0 if self.kind == "LL" else service(round(self._block_moves * self._blocks), bandwidth)
+        alone = service(round(self._block_moves), costs.P2P.both)
+        return max(0, each * (self.channels - 1) - max(0, on_links - alone))
+
+    @property
+    def _blocks(self) -> float:
+        """Thread blocks for which what is run stands."""
+        return self.channels / self.alike
+
+    @property
+    def _block_moves(self) -> float:
+        """Bytes that a block sends, in all steps."""
         comm = self.communicator
-        steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # of p2p there is no spread
-        blocks = self.channels / self.alike  # of which what is run stands for so many
-        moved = self.share / blocks * (steps if self.schedule == "ring" else 1.0)
-        return spread_ps(costs.spread, self.channels, moved, bandwidth, blocks)
+        steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # messages have none
+        return self.share / self._blocks * (steps if self.schedule == "ring" else 1.0)
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
         """The share that a channel has of links within a node, of links to the `host` where data are staged there, or

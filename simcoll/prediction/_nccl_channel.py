@@ -96,7 +96,9 @@ class NcclChannel(PlainCall):
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the steps of a channel, in ps."""
         launch = super().launch_ps(costs)
-        return self.call.launch_ps(costs.kernels or Kernels(), launch, self._slowest(costs))
+        kernels, bandwidth = costs.kernels or Kernels(), self._slowest(costs)
+        late = self.call.late_ps(kernels, costs.host.late_ps(self.processes), bandwidth)
+        return self.call.launch_ps(kernels, launch, bandwidth) + late
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
         """The same by cause: launch, start of the protocol, spread of channels."""

@@ -165,6 +165,9 @@ class HostCosts(Model):
     message: Duration = 0
     """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
     root of gather and scatter, 1 elsewhere."""
+    block: Duration = 0
+    """How much later each further thread block of a kernel begins its work, on every GPU, where a process drives
+    several: with one process for each GPU tables do not show it."""
     calibration: Calibration | None = None
     """What was fitted to which rows, and how well."""
 
@@ -172,6 +175,10 @@ class HostCosts(Model):
         """Return the time of the slowest process for a call, in ps; 0 if there is none."""
         times = (process.launches * self.launch + process.messages * self.message for process in processes)
         return max(times, default=0)
+
+    def late_ps(self, processes: Iterable[Process]) -> int:
+        """Return how much later each further block begins, in ps: `block`, if some process drives several GPUs."""
+        return self.block if any(process.launches > 1 for process in processes) else 0
 
 
 class CudaGraphCosts(Model):

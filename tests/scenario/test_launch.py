@@ -70,6 +70,39 @@ def test_a_call_takes_as_long_as_the_slower_of_host_and_gpus(collective: str, si
     assert alone.waited_ps == alone.host_ps == 0
 
 
+LATE = 700_000  # ps
+BLOCKS = f"{LAW}host: {{block: {LATE} ps}}\n"
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS)
+def test_blocks_that_begin_later(collective: str, size: int, ranks: int) -> None:
+    """Where a process drives several GPUs each further block begins later: calls in LL, and messages, take that much
+    longer, others at most, and not at all where links stay busy until the last block has caught up. With a process for
+    each GPU nothing changes."""
+    alone = predicted(collective, size, ranks, law=BLOCKS)
+    late = predicted(collective, size, ranks, gpus("all"), law=BLOCKS)
+    call = late.lowered.call  # type: ignore[union-attr]  # NCCL's
+    most = LATE * ((call.parts.blocks if call.parts else call.channels) - 1)
+    longer = late.time_ps - alone.time_ps
+    assert longer == most if call.kind in ("LL", "P2P") else 0 <= longer <= most
+    assert predicted(collective, size, ranks, gpus(1), law=BLOCKS).time_ps == alone.time_ps
+
+
+def test_late_blocks_catch_up() -> None:
+    """The delay falls as calls grow, from that of all blocks to none."""
+    law = BLOCKS.replace("P2P: {", "P2P: {both: 20 GB/s, ")
+    sizes = [1 << power for power in range(21, 31)]
+    longer = [
+        predicted("all_gather", size, 8, gpus("all"), law=law).time_ps
+        - predicted("all_gather", size, 8, law=law).time_ps
+        for size in sizes
+    ]
+    assert longer[0] > 10 * LATE
+    assert longer == sorted(longer, reverse=True)
+    assert longer[-1] == 0
+
+
 @settings(max_examples=30)
 @given(st.sampled_from(COLLECTIVES), SIZES, RANKS, st.data())
 def test_more_gpus_a_process_are_never_faster(collective: str, size: int, ranks: int, data: st.DataObject) -> None:

@@ -59,10 +59,13 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
     profile. Those whose values columns of the table give are left out; raises InputError if one of them was asked for.
     """
     reduces = any(collective(row.collective).reduces for row in samples.rows)
+    launches = samples.launches
+    if start.host and start.host.block and set(launches) & set(parameters.OF_HOST):
+        launches.append(parameters.LATE_BLOCKS)
     names = (
         parameters.named(free, samples.kinds)
         if free
-        else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *samples.launches]
+        else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *launches]
     )
     given = {key.removeprefix("model.") for row in samples.rows for key in row.others if key.startswith("model.")}
     if clash := [name for name in names if name in given and free]:

@@ -24,7 +24,8 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.profile import CostSetting, HostCosts, LinkScale, Profile, PullCosts
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
-OF_HOST: Final = ("host.launch", "host.message")  # where one process launches for several GPUs
+LATE_BLOCKS: Final = "host.block"  # which calls with few blocks do not show
+OF_HOST: Final = ("host.launch", "host.message", LATE_BLOCKS)  # where one process launches for several GPUs
 OF_GRAPH: Final = "graph.launch"
 LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
 OF_PULL: Final = ("pull.launch", "pull.flag", "pull.load", "pull.reach")  # of kernels that read peers' memory
