@@ -196,7 +196,8 @@ class KernelRun:
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
-        adding = np.flatnonzero(program.reduce & (program.chain == NONE))
+        columns = program.chain, program.schedule
+        adding = program.once("adding", columns, lambda: np.flatnonzero(program.reduce & (program.chain == NONE)))
         came = np.zeros(len(program) if len(adding) else 0, np.int64)
         came[adding] = program.arrivals[program.routes.dst[program.way[adding]]]
         return came

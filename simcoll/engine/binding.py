@@ -26,7 +26,8 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 
 BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
-MOST_KEPT: Final = 1_000_000  # transfers whose frames are kept: some 40 MB
+FRAMED: Final = 40  # bytes that a transfer of a frame takes
+SHARE: Final = 16  # of memory, one part of it, is for frames that are kept
 MOST_KINDS: Final = 64  # columns of sizes kept with a frame
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
 
@@ -78,7 +79,7 @@ def bind(
     if frame is None:
         compiled = choose(loops * len(schedule), compiled)
         frame = _framed(schedule, network, devices, params, loops, compiled)
-        if network.layout is not None and loops * len(schedule) <= MOST_KEPT // 4:
+        if network.layout is not None and loops * len(schedule) <= _FRAMES.most // 3:
             _FRAMES.keep(where, frame)
     sizes, kind, memo = frame.sized(held, piece, bool(compiled))
     own = {
@@ -137,7 +138,7 @@ class _Frame:
         return first, schedule.src[first].astype(np.int64) * schedule.n_chunks + schedule.src_slot[first]
 
 
-_FRAMES: Final[LruCache[_Frame]] = LruCache(MOST_KEPT, lambda frame: len(frame.program))
+_FRAMES: Final[LruCache[_Frame]] = LruCache(_memory() // SHARE // FRAMED, lambda frame: len(frame.program))
 
 
 def _framed(

@@ -91,7 +91,7 @@ class CallProgram:
             return np.unique(self.program.routes.links)
         return np.unique(self._few[0].stands_for)
 
-    def alone(self, came: Numbers, busy: Numbers) -> fast.Ends | None:
+    def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
         from then on. None if it cannot finish."""
         if self._few is None:
@@ -110,10 +110,10 @@ class CallProgram:
             return whole
 
         first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
-        return fast.Ends(np.tile(found.done, folded.times), first, last, free, found.over)
+        return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
 
 
-def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.Ends | None:
+def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
     arrivals = np.append(came, np.zeros(program.schedule.agents, np.int64))
     return fast.ends(replace(program, arrivals=arrivals), busy)
 
@@ -151,9 +151,9 @@ class _Known:
     """Calls that were run: of those that are alike one is."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.Ends | None]]] = {}
+        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds | None]]] = {}
 
-    def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.Ends | None:
+    def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """The call by itself: see `CallProgram.alone`. A link that is free before its first message comes may as well
         have been free from the start."""
         runs, now = self._runs.setdefault((id(call), came.tobytes()), []), busy[call.links]

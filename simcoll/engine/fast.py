@@ -28,7 +28,7 @@ class FastResult(NamedTuple):
     compiled: bool
 
 
-class Ends(NamedTuple):
+class CallEnds(NamedTuple):
     """The times at which each rank has sent and received all that is its own, (ranks,); at which the first and the last
     message comes to each link, and it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; and at which
     all is over."""
@@ -68,7 +68,7 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     return outcome and program.totals(outcome.latest, shortcut)
 
 
-def ends(program: Program, busy: Array, compiled: bool | None = None) -> Ends | None:
+def ends(program: Program, busy: Array, compiled: bool | None = None) -> CallEnds | None:
     """The ends of a program of one call by ranks and links, whose links serve in turn and are `busy` at first until
     a time in ps, (links,). None if it could not finish."""
     run_ = KernelRun(program, Loops(waits, choose(len(program), compiled)), "ends", busy)
@@ -80,7 +80,7 @@ def ends(program: Program, busy: Array, compiled: bool | None = None) -> Ends | 
     run_.loops.run.latest_of_ranks(*ways, outcome.columns[1], outcome.columns[4], done)
     first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
     free = np.where(last > -NEVER, free, -NEVER)
-    return Ends(np.asarray(done[: program.schedule.n], np.int64), first, last, free, outcome.latest)
+    return CallEnds(np.asarray(done[: program.schedule.n], np.int64), first, last, free, outcome.latest)
 
 
 def _play(run_: KernelRun, shortcuts: bool) -> tuple[KernelResult | None, str]:

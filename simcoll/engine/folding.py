@@ -15,14 +15,15 @@ Anything else is refused, and the schedule run as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
+from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step, StepPattern, join
@@ -30,6 +31,7 @@ from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.schedule.symmetry import Rotation
 
 MOST_TURNS: Final = 8  # taken together so that nobody sends to one who stands for itself
+MOST_FOLDED: Final = 10_000_000  # transfers of schedules that are kept: some 200 MB
 
 # Of each pair of the few: the whole receiver, and the links to it.
 FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
@@ -47,10 +49,15 @@ class Folded:
     routes_of: dict[tuple[int, int], tuple[int, ...]]
     times: int
     stands_for: Numbers
+    layout: Hashable = field(default_factory=object)
 
-    @property
-    def layout(self) -> None:
-        """It is made anew each time."""
+    def on(self, network: RoutedNetwork) -> Folded | None:
+        """The same on a network of the same routes; None if links that one stands for are not alike there."""
+        of_links = (network.bandwidths[self.stands_for], network.latencies[self.stands_for])
+        if any((column != column[:, :1]).any() for column in of_links):
+            return None
+        bandwidths, latencies = (column[:, 0] for column in of_links)
+        return replace(self, bandwidths=bandwidths, latencies=latencies)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -76,6 +83,20 @@ def fold(
 
     All chunks must be of one size, nobody late, and every rank have one channel: that is for the caller to see to.
     """
+    where = (stream, network.layout, tuple(devices), further)
+    known = _FOLDED.known(where) if network.layout is not None else None
+    found = known and known.on(network)
+    if found is None:
+        found = _folded(stream, network, devices, further)
+        if found is not None and network.layout is not None:
+            _FOLDED.keep(where, found)
+    return found
+
+
+_FOLDED: Final[LruCache[Folded]] = LruCache(MOST_FOLDED, lambda folded: len(folded.schedule))
+
+
+def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], further: bool) -> Folded | None:
     turn, n = stream.rotation, stream.n
     if turn is not None and further:
         turn = _repeated(turn, stream, network, devices)

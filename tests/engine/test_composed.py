@@ -97,3 +97,19 @@ def test_a_folded_call_is_the_whole_one(late: bool) -> None:
         assert [a.tolist() for a in call.sums[:2]] == [call.program.carried.tolist(), call.program.sent_bytes.tolist()]
         assert call.sums[2:] == (call.program.schedule.messages, call.program.wire_bytes)
     assert None not in times and len(set(times)) == 1
+
+
+def test_what_is_folded_serves_other_rates() -> None:
+    """A call that was folded once ends as the whole one does on links of other rates, be one of them slower or none."""
+    n, plain = 12, star(12, Link(50 * 10**9, 500_000))
+    stream, nothing = algorithms.stream("all_gather", "ring", n), np.zeros(n, np.int64)
+    for rate, slow in ((50, 50), (30, 30), (50, 20), (20, 20)):
+        rates = np.full(len(plain.links), rate * 10**9)
+        rates[3] = slow * 10**9
+        network = plain.with_rates(rates, plain.latencies)
+        spec = StreamedProgram(stream, network, network.ranks, Params(sharing="fifo", channels=1), 12_000)
+        folded, whole = CallProgram(spec.bind, spec, long=0), CallProgram(spec.bind)
+        busy = np.zeros(len(rates), np.int64)
+        found, expected = (call.alone(nothing, busy) for call in (folded, whole))
+        assert found is not None and expected is not None
+        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
