@@ -77,14 +77,17 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text
     from simcoll.explanation.explained_run import explained_run
+    from simcoll.report.overlap import summary
     from simcoll.report.verdicts import of_explanation, of_several
 
-    found = [explanation(explained_run(point, replication), what_if) for point in points_of(asked, keys)]
+    runs = [explained_run(point, replication) for point in points_of(asked, keys)]
+    found = [explanation(run, what_if) for run in runs]
+    shown = "\n".join([text(found), *(line for run in runs for line in summary(run.ran))])
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
     return Reply(
         {"schema": SCHEMA, "points": found},
         verdict,
-        "\n".join([text_table.wrapped(verdict, "  "), text_table.remarks_wrapped(text(found))]),
+        "\n".join([text_table.wrapped(verdict, "  "), text_table.remarks_wrapped(shown)]),
     )
 
 

@@ -35,6 +35,7 @@ def explain(
     from simcoll.explanation.explain import SCHEMA, explanation, text
     from simcoll.explanation.explained_run import explained_run
     from simcoll.prediction import sweep
+    from simcoll.report.overlap import summary
     from simcoll.report.verdicts import of_explanation, of_several
     from simcoll.scenario.loading import load
 
@@ -43,11 +44,14 @@ def explain(
         mistake = f"{scenario} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
         raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
     documents: list[dict[str, Any]] = []
+    overlap: list[str] = []
     with progress(len(points), lambda index: sweep.in_words(points[index]), quiet) as watch:
         for index, point in enumerate(points):
             watch.begun(index)
             try:
-                documents.append(explanation(explained_run(point, replication), not no_what_if))
+                run = explained_run(point, replication)
+                documents.append(explanation(run, not no_what_if))
+                overlap += summary(run.ran)
             except RefusedError as error:
                 if not point.optional:
                     print(f"{sweep.in_words(point)}: refused: {error}", file=sys.stderr)
@@ -58,5 +62,5 @@ def explain(
         print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
     else:
         print(text_table.wrapped(of_explanation(documents[0]), "  ") if len(documents) == 1 else of_several(documents))
-        print(text_table.remarks_wrapped(text(documents)))
+        print(text_table.remarks_wrapped("\n".join([text(documents), *overlap])))
     return 0

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from simcoll.explanation.trace import Trace
+from simcoll.prediction.predicted import Prediction
+from simcoll.report import point_trace
 
 _COMPUTING: Final = "compute"
 _CALLING: Final = "kernel"
@@ -51,6 +53,14 @@ class RankOverlap(NamedTuple):
         shares = ", ".join(f"{name} {ps / (self.end_ps or 1):.1%}" for name, ps in parts)
         called = self.exposed_ps + self.hidden_ps
         return f"{shares}; {self.hidden_ps / called:.1%} of communication is hidden" if called else shares
+
+
+def summary(ran: Prediction) -> list[str]:
+    """A line about the rank of a workload that waits longest for communication; none of a call by itself."""
+    if not ran.tasks:
+        return []
+    worst = max(overlaps(point_trace.of_prediction(ran, transfers=False)), key=lambda rank: rank.exposed_ps)
+    return [f"# {worst.rank} waits longest for communication: {worst}"]
 
 
 def overlaps(trace: Trace) -> list[RankOverlap]:

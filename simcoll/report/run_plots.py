@@ -69,7 +69,7 @@ def _shortest(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Scena
 def _overlap(scenario: Scenario) -> Any:
     from simcoll.prediction.predict import predict
     from simcoll.report import point_trace
-    from simcoll.report.overlap import overlaps
+    from simcoll.report.overlap import overlaps, summary
     from simcoll.report.plot.overlap import overlap_figure
 
     work, once = scenario.workload, {"replications": None, "variability": None}
@@ -77,6 +77,7 @@ def _overlap(scenario: Scenario) -> Any:
     assert work
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.plan.n} ranks"]
     title = ", ".join(word for word in words if word and len(word) < 40)
+    print("\n".join(summary(prediction)), file=sys.stderr)
     return overlap_figure(overlaps(point_trace.of_prediction(prediction, transfers=False)), f"Step of {title}")
 
 
@@ -181,6 +182,8 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
 def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
     """Timeline and utilisation of each example, as far as scenarios ask for them."""
     wanted = _wanted(scenarios, ("timeline", "utilisation"))
+    if wanted and any(scenario.workload for scenario in scenarios):
+        print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
     chosen = examples(scenarios) if wanted else {}
     others = len([scenario for scenario in scenarios if not scenario.workload]) - len(chosen)
     if chosen and others:

@@ -66,7 +66,7 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
 
 def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
     """The transports between nodes of rows of a profile: those that it names, or else those of the systems' NICs."""
-    asked = {row.topology for row in rows if row.profile == profile and (row.nodes or 1) > 1}
+    asked = {str(row.topology) for row in rows if row.profile == profile and (row.nodes or 1) > 1}
     own = load_profile(profile)
     if own.kernels is None or not asked:
         return []
