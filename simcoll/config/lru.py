@@ -10,11 +10,14 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Keeps the values used last, as many as weigh `most` together; the last one is always kept."""
+    """Keeps the values used last, as many as weigh `most` together; the last one is always kept. The weight of a value
+    is that when it was kept."""
 
     def __init__(self, most: int, weight: Callable[[T], int]):
         self.most, self.weight = most, weight
         self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._weights: dict[Hashable, int] = {}
+        self._total = 0
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`; `make` makes it if the cache does not hold it."""
@@ -32,12 +35,9 @@ class LruCache(Generic[T]):
 
     def keep(self, key: Hashable, value: T) -> None:
         """Hold a value, and let go of those used longest ago."""
-        self._known[key] = value
+        self._total += self.weight(value) - self._weights.get(key, 0)
+        self._known[key], self._weights[key] = value, self.weight(value)
         self._known.move_to_end(key)
-        weights = {known: self.weight(value) for known, value in self._known.items()}
-        total = sum(weights.values())
-        for old in list(weights)[:-1]:
-            if total <= self.most:
-                break
-            total -= weights[old]
-            del self._known[old]
+        while self._total > self.most and len(self._known) > 1:
+            old, _ = self._known.popitem(last=False)
+            self._total -= self._weights.pop(old)

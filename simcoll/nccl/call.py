@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from simcoll.config.lru import LruCache
@@ -94,7 +95,7 @@ class NcclCall:
         paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and self.protocol != "LL")
         return max(1, self.channels // 2) if paired else self.channels
 
-    @property
+    @cached_property
     def share(self) -> int:
         """Bytes of what is run, as many of each rank."""
         halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
@@ -107,13 +108,13 @@ class NcclCall:
         whole = self.kind == "NVLS" or self.collective == "send_recv"
         return self.share if whole else self.share // self.communicator.ranks
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Bytes of one transfer of rings (a block), chains (everything) and trees (half), a chunk at most."""
         parts = {"chain": 1, "chain_tree": 2}.get(self.schedule, self.communicator.ranks)
         return min(self.share // parts, self.chunk)
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """The largest chunk; 0: everything."""
         if self.algorithm == "p2p":
@@ -133,7 +134,7 @@ class NcclCall:
                 chunk = min(chunk, most)
         return chunk * (heads if self.schedule == "nvls" and self.collective == "all_reduce" else 1)
 
-    @property
+    @cached_property
     def slices(self) -> int:
         """Parts of a ring's chunk; the next rank may use each as soon as it has come."""
         if self.schedule == "ring" and self._lines:
@@ -167,7 +168,7 @@ class NcclCall:
             return f"(aggregation={self.aggregation})"
         return f"(slices={self.slices})" if self.slices > 1 else ""
 
-    @property
+    @cached_property
     def handed(self) -> int:
         """The most bytes that are handed to the next rank at a time; 0: everything.
 
@@ -389,7 +390,7 @@ class NcclCall:
         others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
 
-    @property
+    @cached_property
     def _credits(self) -> dict[str, int]:
         """Pieces of a message that its buffers hold, between nodes."""
         if self.parts is None or self.communicator.nodes == 1 or self.collective == "send_recv":  # of one peer

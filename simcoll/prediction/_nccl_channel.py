@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, get_args
+from functools import cached_property
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,11 @@ from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import load_system
+from simcoll.topology.systems import load_system, shipped_systems
 
+T = TypeVar("T")
 _COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
+_NETWORKS: Final[LruCache[Topology]] = LruCache(100_000, lambda network: len(network.links))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +90,20 @@ class NcclChannel(PlainCall):
 
     def point(self, costs: CostSetting) -> Scenario:
         """The point of one channel, with its share of the bytes."""
+        return self._kept("point", costs, self._point)
+
+    def _kept(self, name: str, costs: CostSetting, make: Callable[[CostSetting], T]) -> T:
+        """What `make` gives for the costs that were asked for last: several ask for the same."""
+        known: tuple[CostSetting, T] | None = self._last.get(name)
+        if known is None or known[0] is not costs:
+            known = self._last[name] = costs, make(costs)
+        return known[1]
+
+    @cached_property
+    def _last(self) -> dict[str, tuple[CostSetting, Any]]:
+        return {}
+
+    def _point(self, costs: CostSetting) -> Scenario:
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
@@ -108,15 +125,11 @@ class NcclChannel(PlainCall):
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
     def _slowest(self, costs: CostSetting) -> int:
-        bandwidths = self.bandwidths(costs)
-        return min(int(bandwidths[link]) for link in self.wires.between)
+        return int(self.bandwidths(costs)[list(self.wires.between)].min())
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Share of a channel in each link, in B/s."""
-        known: tuple[CostSetting, Index] | None = vars(self).get("_bandwidths")
-        if known is None or known[0] is not costs:  # asked for by several, of the same costs
-            known = vars(self)["_bandwidths"] = costs, self._shares(costs)
-        return known[1]
+        return self._kept("bandwidths", costs, self._shares)
 
     def _shares(self, costs: CostSetting) -> Index:
         kernels, transport, rates = costs.kernels or Kernels(), self.transport(costs), list[int]()
@@ -148,8 +161,10 @@ class NcclChannel(PlainCall):
         return found
 
     def network(self, costs: CostSetting) -> Topology:
-        """Links as the channel has them."""
-        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+        """Links as the channel has them, the same object for the same rates."""
+        bandwidths, latencies = self.bandwidths(costs), self.latencies(costs)
+        rates = self.rated, bandwidths.tobytes(), latencies.tobytes()
+        return _NETWORKS.get(rates, lambda: self.rated.with_rates(bandwidths, latencies))
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """Bytes counted on one link to the network went by all rails."""
@@ -297,8 +312,28 @@ def system_of(scenario: Scenario) -> str | None:
     return scenario.topology.system or scenario.topology.file
 
 
+class _Shape(NamedTuple):
+    """Nodes of ranks, and the numbers of the GPUs on which they are, where these are the same on each node."""
+
+    nodes: int
+    gpus: tuple[int, ...] | None
+
+
+_SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
+
+
+def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
+    """Raises RefusedError for ranks that are not as many on each node."""
+    nodes = Counter(rated.node_of(place) for place in places)
+    if len(set(nodes.values())) > 1:
+        raise RefusedError(
+            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            "write placement: {per_node: …}"
+        )
+    return _Shape(len(nodes), _gpus(rated, places))
+
+
 def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
-    """The numbers of the GPUs on which ranks are, where they are the same on each node."""
     of_node: dict[int | None, list[int]] = defaultdict(list)
     for place in places:
         number = re.search(r"gpu(\d+)$", place)
@@ -311,19 +346,14 @@ def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     """The communicator of ranks at `places` under the scenario's `env`. Raises RefusedError for ranks that are not as
     many on each node, and for bare hosts."""
-    nodes = Counter(rated.node_of(place) for place in places)
-    if len(set(nodes.values())) > 1:
-        raise RefusedError(
-            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
-            "write placement: {per_node: …}"
-        )
+    shape = _SHAPES.get((rated.layout, tuple(places)), lambda: _shape(rated, places))
     name = system_of(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
-    env, asked = scenario.env, (len(nodes), len(places))
+    env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
     settings = env.search(load_system(name)) if env.given else DEFAULTS
-    gpus = _gpus(rated, places)
-    found = (name, scenario.contents(), *asked, settings, gpus)  # the file may have been written anew
+    written = "" if name in shipped_systems() else scenario.contents()  # a file may have been written anew
+    found = (name, written, *asked, settings, gpus)
     return _COMMUNICATORS.get(
         (*found, str(env)),
         lambda: env.applied(

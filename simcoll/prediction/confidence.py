@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,9 @@ def _digest(topology: Topology, params: Params) -> str:
 
 def follows(profile: Profile, given: ModelSpec) -> bool:
     """Whether a profile was fitted, and the `model` `given` by a scenario overrides nothing of that."""
-    return profile.calibration is not None and not any(_overrides(given, profile.model, n) for n in profile.fitted)
+    if profile.calibration is None:
+        return False
+    return not (given.model_fields_set and any(_overrides(given, profile.model, name) for name in profile.fitted))
 
 
 def judge(profile: Profile, asked: PredictedCase, given: ModelSpec, shipped: bool = False) -> Judgement:
@@ -98,8 +101,14 @@ def judge(profile: Profile, asked: PredictedCase, given: ModelSpec, shipped: boo
     within = _within(asked.ranks, size, [(series.ranks, series.fitted) for series in alike])
     confidence: Confidence = "calibrated" if exact else "interpolated" if within else "extrapolated"
     parts = of_another_machine(asked.where) if shipped else _of_this_machine(known, asked, profile.as_nccl)
-    single, median = math.exp(parts.single), math.exp(parts.median)
+    single, median = _factors(parts)
     return Judgement(confidence, 1 / single, single, 1 / median, median)
+
+
+@functools.lru_cache(maxsize=1024)
+def _factors(parts: Parts) -> tuple[float, float]:
+    """The factors from a prediction to either end of its intervals, of a single measurement and of the median."""
+    return math.exp(parts.single), math.exp(parts.median)
 
 
 def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -86,14 +86,23 @@ class ModelError(NamedTuple):
 
 def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
     """Return the error of the model on a machine that it was not fitted to; `known` replaces what is shipped."""
-    known = known or shipped()
+    cells = tuple(cells_of(setting))
+    return _shipped_error(cells) if known is None else _error(cells, known)
+
+
+def _error(cells: Sequence[str], known: ModelErrors) -> ModelError:
     found = ModelError(max((cell.error for cell in known.cells.values()), default=1.0), 1)
-    for name in reversed(list(cells_of(setting))):
+    for name in reversed(cells):
         if cell := known.cells.get(name):
             count = cell.clusters
             spread = math.sqrt((count * cell.error**2 + AROUND * found.spread**2) / (count + AROUND))
             found = ModelError(spread, count + min(AROUND, found.groups))
     return found
+
+
+@functools.cache
+def _shipped_error(cells: tuple[str, ...]) -> ModelError:
+    return _error(cells, shipped())
 
 
 def noise_of(known: ModelErrors | None = None) -> Noise:

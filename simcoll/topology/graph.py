@@ -41,7 +41,7 @@ _OF_LINKS: Final = (
 )  # of a topology: made of its links
 
 
-_LEAST: Final[LruCache[dict[str, Mapping[str, int]]]] = LruCache(1 << 20, lambda least: sum(map(len, least.values())))
+_LEAST: Final[LruCache[Mapping[str, int]]] = LruCache(1 << 20, len)
 
 
 class Topology:
@@ -356,13 +356,14 @@ class Topology:
 
     @cached_property
     def _least(self) -> dict[str, Mapping[str, int]]:
-        """The ones that were asked for, the same for all of the layout whose links have these latencies."""
-        return _LEAST.get((self.layout, self.latencies.tobytes()), dict)
+        """The ones that were asked for."""
+        return {}
 
     def least_latencies(self, source: str) -> Mapping[str, int]:
         """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
-        if source not in self._least:
-            self._least[source] = self._dijkstra(self._known(source))
+        if source not in self._least:  # the same for all of the layout whose links have these latencies
+            known = self.layout, self.latencies.tobytes(), self._known(source)
+            self._least[source] = _LEAST.get(known, lambda: self._dijkstra(source))
         return self._least[source]
 
     def _dijkstra(self, source: str) -> dict[str, int]:
