@@ -222,8 +222,7 @@ class NcclCall:
             # one for each peer: several transfers of a rank are on their way at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block, transport), **self._credits}
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
-            steps = {"channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
-            return {"o_send": block.slice, **steps}
+            return {"o_send": block.slice, "channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
         return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
@@ -390,7 +389,7 @@ class NcclCall:
         others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
 
-    @cached_property
+    @property
     def _credits(self) -> dict[str, int]:
         """Pieces of a message that its buffers hold, between nodes."""
         if self.parts is None or self.communicator.nodes == 1 or self.collective == "send_recv":  # of one peer
