@@ -15,10 +15,10 @@ from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.timeline import Totals
 from simcoll.errors import RefusedError, StuckError
 from simcoll.prediction.lowering import PlainCall, executor
-from simcoll.prediction.placing import rated_topology, served_by
+from simcoll.prediction.placing import beyond_rated, rated_topology, served_by
 from simcoll.prediction.predicted import PlannedCall, Prediction
 from simcoll.prediction.program_run import ScheduleRun, run_schedule
-from simcoll.scenario.profile import CostSetting, LinkScale
+from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.ir import split
 from simcoll.topology.graph import Topology
@@ -73,15 +73,10 @@ def call_steps(scenario: Scenario, topology: Topology | None, costs: CostSetting
 
 
 def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
-    """The time that no schedule can beat; of kernels the same whichever is run, on links as rated, or as the profile
-    has them where these are faster."""
-    if call.executor is None:
-        return run.lower_bound_ps
-    scenario = call.scenario
-    faster = {
-        kind: LinkScale(efficiency=scale.efficiency) for kind, scale in costs.links.items() if scale.efficiency > 1
-    }
-    network = served_by(topology or rated_topology(scenario), faster)
+    """The time that no schedule can beat, the same for all that answer the question, whatever they run: on links as
+    rated, or as a profile has them where these are faster; where switches could reduce, by these too."""
+    scenario, rated = call.scenario, topology or rated_topology(call.scenario)
+    network = served_by(rated, beyond_rated(scenario, rated, costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
     return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)

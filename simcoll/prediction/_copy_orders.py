@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 from simcoll.schedule import copies
@@ -17,14 +18,16 @@ def orders_of(
     *,
     root: int | None = None,
     grouped: bool,
+    turn: int = 0,
 ) -> tuple[Order, ...]:
     """The orders of as many copies as use the links evenly; a `root` stays.
 
     `known` are sets of rings that a machine has, of all its GPUs or of some. Where none fits, rings go over all direct
     links, or where ranks are not all joined directly, in both directions. On several nodes each copy begins at another
-    rank of a node, and so crosses nodes at other NICs. A ring comes out of a node behind, or before, the rank by which
-    it went in: so every second node is passed through backwards, to stay on a rail. What treats nodes as groups
-    (`grouped`) has the same order in each node.
+    rank of a node, and so crosses nodes at other NICs, all of them as often as can be. A ring comes out of a node
+    behind, or before, the rank by which it went in: so every second node is passed through backwards, to stay on a
+    rail. What treats nodes as groups (`grouped`) has the same order in each node; without a root the node of number
+    `turn` comes first: not all groups send as much, so further copies give them other parts.
     """
     n = len(places)
     of_node: dict[int | None, list[int]] = {}
@@ -33,8 +36,11 @@ def orders_of(
     nodes = list(of_node.values())
     size = len(nodes[0])
     if len(nodes) > 1 and size > 1 and all(len(ranks) == size for ranks in nodes):
-        within = _within(topology, [places[rank] for rank in nodes[0]], _fitting(known, size), grouped)
-        found = [_through(nodes, path, grouped) for path in within]
+        first, second = ([places[rank] for rank in ranks] for ranks in nodes[:2])
+        nics = [_nic(topology, u, v) for u, v in zip(first, second, strict=True)]
+        within = _evenly(nics, _within(topology, first, _fitting(known, size), grouped), (0,) if grouped else (0, -1))
+        turned = turn % len(nodes) if grouped and root is None else 0
+        found = [_through(nodes[turned:] + nodes[:turned], path, grouped) for path in within]
     elif rings := _fitting(known, n):
         found = list(rings)
     elif _meshed(topology, places):
@@ -75,12 +81,34 @@ def _begun(ring: Order, rank: int, at: int = 0) -> Order:
     return ring[by:] + ring[:by]
 
 
+def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[int]) -> Sequence[Order]:
+    """The paths without those at whose `ends`, by which they leave a node, the busiest of the ranks' `nics` is, as long
+    as the others use it less."""
+    kept = list(paths)
+    while len(kept) > 1:
+        nic, most = Counter(nics[path[end]] for path in kept for end in ends).most_common(1)[0]
+        last = max(kept, key=lambda path: [nics[path[end]] for end in ends].count(nic))
+        fewer = [path for path in kept if path is not last]
+        then = Counter(nics[path[end]] for path in fewer for end in ends).most_common(1)[0][1]
+        if then * len(kept) >= most * len(fewer):
+            break
+        kept = fewer
+    return kept
+
+
+def _nic(topology: Topology, src: str, dst: str) -> str | None:
+    """The NIC by which a rank reaches one of another node."""
+    passed = [end for link in topology.route(src, dst) for end in topology.links[link]]
+    return next((device for device in passed if topology.kinds[device] == "nic"), None)
+
+
 def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Order:
     """The path through each node, every second one backwards unless they are groups."""
     order: dict[int, int] = {}
+    played = sorted(nodes, key=min)  # as the schedule has them
     for number, ranks in enumerate(nodes):
         taken = path if grouped or number % 2 == 0 else path[::-1]
-        order.update(zip(ranks, (ranks[local] for local in taken), strict=True))
+        order.update(zip(played[number], (ranks[local] for local in taken), strict=True))
     return tuple(order[place] for place in range(len(order)))
 
 

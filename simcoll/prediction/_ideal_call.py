@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,12 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_names
-from simcoll.nccl.kernel_costs import CostKind
 from simcoll.prediction._alike_copies import AlikeCopies, chosen_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction._schedule_source import agents_of, copy_orders, source_of
-from simcoll.prediction.placing import arrivals_of, machine_of, served_by
+from simcoll.prediction.placing import arrivals_of, beyond_rated, served_by
 from simcoll.prediction.program_run import makespan_ps
-from simcoll.scenario.profile import MOST_COPIES, CostSetting, LinkScale, ModelSpec, load_profile
+from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.streamed import StreamedSchedule
@@ -37,7 +36,7 @@ _DECIDING: Final = (
 )  # keys on which the choice depends, beside the contents of files
 PER_PEER: Final = 0  # channels
 WHOLE: Final = 0  # a chunk
-PIECES: Final = (1, 4, 16, 64, 256)  # of a slot, of which a chunk is one
+PIECES: Final = (1, 4, 16, 64, 256, 1024)  # of a slot, of which a chunk is one
 ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latency, others move
 MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
 MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
@@ -78,27 +77,12 @@ class IdealExecutor(PlainExecutor):
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
         """The call of a scenario with the copies, channels and chunk that serve best; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology)
-        rated = served_by(call.rated, _beyond_rated(scenario, call.rated))
+        rated = served_by(call.rated, beyond_rated(scenario, call.rated))
         network = served_by(rated, self.profile.links)
         said = repr([getattr(scenario, name) for name in _DECIDING])
         key = (said, scenario.contents(), network, call.places)
         chosen = _CHOSEN.get(key, lambda: _quickest(scenario, rated, network, call.places))
         return chosen.call(scenario, rated, call.places)
-
-
-def _beyond_rated(scenario: Scenario, rated: Topology) -> dict[str, LinkScale]:
-    """Kinds of links of a node over which the machine's own profile has more payload than they are rated for, and the
-    share that any of NCCL's protocols reaches by it."""
-    machine = machine_of(scenario)
-    profile = load_profile(machine.profile) if machine and machine.profile else None
-    if profile is None or profile.kernels is None:
-        return {}
-    blocks = [getattr(profile.kernels, kind) for kind in get_args(CostKind)]
-    reach = max(max(block.reach, block.host_reach) for block in blocks)
-    ends = zip(rated.links, rated.link_kinds, strict=True)
-    inner = {kind for (u, v), kind in ends if rated.node_of(u) == rated.node_of(v) is not None}
-    shares = {kind: profile.links.get(kind, LinkScale()).efficiency * reach for kind in inner}
-    return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
 
 
 def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tuple[str, ...]) -> _Way:

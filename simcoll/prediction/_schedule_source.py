@@ -59,22 +59,27 @@ def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Pr
     )
 
 
-def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
-    """The orders in which ranks at `places` play copies of the schedule; see `orders_of`. More copies begin anew."""
+def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
+    """The orders in which ranks at `places` play copies of the schedule; see `orders_of`. More copies begin anew, at
+    the next `turn`."""
     if scenario.collective == "send_recv":  # in another order it would be another rank that receives
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
     search = machine.nccl.graphs if machine and machine.nccl else ()
     known = [row.orders for row in search if row.graph == "ring" and row.nodes == "one" and row.orders]
     root = scenario.root if collective(scenario.collective).rooted else None
-    grouped = not schedule_json.is_file(scenario.algorithm) and _entry(scenario).uses_groups
-    return orders_of(topology, places, known, root=root, grouped=grouped)
+    entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
+    grouped = entry is not None and entry.uses_groups
+    if entry and entry.needs_agent:  # a node's switch stays with its ranks
+        turn = 0
+    return orders_of(topology, places, known, root=root, grouped=grouped, turn=turn)
 
 
 def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
     if scenario.copies == 1:
         return ()
-    return tuple(itertools.islice(itertools.cycle(copy_orders(scenario, topology, places)), scenario.copies))
+    turns = (copy_orders(scenario, topology, places, turn) for turn in itertools.count())
+    return tuple(itertools.islice(itertools.chain.from_iterable(turns), scenario.copies))
 
 
 def _entry(scenario: Scenario) -> registry.Algorithm:

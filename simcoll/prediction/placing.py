@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from simcoll.config import yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
+from simcoll.nccl.kernel_costs import CostKind
 from simcoll.scenario.placement import Placement
-from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile, served
+from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, load_profile, served
 from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
@@ -19,6 +20,7 @@ from simcoll.topology.machine_files import SystemFile
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+_INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 
 
@@ -59,6 +61,32 @@ def _network(system: str | None) -> Profile:
 
 
 _shipped_network = functools.cache(_network)  # files that do not change
+
+
+def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None = None) -> dict[str, LinkScale]:
+    """Kinds of links of a node over which the machine's own profile, or `costs`, have more payload than they are rated
+    for, and the share that any of NCCL's protocols reaches by it."""
+    machine = machine_of(scenario)
+    own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
+    inner = _INNER.get(rated.layout, lambda: _within_nodes(rated))
+    shares: dict[str, float] = {}
+    for each in filter(None, (own, costs)):
+        reach = 1.0
+        if each.kernels:
+            blocks = [getattr(each.kernels, kind) for kind in get_args(CostKind)]
+            reach = max(max(block.reach, block.host_reach) for block in blocks)
+        for kind, scale in each.links.items():
+            share = scale.efficiency * (reach if kind in inner else 1.0)
+            shares[kind] = max(share, shares.get(kind, 1.0))
+        for kind in inner - each.links.keys():
+            shares[kind] = max(reach, shares.get(kind, 1.0))
+    return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
+
+
+def _within_nodes(topology: Topology) -> frozenset[str]:
+    """Kinds of links that join devices of one node."""
+    ends = zip(topology.links, topology.link_kinds, strict=True)
+    return frozenset(kind for (u, v), kind in ends if topology.node_of(u) == topology.node_of(v) is not None)
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:

@@ -651,21 +651,6 @@ def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, a
     assert found.time_ps >= found.lower_bound_ps
 
 
-def test_whose_the_bound_is() -> None:
-    """Without kernels all schedules have one bound, but for those that leave reductions to the network; a question to
-    NCCL has one, whatever the protocol."""
-    how = {"nodes": 1, "ranks": 8}
-    plain = {
-        name: call(
-            "hgx-h100", "all_reduce", 2**26, algorithm=name, profile="one-port", protocol="none", **how
-        ).lower_bound_ps
-        for name in ("ring", "tree", "naive", "nvls")
-    }
-    assert plain["ring"] == plain["tree"] == plain["naive"] > plain["nvls"]
-    kinds = [call("hgx-h100", "all_reduce", 2**26, algorithm="ring", protocol=one, **how) for one in PROTOCOLS]
-    assert len({found.lower_bound_ps for found in kinds}) == 1
-
-
 @pytest.mark.parametrize("system", [name for name in shipped_systems() if load_system(name).gpu])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:

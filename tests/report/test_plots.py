@@ -118,7 +118,7 @@ def test_one_legend_entry_an_algorithm() -> None:
     """However many panels, the one legend has each algorithm once, then measured points and the bound."""
     rows, measured = sweep("ring", "tree", ranks=(2, 4, 8)), [row(system="lab")]
     figure = size_figure(rows, "latency", measured)
-    assert entries(figure) == ["ring", "tree", "measured", "bound without in-network reduction"]
+    assert entries(figure) == ["ring", "tree", "measured", "bound"]
     assert [axes.get_title(loc="left") for axes in figure.axes] == [f"all_reduce, {n} ranks" for n in (2, 4, 8)]
 
 
@@ -126,10 +126,7 @@ def test_only_good_rows_are_drawn() -> None:
     """Refused points leave no mark; with nothing else there is nothing to draw, and the error says so."""
     refused = row("nvls", status="refused: no switch reduces", time_us=None, busbw_GBps=None)
     failed = row("naive", status="failed: not what was promised")
-    assert entries(size_figure([*sweep("ring"), refused, failed], "busbw")) == [
-        "ring",
-        "bound without in-network reduction",
-    ]
+    assert entries(size_figure([*sweep("ring"), refused, failed], "busbw")) == ["ring", "bound"]
     for draw in (scaling_figure, crossover_figure, lambda rows: size_figure(rows, "latency")):
         with pytest.raises(ValueError, match="no row has a time"):
             draw([refused, failed])
@@ -223,20 +220,10 @@ def test_the_bound_is_the_least_of_all() -> None:
     """The dashed line is the least lower bound at each size; as a bandwidth, what that time would mean."""
     rows = [*sweep("ring"), row("tree", lower_bound_us=1.5)]
     (latency,), (busbw,) = (size_figure(rows, quantity).axes for quantity in ("latency", "busbw"))
-    name = "bound without in-network reduction"
+    name = "bound"
     assert dict(lines(latency)[name])[MIB] == 1.5
     assert dict(lines(busbw)[name])[MIB] == pytest.approx(rows[-1]["busbw_GBps"] * rows[-1]["time_us"] / 1.5)
     assert dict(lines(latency)[name])[KIB] == rows[0]["lower_bound_us"]
-
-
-def test_reduction_in_the_network_has_its_own_bound() -> None:
-    """An all-reduce by NVLS does not move the bound of the others; other collectives have one bound, whatever runs."""
-    drawn = lines(size_figure([*sweep("ring"), row("nvls", lower_bound_us=1.5)], "latency").axes[0])
-    assert drawn["bound with in-network reduction"] == [(MIB, 1.5)]
-    assert dict(drawn["bound without in-network reduction"])[MIB] == row()["lower_bound_us"]
-    assert entries(size_figure(sweep("ring", "nvls", collective="all_gather"), "busbw")) == ["ring", "nvls", "bound"]
-    mixed = size_figure([*sweep("ring"), *sweep("ring", collective="reduce")], "busbw")
-    assert entries(mixed) == ["ring", "bound (of all_reduce: without in-network reduction)"]
 
 
 def test_bands_hold_the_error_bar() -> None:

@@ -48,11 +48,9 @@ HALO: Final = 2.0  # points by which a line is wider than another that runs on i
 ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
 BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
 MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
-WITHOUT: Final = "without in-network reduction"
 _APART: Final = ("profile", *COMPETING, *SETTINGS)  # executors differ where profiles do
 
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
-_REDUCING: Final[dict[str, Any]] = {**_BOUND, "linestyle": (0, (1, 2))}
 _MEASURED: Final[dict[str, Any]] = {
     "color": INK,
     "linestyle": "none",
@@ -186,12 +184,12 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
     """Lines, measured points and bounds of all panels; returns the legend."""
     rows = [row for panel in panels for row in panel.rows]
     columns = telling(rows, _APART)
-    drawn, plain = _strokes(rows, columns), _plain_bound(rows)
+    drawn = _strokes(rows, columns)
     entries: LegendLines = {}
     for axes, panel in zip(grid, panels, strict=False):
         _lines(axes, grouped(panel.rows, lambda row: label(row, columns)), x, value, drawn, entries)
         _measured(axes, panel, x, value, entries)
-        _bounds(axes, panel, x, value, plain, entries)
+        _bounds(axes, panel, x, value, entries)
     return _condensed(entries, drawn)
 
 
@@ -251,30 +249,16 @@ def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str,
         axes.fill_between([row[x] for row in sure], low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
 
 
-def _bounds(axes: Axes, panel: Panel, x: str, value: Value, plain: str, entries: LegendLines) -> None:
-    """The least lower bound of all rows of a kind at each point: as a time, or as the bus bandwidth it would mean."""
-    for reducing, text, style in ((False, plain, _BOUND), (True, "bound with in-network reduction", _REDUCING)):
-        least: dict[int, float] = {}
-        for row in panel.rows:
-            bound = row.get("lower_bound_us")
-            if bound and row[value] and _reduces_in_network(row) == reducing:
-                limit = _if_it_took(row, bound, value)
-                least[row[x]] = (min if value == "time_us" else max)(least.get(row[x], limit), limit)
-        if least:
-            (entries[text],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label=text, **style)
-
-
-def _reduces_in_network(row: PlotRow) -> bool:
-    """Only an all-reduce gains by it more than any schedule can have."""
-    return row["collective"] == "all_reduce" and str(row["ran"]).startswith("nvls")
-
-
-def _plain_bound(rows: Iterable[PlotRow]) -> str:
-    """Name the dashed line: an all-reduce in the network may beat it."""
-    collectives = {row["collective"] for row in rows}
-    if "all_reduce" not in collectives:
-        return "bound"
-    return f"bound {WITHOUT}" if len(collectives) == 1 else f"bound (of all_reduce: {WITHOUT})"
+def _bounds(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLines) -> None:
+    """The least lower bound of all rows at each point: as a time, or as the bus bandwidth it would mean."""
+    least: dict[int, float] = {}
+    for row in panel.rows:
+        bound = row.get("lower_bound_us")
+        if bound and row[value]:
+            limit = _if_it_took(row, bound, value)
+            least[row[x]] = (min if value == "time_us" else max)(least.get(row[x], limit), limit)
+    if least:
+        (entries["bound"],) = axes.plot(sorted(least), [least[key] for key in sorted(least)], label="bound", **_BOUND)
 
 
 def _compared(axes: Axes, strip: Axes, panel: Panel, columns: Sequence[str], entries: LegendLines) -> None:
