@@ -169,6 +169,11 @@ def calibrate(
 
     `where` keeps rows, `fit` are those to fit (default: every second size), `free` the parameters. Needs the extra
     `fit`. Raises InputError for wrong input, and where rows do not determine a parameter that was asked for.
+
+    >>> kept = {"ranks": 8, "collective": "all_gather", "dtype": "float16"}
+    >>> fitted = calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept, free=["launch"])
+    >>> fitted["profile_text"].splitlines()[1]
+    'description: fitted to 21 rows of the harness library on hgx-h100'
     """
     from simcoll.accuracy.fit import calibrate as fits
     from simcoll.report import console
@@ -196,6 +201,11 @@ def measure(
 
     Raises SimcollError without torch, InputError for what cannot be run here, MeasureError when a rank dies, hangs or
     computes a wrong result.
+
+    >>> hosts = {"fabric": "single-switch", "hosts": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
+    >>> rows = measure(topology=hosts, collective="all_reduce", algorithm="ring", size="1 KiB")  # doctest: +SKIP
+    >>> [(row["ranks"], row["harness"], row["runs"]) for row in rows]  # doctest: +SKIP
+    [(2, 'p2p', 20)]
     """
     from simcoll.measurement import real_run
 

@@ -30,6 +30,9 @@ class Point:
     `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. `places` gives the line of each
     key of the file, and `swept` the swept values without a column in the results, by dotted path. `replicas` is the
     share of the replications to run.
+
+    >>> [point.swept for point in load("llama3-step", ["workload.bucket_cap=[4 MiB, 16 MiB]"])]
+    [{'workload.bucket_cap': '4 MiB'}, {'workload.bucket_cap': '16 MiB'}]
     """
 
     scenario: Scenario

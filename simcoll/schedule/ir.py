@@ -24,7 +24,11 @@ from simcoll.schedule.steps import Bools, Ints, Repeat, Step, StepPattern
 
 
 class Transfer(NamedTuple):
-    """One row, for reading."""
+    """One row, for reading.
+
+    >>> print(Transfer(step=0, src=1, src_slot=2, dst=3, dst_slot=2, reduce=True))
+    step 0: chunk 2: 1→3 reduce
+    """
 
     step: int
     src: int

@@ -37,6 +37,9 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
     """Check a schedule, or a stream, against its collective's contract.
 
     Raises ScheduleError naming the step, rank and chunk of the first thing wrong, what was expected and what is there.
+
+    >>> from simcoll.schedule.algorithms import build
+    >>> prove(build("all_reduce", "ring", 4))
     """
     check_shape(source)
     full = reading == "full" or collective(source.collective).at_least_once  # where some count twice, sums say nothing

@@ -164,7 +164,17 @@ def register(
     library: bool = False,
     rotation: Callable[[Request], Rotation] | None = None,
 ) -> Callable[[Callable[[Request], Iterator[StepPattern]]], Callable[[Request], Iterator[StepPattern]]]:
-    """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest."""
+    """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest.
+
+    >>> from simcoll.schedule.algorithms import build
+    >>> from simcoll.schedule.steps import send
+    >>> @register("broadcast", "from_the_root")
+    ... def from_the_root(request):
+    ...     yield send(request.root, range(1, request.n), 0)
+    >>> build("broadcast", "from_the_root", 4).messages
+    3
+    >>> del ALGORITHMS["broadcast"]["from_the_root"]
+    """
     find_collective(collective)
 
     def enter(steps: Callable[[Request], Iterator[StepPattern]]) -> Callable[[Request], Iterator[StepPattern]]:

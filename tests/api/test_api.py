@@ -37,6 +37,31 @@ def test_examples_in_docstrings(module: str):
     assert not found.failed
 
 
+def test_every_name_has_an_example() -> None:
+    """Each public name has an example, in its own docstring or in one of its methods."""
+    without = []
+    for name in api.__all__:
+        offered = getattr(api, name)
+        texts = [offered.__doc__ or ""]
+        texts += [
+            getattr(method, "__doc__", None) or "" for method in vars(offered).values() if isinstance(offered, type)
+        ]
+        if not any(">>> " in text for text in texts):
+            without.append(name)
+    assert without == [] and len(api.__all__) <= 40
+
+
+@pytest.mark.long
+@pytest.mark.real
+def test_the_example_of_a_real_run() -> None:
+    """The example of `measure`, which starts processes and is skipped in docstrings, says what it does."""
+    pytest.importorskip("torch")
+    (example,) = doctest.DocTestFinder(recurse=False).find(simcoll.measure, globs={"measure": simcoll.measure})
+    for line in example.examples:
+        line.options.clear()
+    assert not doctest.DocTestRunner().run(example).failed
+
+
 def test_load_takes_a_path_a_name_and_a_mapping(tmp_path: Path):
     """A file, a shipped scenario's name, and the keys themselves give the same points."""
     text = (ROOT / "scenarios/quickstart.yaml").read_text(encoding="utf-8")
