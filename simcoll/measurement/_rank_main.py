@@ -27,7 +27,7 @@ from simcoll.measurement._rank_instructions import part_of
 from simcoll.measurement._rank_messages import CHECKING, IDLE, WARMING, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement._result_check import complaint, sample
 from simcoll.measurement.torch_backend._ddp_step import DdpStep, Passes
-from simcoll.measurement.torch_backend._library_calls import CallSetting, LibraryCall
+from simcoll.measurement.torch_backend._library_calls import CallSetting, GraphCall, LibraryCall
 from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._send_recv import Exchange, Post, TransferError
 from simcoll.measurement.torch_backend._small_programs import RankSetting as SmallSetting
@@ -82,12 +82,19 @@ class RankProcess:
                     with self._blaming(task), _chosen(outcome):
                         runner = ready.get(number) or self._runner(task)
                         self._begin(task, runner, first=not turn)
-                        self._measure(runner, share, outcome)
+                        self._measure(runner, share, outcome, task.calls if isinstance(task, RankTask) else 1)
                     if passes > 1:
                         ready[number] = runner
-        return Report(outcomes, overhead, resolution, self._session.one_host, self._session.software())
+                    elif isinstance(runner, Runner):
+                        runner.close()
+            for runner in ready.values():
+                if isinstance(runner, Runner):
+                    runner.close()
+        apart = max(doubt for (doubt,) in self._session.gather([self._session.doubt]))
+        return Report(outcomes, overhead, resolution, self._session.one_host, self._session.software(), apart)
 
     def _begin(self, task: RankTask | WorkTask, runner: Any, first: bool) -> None:
+        self._session.compare_clocks()
         if task.verify and first:
             self._marks[1] = CHECKING
             if isinstance(task, WorkTask):
@@ -95,19 +102,20 @@ class RankProcess:
             else:
                 self._verify(task, runner)
         self._marks[1] = WARMING
+        calls = task.calls if isinstance(task, RankTask) else 1
         for _ in range(task.warmup if first else min(1, task.warmup)):
-            self._timed(runner)
+            self._timed(runner, calls)
 
-    def _measure(self, runner: Any, share: range, outcome: TaskResult) -> None:
+    def _measure(self, runner: Any, share: range, outcome: TaskResult, calls: int) -> None:
         gc.collect()
         mine = []
         for run in share:
             self._marks[1:] = run, IDLE
-            mine.append(self._timed(runner))
+            mine.append(self._timed(runner, calls))
             if isinstance(runner, DdpStep | SmallProgram):  # in turn, so that both meet the same state of the machine
                 outcome.alone.append(self._alone(runner))
                 outcome.buckets = runner.buckets()
-        outcome.durations += self._slowest([timing.duration for timing in mine])
+        outcome.durations += self._slowest([round(timing.duration / calls) for timing in mine])
         outcome.late += self._slowest([timing.late for timing in mine])
 
     def _alone(self, worker: Worker) -> list[int]:
@@ -116,12 +124,15 @@ class RankProcess:
         self._session.timed(lambda: took.extend(worker.alone()))
         return self._slowest(list(itertools.accumulate(took)))
 
-    def _timed(self, runner: Runner | Worker) -> Timing:
+    def _timed(self, runner: Runner | Worker, calls: int | None = None) -> Timing:
+        """Time a run: so many calls back to back, or once as it stands."""
+
         def stuck() -> None:
             undone = runner.undone() if isinstance(runner, Runner) else IDLE
             raise TransferError(undone, f"not over after {self._session.timeout_s:g} s")
 
-        return self._session.timed(runner.run, stuck)
+        run = runner.often(calls) if calls and isinstance(runner, Runner) else runner.run
+        return self._session.timed(run, stuck)
 
     def _slowest(self, mine: list[int]) -> list[int]:
         return [max(every) for every in zip(*self._session.gather(mine), strict=True)] if mine else []
@@ -160,7 +171,7 @@ class RankProcess:
 
     def _verify_barrier(self, task: RankTask, runner: Runner) -> None:
         """Let the last rank of every group come late: no rank of the group may leave the barrier before."""
-        groups, exact = task.schedule.groups, self._session.exact
+        groups, exact = task.schedule.groups, self._session.exact and self._session.one_host
         tardy = TARDY_NS if exact else INEXACT * TARDY_NS
         late = self._session.rank in {group[-1] for group in groups}
 
@@ -239,7 +250,9 @@ class RankProcess:
         setting = CallSetting(
             group, members, self._session.rank, root, task.op, row, column, task.buckets, task.in_place
         )
-        return LibraryCall(task.schedule.collective, setting, task.dtype, self._session.device, task.async_op)
+        where = self._session.device
+        call = LibraryCall(task.schedule.collective, setting, task.dtype, where, task.async_op, task.registered)
+        return GraphCall(call) if task.graph else call
 
 
 @contextlib.contextmanager

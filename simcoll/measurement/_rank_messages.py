@@ -17,7 +17,8 @@ IDLE: Final = -1  # in place of the number of a transfer
 @dataclass(frozen=True, eq=False)
 class RankTask:
     """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's own
-    collective, whose ranks, groups and root `schedule` gives. `repeats` counts the timed runs of one launch.
+    collective, whose ranks, groups and root `schedule` gives. `repeats` counts the timed runs of one launch, each of so
+    many `calls` back to back; of NCCL's, from a CUDA graph if `graph`, on buffers that NCCL knows if `registered`.
     """
 
     title: str
@@ -34,6 +35,9 @@ class RankTask:
     warmup: int
     repeats: int
     verify: bool
+    calls: int = 1
+    graph: bool = False
+    registered: bool = False
 
     @property
     def ranks(self) -> int:
@@ -101,7 +105,7 @@ class TaskResult:
 @dataclass
 class Report:
     """The report of a launch: a result for each task, the overhead of the harness and the resolution of the clock (ns),
-    and versions of software.
+    and versions of software. `skew` (ns) is how far apart ranks of several hosts may have begun.
     """
 
     outcomes: list[TaskResult]
@@ -109,3 +113,4 @@ class Report:
     resolution: int
     one_host: bool
     software: dict[str, str]
+    skew: int = 0

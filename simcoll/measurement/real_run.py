@@ -47,15 +47,17 @@ from simcoll.scenario.loading import Point
 from simcoll.schedule.names import WORKLOAD
 
 OWN: Final = (  # columns after those that every measured table has
-    *("op", "root", "in_place", "buckets", "async_op", "launches", "launch_us"),
-    *("spread", "late_us", "overhead_us", "clock_ns"),
+    *("op", "root", "in_place", "buckets", "async_op", "calls", "launches", "launch_us"),
+    *("spread", "late_us", "skew_us", "overhead_us", "clock_ns"),
     *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
     *("simcoll", "date"),
 )
 _RECORDED_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
 _OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change what both harnesses do
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
-_MANY_TIMING: Final = "median over runs of the slowest rank, from its way out of a barrier (monotonic clock)"
+_MANY_TIMING: Final = (
+    "median over runs, from a common start by compared clocks to the last rank's end (monotonic clock)"
+)
 _GPU_TIMING: Final = "median over runs of the slowest rank (CUDA events)"
 
 
@@ -227,12 +229,14 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
     runs = sorted(ns for launch in times for ns in launch)
     median, first = statistics.median(runs), launches[0][0]
     low, high = np.percentile(runs, [25, 75])
+    calls = case.task.calls if isinstance(case.task, RankTask) else 1
+    mean = f"mean of {calls} calls back to back; " if calls > 1 else ""
     timing = _GPU_TIMING if backend == "nccl" else _ONE_TIMING if first.one_host else _MANY_TIMING
     return {
         **case.columns,
         **first.software,
         **{key: value for _, outcome in launches for key, value in outcome.choice.items()},
-        "timing": timing,
+        "timing": mean + timing,
         "time_us": median,
         "time_us_min": runs[0],
         "time_us_max": runs[-1],
@@ -240,6 +244,7 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
         "launch_us": " ".join(f"{statistics.median(launch):.3f}" for launch in times),
         "spread": round((high - low) / median, 4),
         "late_us": statistics.median(ns for _, outcome in launches for ns in outcome.late) / 1e3,
+        "skew_us": max(report.skew for report, _ in launches) / 1e3,
         "overhead_us": statistics.median(report.overhead for report, _ in launches) / 1e3,
         "clock_ns": max(report.resolution for report, _ in launches),
         "verified": case.task.verify,

@@ -13,8 +13,9 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.measurement._rank_instructions import part_of
 from simcoll.measurement._rank_messages import RankTask, WorkTask
 from simcoll.measurement._workload_tasks import work_task
-from simcoll.measurement.torch_backend.support import Backend, done_in_place, refusal
+from simcoll.measurement.torch_backend.support import MEANS, Backend, done_in_place, refusal
 from simcoll.prediction.predict import Prediction, predict, row
+from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import UNFITTED, Scenario
@@ -68,7 +69,10 @@ def _case(point: Point, backend: Backend) -> Case:
     scenario, measure = point.scenario, point.scenario.measure
     if scenario.workload:
         return Case(*work_task(point, backend), measure.launches)
-    library = measure.harness == "library"
+    library = measure.harness != "p2p"
+    registered = library and bool(scenario.launch.registered)
+    if library:  # which is made as the harness makes it
+        scenario = scenario.model_copy(update={"launch": Launch()})
     if load_profile(scenario.profile).as_nccl:  # messages are sent one by one, and not by kernels
         scenario = scenario.model_copy(update={"profile": UNFITTED})
     prediction = predict(_whole(_any_algorithm(scenario))) if library else _sent(scenario)
@@ -87,6 +91,7 @@ def _case(point: Point, backend: Backend) -> Case:
         buckets=measure.buckets,
         in_place=scenario.in_place,
         barriers=scenario.params().barrier,
+        registered=registered,
     )
     if why_not:
         raise RefusedError(f"{scenario.collective} on {backend}: {why_not}")
@@ -98,6 +103,10 @@ def _case(point: Point, backend: Backend) -> Case:
     if library:
         columns |= {"algorithm": None, "steps": None, "messages": None, "bytes_per_rank": None}
         columns |= {"buckets": measure.buckets, "async_op": measure.async_op}
+    means = measure.harness in MEANS
+    if means:
+        columns |= {"calls": measure.calls, "launch.registered": registered or None}
+        columns |= {"launch.graph": True} if measure.harness == "graph" else {"launch.gpus_per_process": 1}
     task = RankTask(
         title=_title(scenario, columns, point.swept),
         schedule=schedule,
@@ -113,6 +122,9 @@ def _case(point: Point, backend: Backend) -> Case:
         warmup=measure.warmup,
         repeats=max(1, -(-measure.repeats // measure.launches)),
         verify=measure.verify,
+        calls=measure.calls if means else 1,
+        graph=measure.harness == "graph",
+        registered=registered,
     )
     return Case(task, columns, measure.launches)
 
@@ -129,7 +141,7 @@ def _key(scenario: Scenario) -> str:
     harness = scenario.measure.harness
     done = done_in_place(harness, scenario.collective, scenario.in_place)
     done_scenario = scenario.model_copy(update={"in_place": done})
-    return (_any_algorithm(done_scenario) if harness == "library" else done_scenario).model_dump_json()
+    return (done_scenario if harness == "p2p" else _any_algorithm(done_scenario)).model_dump_json()
 
 
 def _sent(scenario: Scenario) -> Prediction:
@@ -196,6 +208,7 @@ def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line:
                 continue
             if task.program is None:
                 calls = "" if task.buckets == 1 else f" in {task.buckets} buckets{', async' if task.async_op else ''}"
+                calls += "" if task.calls == 1 else f" {task.calls} times{' in a CUDA graph' if task.graph else ''}"
                 group = next((group for group in task.schedule.groups if rank in group), ())
                 yield (
                     f"  rank {rank}: calls {task.schedule.collective}{calls} among {list(group)}"

@@ -12,8 +12,12 @@ from simcoll.config.yaml_tree import Model
 class MeasureSpec(Model):
     """Settings for running a point on real hardware."""
 
-    harness: Literal["p2p", "library"] = "p2p"
-    """`p2p` runs the schedule by send and receive, `library` calls the library's own collective."""
+    harness: Literal["p2p", "library", "nccl-tests", "graph"] = "p2p"
+    """`p2p` runs the schedule by send and receive, `library` calls the library's own collective, one call at a time.
+    `nccl-tests` makes such calls back to back and gives their mean, as nccl-tests does; `graph` the same from a CUDA
+    graph. `launch.registered` then registers the buffers with NCCL."""
+    calls: Annotated[StrictInt, Field(ge=1)] = 20
+    """Calls of a timed run of `nccl-tests` and `graph`."""
     warmup: Annotated[StrictInt, Field(ge=0)] = 3
     """Runs before timing begins."""
     repeats: Annotated[StrictInt, Field(ge=1)] = 20

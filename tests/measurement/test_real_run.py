@@ -40,6 +40,8 @@ pytestmark = needs("torch")
 
 MARK = "SIMCOLL_TEST_MARK"
 FEW = {"warmup": 0, "repeats": 2}
+CALLS = 300
+MEAN = {**FEW, "harness": "nccl-tests", "calls": CALLS}
 BOTH = {**FEW, "harness": ["p2p", "library"]}
 TYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
 RING = "collective: all_reduce\nalgorithm: ring\nsize: 4 KiB\n"
@@ -72,6 +74,8 @@ def everything() -> list[Point]:
         points(collective="all_reduce", algorithm="ring", op=["sum", "avg"], dtype=TYPES[4:]),
         points(collective="reduce_scatter", algorithm="ring", dtype=TYPES[4:], measure=BOTH),
         points(collective="reduce", algorithm="chain", op=["band", "bor", "bxor"], dtype=TYPES[4:6], measure=BOTH),
+        points(collective="all_reduce", algorithm="auto", measure=MEAN),
+        points(collective="all_gather", algorithm="auto", in_place=[False, True], measure=MEAN),
         points(collective="all_reduce", algorithm=["tree", "ring"], model={"chunk": "100 B"}),
         points(collective=["all_gather", "gather"], algorithm="direct", weights=[1, 0, 4]),
         points(collective="all_to_all", algorithm="direct", weights=[[1, 2, 3], [0, 5, 1], [2, 2, 2]], measure=BOTH),
@@ -156,6 +160,34 @@ def test_beside_the_library(rows: list[dict[str, Any]]):
     library = one(compared, collective="all_reduce", harness="library")
     assert ring["of_library"] == ring["time_us"] / library["time_us"]
     assert library["of_library"] == 1
+
+
+def test_calls_back_to_back(rows: list[dict[str, Any]]):
+    """The harness of nccl-tests makes many calls in a row, checks one, and gives the time of one, in and out of place:
+    no more than some single calls take, where all of them would take a hundred times as long."""
+    means = [row for row in rows if row["harness"] == "nccl-tests"]
+    assert [(row["collective"], row["in_place"]) for row in means] == [
+        ("all_reduce", True), ("all_gather", False), ("all_gather", True)
+    ]  # fmt: skip
+    for row in means:
+        assert (row["calls"], row["runs"], row["launch.gpus_per_process"]) == (CALLS, 2, 1)
+        assert row["timing"].startswith(f"mean of {CALLS} calls back to back; median over runs")
+        alone = one(rows, collective=row["collective"], harness="library")
+        assert row["time_us"] < CALLS / 10 * alone["time_us"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"measure": {"harness": "graph"}}, "a CUDA graph holds calls of NCCL only; add --backend nccl"),
+        ({"launch": {"registered": True}, "measure": {"harness": "library"}}, "registered for calls of NCCL only"),
+        ({"measure": {"harness": "nccl-tests", "buckets": 2}}, "calls back to back are whole"),
+    ],
+)
+def test_what_means_cannot_be(asked: dict[str, Any], said: str):
+    """What only NCCL does is refused of gloo, with the cure."""
+    with pytest.raises(RefusedError, match=said):
+        real_run.run(points(collective="all_reduce", algorithm="auto", **asked))
 
 
 def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,14 +58,30 @@ class CallSetting:
 class LibraryCall(Runner):
     """A library's collective on this rank's buffers, ready to run any number of times.
 
-    With `async_op` all calls (buckets) are under way at once, else each ends before the next begins.
+    With `async_op` all calls (buckets) are under way at once, else each ends before the next begins. `registered`:
+    NCCL knows the buffers as windows of all ranks of the group.
     """
 
-    def __init__(self, collective: str, setting: CallSetting, dtype: str, device: torch.device, async_op: bool):
+    def __init__(
+        self,
+        collective: str,
+        setting: CallSetting,
+        dtype: str,
+        device: torch.device,
+        async_op: bool,
+        registered: bool = False,
+    ):
         self._async = async_op
-        self._buffer = torch.zeros(sum(setting.row), dtype=TYPES[dtype], device=device)
-        self._second = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
+        self._window = Window(setting.group, device) if registered else None
+        with self._window or contextlib.nullcontext():
+            self._buffer = torch.zeros(sum(setting.row), dtype=TYPES[dtype], device=device)
+            self._second = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
         self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._second)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its buffers."""
+        return self._buffer.device
 
     def fill(self, values: NDArray[Any]) -> None:
         """Put the rank's buffer in; parts that the rank does not hold are ignored."""
@@ -81,9 +98,79 @@ class LibraryCall(Runner):
         for work in works:
             work.wait()
 
+    def close(self) -> None:
+        """Let NCCL forget the buffers."""
+        if self._window:
+            self._window.close()
+
     def result(self) -> NDArray[Any]:
         """Return what the contract promises this rank, end to end; undefined where it promises nothing."""
         return to_numpy(self._answer)
+
+
+class Window:
+    """Memory of NCCL's allocator: what is made inside the context is registered when it ends.
+
+    As torch's page of `torch.cuda.MemPool` has it: the pool takes its memory from the backend's allocator, and the
+    backend registers the segments of the pool. All ranks of the group must do so, in the same order.
+    """
+
+    def __init__(self, group: Any, device: torch.device):
+        self._device = device
+        self._backend = (group or dist.group.WORLD)._get_backend(device)
+        self._pool = torch.cuda.MemPool(self._backend.mem_allocator)
+        self._inside = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        self._inside.enter_context(torch.cuda.use_mem_pool(self._pool, self._device))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._inside.close()
+        if kind is None:
+            self._backend.register_mem_pool(self._pool, symm=True)
+
+    def close(self) -> None:
+        """Undo the registration, before the memory is freed."""
+        torch.cuda.synchronize(self._device)
+        self._backend.deregister_mem_pool(self._pool)
+
+
+class GraphCall(Runner):
+    """A library's collective whose calls in a row are replayed from a CUDA graph."""
+
+    def __init__(self, call: LibraryCall):
+        self._call = call
+        self._graphs: dict[int, Any] = {}
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Put the rank's buffer in."""
+        self._call.fill(values)
+
+    def run(self) -> None:
+        """Call the library once, from no graph."""
+        self._call.run()
+
+    def result(self) -> NDArray[Any]:
+        """Return what the contract promises this rank."""
+        return self._call.result()
+
+    def often(self, calls: int) -> Callable[[], None]:
+        """Return the replay of a graph of so many calls, captured once."""
+        if calls not in self._graphs:
+            self._call.run()  # for which NCCL connects, as it cannot while calls are captured
+            torch.cuda.synchronize(self._call.device)
+            graph = torch.cuda.CUDAGraph()
+            # threads of torch ask whether earlier calls are over, which else would end the capture
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._call.often(calls)()
+            self._graphs[calls] = graph
+        replay: Callable[[], None] = self._graphs[calls].replay
+        return replay
+
+    def close(self) -> None:
+        """Drop the graphs, then what NCCL knows of the buffers."""
+        self._graphs.clear()
+        self._call.close()
 
 
 def _on_one_tensor(call: Start, s: CallSetting, buffer: Tensor) -> Buffers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,18 @@ class Runner:
 
     def run(self) -> None:
         """Run it once."""
+
+    def often(self, calls: int) -> Callable[[], None]:
+        """Return a function that runs it so often, one run behind the other."""
+
+        def runs() -> None:
+            for _ in range(calls):
+                self.run()
+
+        return runs
+
+    def close(self) -> None:
+        """Give back what others hold of its buffers."""
 
     def result(self) -> NDArray[Any]:
         """Return what the contract promises this rank."""

@@ -1,9 +1,8 @@
 """Hold the ranks of a run together: their process group, their clock, and the way of timing.
 
-On CPUs the monotonic clock times a run. Ranks of one host share it, so they agree on an instant a little ahead, all
-begin then, and a run lasts until the last of them is done: no rank's exit from a barrier counts. Ranks of several hosts
-begin when they leave a barrier, and the longest of them counts. On GPUs CUDA events stand around the run, and the
-longest rank counts.
+Ranks agree on an instant a little ahead, and all begin then: no rank's exit from a barrier counts. Ranks of one host
+share the monotonic clock; those of several hosts compare theirs before. On CPUs a run lasts until the last rank is
+done. On GPUs CUDA events stand around the run, and the longest rank counts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
+from simcoll.measurement.torch_backend import _host_clocks
 from simcoll.measurement.torch_backend._clock import clock_of, resolution
+from simcoll.measurement.torch_backend._host_clocks import Offset
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins
@@ -67,13 +68,25 @@ class Session:
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
         boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
         self.one_host = len(set(self.gather([int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")]))) == 1
+        self._offset = Offset(0, 0)
+        self.compare_clocks()
         self._margin = MARGIN_NS[0]
         self._margin = self._needed_margin()
 
     @property
     def exact(self) -> bool:
-        """Whether a run is timed from an instant that all ranks have agreed on, and not from each rank's start."""
-        return self.one_host and self.device.type == "cpu"
+        """Whether a run is timed from the instant that all ranks have agreed on, and not from each rank's start."""
+        return bool(self.device.type == "cpu")
+
+    @property
+    def doubt(self) -> int:
+        """How far from the agreed instant this rank may begin, in ns, because clocks of hosts differ."""
+        return self._offset.doubt
+
+    def compare_clocks(self) -> None:
+        """Learn how far this host's clock is from rank 0's, again and again: clocks drift by a few us in a second."""
+        if not self.one_host:
+            self._offset = _host_clocks.compared(self.rank, self.world)
 
     def __enter__(self) -> Session:
         return self
@@ -127,27 +140,27 @@ class Session:
             self.clock.settle()
 
     def _meet(self) -> int:
-        """Wait for all ranks; return the instant at which all begin, or 0 where there is no common clock."""
-        ahead = torch.tensor(time.monotonic_ns() + self._margin)
+        """Wait for all ranks; return the instant of this host's clock at which all begin."""
+        ahead = torch.tensor(self._now() + self._margin)
         dist.all_reduce(ahead, op=dist.ReduceOp.MAX)
-        appointed = int(ahead)
-        if not self.one_host:
-            return 0
+        appointed = int(ahead) + self._offset.ahead
         if (rest := appointed - time.monotonic_ns() - SPIN_NS) > 0:
             time.sleep(rest / 1e9)
         while time.monotonic_ns() < appointed:
             pass
         return appointed
 
+    def _now(self) -> int:
+        """Return the time of rank 0's clock, in ns."""
+        return time.monotonic_ns() - self._offset.ahead
+
     def _needed_margin(self) -> int:
         """Return three times the usual delay with which the slowest rank learns of an agreed start, in ns."""
-        if not self.one_host:
-            return 0
         heard = []
         for _ in range(TRIALS):
-            last = torch.tensor(time.monotonic_ns())
+            last = torch.tensor(self._now())
             dist.all_reduce(last, op=dist.ReduceOp.MAX)
-            heard.append(time.monotonic_ns() - int(last))
+            heard.append(self._now() - int(last))
         agreed = max(t for (t,) in self.gather([3 * statistics.median_high(heard)]))
         return min(max(agreed, MARGIN_NS[0]), MARGIN_NS[1])
 

@@ -8,7 +8,8 @@ from typing import Final, Literal
 from simcoll.schedule.group_contracts import BITWISE
 from simcoll.schedule.names import DTYPES
 
-Harness = Literal["p2p", "library"]
+Harness = Literal["p2p", "library", "nccl-tests", "graph"]
+MEANS: Final = frozenset({"nccl-tests", "graph"})  # harnesses that give the mean of calls back to back
 Backend = Literal["gloo", "nccl"]
 
 FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
@@ -31,12 +32,14 @@ def refusal(
     buckets: int = 1,
     in_place: bool = False,
     barriers: bool = False,
+    registered: bool = False,
 ) -> str | None:
     """Return the reason why this cannot be run, with a cure; None if it can.
 
     `op` counts only where the collective reduces; `equal`: the elements can be cut into as many equal blocks as there
-    are ranks; `ordered`: every sub-group lists its ranks in order; `barriers`: the model has them between steps. Sends
-    and receives carry every dtype, and torch's own kernels reduce: only bitwise operators on floats fail.
+    are ranks; `ordered`: every sub-group lists its ranks in order; `barriers`: the model has them between steps;
+    `registered`: buffers are to be known to NCCL. Sends and receives carry every dtype, and torch's own kernels reduce:
+    only bitwise operators on floats fail.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
     'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
@@ -49,6 +52,13 @@ def refusal(
         if buckets > 1:
             return "buckets are of the library's collectives; take measure.harness: library, or model.chunk"
         return None
+    if backend != "nccl" and (harness == "graph" or registered):
+        asked = "a CUDA graph holds" if harness == "graph" else "buffers are registered for"
+        return f"{asked} calls of NCCL only; add --backend nccl"
+    if harness == "graph" and collective == "barrier":
+        return "a CUDA graph cannot hold a barrier, for which hosts wait; take measure.harness: nccl-tests"
+    if harness in MEANS and buckets > 1:
+        return "calls back to back are whole; leave measure.buckets out, or take measure.harness: library"
     if op in BITWISE and backend == "nccl":
         return f"NCCL has no {op}; take --backend gloo or measure.harness: p2p"
     if op == "avg" and backend == "gloo" and dtype not in FLOATS:
@@ -68,7 +78,7 @@ def refusal(
 
 def done_in_place(harness: Harness, collective: str, asked: bool) -> bool:
     """Whether the result of a run lies where its input was: a choice only for two collectives of the library."""
-    if harness == "library" and collective in EITHER:
+    if harness != "p2p" and collective in EITHER:
         return asked
     return harness == "p2p" or collective not in OUT_OF_PLACE
 
