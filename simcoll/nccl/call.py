@@ -8,22 +8,19 @@ that it shares with the others. Kernels are not described to the last instructio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
-from simcoll.errors import RefusedError
-from simcoll.nccl import _launch_shape, _p2p_messages, symmetric_kernels, tuner
+from simcoll.nccl import _p2p_messages, symmetric_kernels
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import first_lines_ps, service, spread_ps
-from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, refusal
+from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
-from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
+from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 SLICE: Final = 32 << 10  # bytes, the least in Simple
 LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
@@ -410,64 +407,3 @@ class NcclCall:
         if self.kind != "LL" or self._lines:
             return 0
         return first_lines_ps(block, self.threads, nbytes)
-
-
-_TABLES: Final[LruCache[tuner.TunerTable]] = LruCache(256, lambda _: 1)
-
-
-def call(
-    comm: Communicator,
-    collective: str,
-    nbytes: int,
-    itemsize: int,
-    version: str | None = None,
-    *,
-    algorithm: NcclAlgorithm | Literal["auto", "p2p"] = "auto",
-    protocol: Protocol | Literal["auto"] = "auto",
-    between: int = 0,
-    left: Selection = EVERYTHING,
-    registered: bool = False,
-) -> NcclCall:
-    """The call as NCCL runs it, or would run it with that algorithm and protocol.
-
-    Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
-    a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed; `registered`: whether buffers are
-    windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice. Raises RefusedError if there is
-    no choice.
-    """
-    free = algorithm == protocol == "auto" and left == EVERYTHING
-    if registered and free and symmetric_kernels.serve(comm, collective, version):
-        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm.ranks, nbytes) else "Simple"
-        threads = figures().threads.others
-        return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
-    if ("p2p", collective) in SCHEDULES:
-        if protocol == "LL128":
-            raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
-        peers = 1 if collective == "send_recv" else comm.ranks
-        message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
-        parts = _p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
-        return NcclCall(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
-    served = next((name for name in COLLECTIVES if name == collective), None)
-    if served is None:
-        raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
-    modelled = frozenset(name for name in ALGORITHMS if (name, served) in SCHEDULES)
-    algorithms = left.algorithms.get(served, modelled) & (modelled if algorithm == "auto" else modelled & {algorithm})
-    protocols = left.protocols.get(served)
-    if protocol != "auto":
-        protocols = frozenset([protocol]) & (protocols or {protocol})
-    selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
-    table = _TABLES.get(  # which keeps its communicator, so that no other has the id
-        (id(comm), version, served, algorithms, protocols), lambda: tuner.table(comm, version, selection)
-    )
-    choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
-    if choice is None:
-        under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
-        pairs = [(a, p) for c, a, p in tuner.table(comm, version).entries if c == served and a in modelled]
-        raise RefusedError(refusal(served, algorithm, protocol, under, pairs))
-    pair = choice.algorithm, choice.protocol
-    shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
-    usual = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)
-    limited = shape.channels != usual.channels
-    return NcclCall(
-        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited
-    )

@@ -18,8 +18,7 @@ import numpy as np
 
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
-from simcoll.nccl import call as calls
-from simcoll.nccl import tuner
+from simcoll.nccl import chosen_call, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import first_lines_ps, spread_ps
 from simcoll.nccl.call import NcclCall
@@ -422,7 +421,7 @@ class MessagesExecutor(KernelExecutor):
         message = max(scenario.itemsize, each.chunks * chunk)
         collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
         release = self.release(scenario)
-        return calls.call(comm, collective, message * ranks, scenario.itemsize, release, between=between)
+        return chosen_call.call(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Each choice for `auto`; protocols are NCCL's choice."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError, StuckError
-from simcoll.nccl import call as calls
-from simcoll.nccl import call_names, tuner
+from simcoll.nccl import call_names, chosen_call, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
@@ -229,7 +228,7 @@ class NcclExecutor(PlainExecutor):
         if scenario.subgroups or scenario.weights:
             raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
         comm = communicator_of(scenario, rated, places)
-        call = calls.call(
+        call = chosen_call.call(
             comm,
             scenario.collective,
             scenario.nbytes,

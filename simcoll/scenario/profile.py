@@ -166,8 +166,7 @@ class HostCosts(Model):
     """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
     root of gather and scatter, 1 elsewhere."""
     block: Duration = 0
-    """How much later each further thread block of a kernel begins its work, on every GPU, where a process drives
-    several: with one process for each GPU tables do not show it."""
+    """Time by which each further thread block of a kernel begins later, on all GPUs, where a process drives several."""
     calibration: Calibration | None = None
     """What was fitted to which rows, and how well."""
 

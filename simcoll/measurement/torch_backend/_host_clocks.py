@@ -32,7 +32,7 @@ class Trip(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """How far the own clock is ahead of rank 0's, and how wrong that may be, in ns."""
+    """The time by which the own clock is ahead of rank 0's, and how wrong that may be, in ns."""
 
     ahead: int
     doubt: int

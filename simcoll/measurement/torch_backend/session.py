@@ -80,7 +80,7 @@ class Session:
 
     @property
     def doubt(self) -> int:
-        """How far from the agreed instant this rank may begin, in ns, because clocks of hosts differ."""
+        """The time in ns by which this rank may miss the agreed instant, as clocks of hosts differ."""
         return self._offset.doubt
 
     def compare_clocks(self) -> None:
