@@ -129,8 +129,8 @@ class Loops:
         return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
-        """A column to read, or to work on."""
-        return column if self.compiled else column.tolist()
+        """A column to read, or to work on. Arrays lie without gaps: numba compiles a loop once more for each layout."""
+        return np.ascontiguousarray(column) if self.compiled else column.tolist()
 
     def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
         """A new column of one value."""

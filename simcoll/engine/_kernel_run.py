@@ -176,7 +176,7 @@ class KernelRun:
         """Columns are empty where all entries are 0."""
         gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
         return Costs(
-            gap=self.give(np.ascontiguousarray(gap) if gap.any() else NO_TIMES),
+            gap=self.give(gap if gap.any() else NO_TIMES),
             cap=self.give(self.ways.at_rates(cap) if cap.any() else NO_TIMES),
             receive=self.give(self.receive()),
             came=self.give(self.came()),

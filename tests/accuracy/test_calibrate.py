@@ -41,7 +41,7 @@ FITTED = {"efficiency.cable": 80, "launch": 40, "o_send": 8, "gamma": 100}  # in
 EVERYWHERE = (("all_reduce", "[ring, naive]"), ("broadcast", "[naive, chain]"), ("reduce", "naive"))
 SIZES = "size={from: 1 KiB, to: 64 MiB, factor: 4}"
 MANY_SIZES = "size={from: 1 KiB, to: 64 MiB, factor: 2}"
-SEEDS = 3
+SEEDS = 2
 COLUMNS = ("system", "collective", "ranks", "nodes", "dtype", "algorithm", "size_bytes", "time_us")
 
 

@@ -177,7 +177,7 @@ def plans(draw: st.DrawFn) -> Schedule:
 
 
 @given(plans(), st.data())
-@settings(max_examples=150)
+@settings(max_examples=90)
 def test_nothing_beats_the_bound_on_unequal_links(plan: Schedule, data: st.DataObject) -> None:
     """The bound holds on any links, for any root, groups, weights, loops and channels."""
     topology, nbytes = data.draw(unequal(plan.n)), ITEM * data.draw(st.integers(0, 10**6))

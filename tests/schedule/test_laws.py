@@ -223,7 +223,7 @@ def test_uneven_blocks(data: st.DataObject, n: int) -> None:
 
 
 @given(st.data(), st.sampled_from([pair for pair in ENTRIES if pair not in MAY_REPEAT]), st.integers(2, 12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_transfer_is_needed(data: st.DataObject, pair: tuple[str, str], n: int) -> None:
     """Without any one of its transfers a schedule is refused, and the refusal names a rank and a chunk."""
     s = schedule(*pair, n)

@@ -158,7 +158,7 @@ def tightest(c: Any, run: FairRun) -> Any:
     return least
 
 
-@inner
+@inline
 def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flowing: Any) -> Any:
     """Links change at `t`. Returns the next row, the size of the heap of `ends`, and how many links are touched."""
     fabric, n_touched = run.fabric, 0
@@ -183,7 +183,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flo
     return row, flowing, n_touched
 
 
-@inner
+@inline
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flowing: Any, n_touched: Any) -> Any:
     """Flow `c` is on a link that is found dead: it sets out again, from the start, if another way is in force."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
