@@ -152,8 +152,8 @@ def least_widths(found: Calibrated) -> dict[str, float]:
 
 def test_a_known_law_is_found_again(lab: Path, of_the_law: Calibrated):
     """From times with 3 % noise, 6 % of them far too long, each parameter of the law comes back within 4 %, none that
-    the law has not is fitted, and at rank counts that were not measured predictions are within 4 % of the law. Intervals
-    are as wide as theory has them, which is 10.6 % for what a send costs: outliers hardly widen them."""
+    the law has not is fitted, and at rank counts that were not measured predictions are within 4 % of the law.
+    Intervals are as wide as theory has them, which is 10.6 % for what a send costs: outliers hardly widen them."""
     found = of_the_law
     assert values(found) == pytest.approx(FITTED, rel=0.04)
     least = least_widths(found)
