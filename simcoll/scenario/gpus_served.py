@@ -7,6 +7,7 @@ from typing import Final
 from simcoll.errors import wrong
 from simcoll.scenario.profile import Profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
+from simcoll.workload.models import gpus
 
 _GPU_LINKS: Final = ("nvlink", "xgmi")  # from GPU to GPU, or to their switch; without them they are joined by PCIe
 
@@ -51,3 +52,9 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
     if own and not joined & {*own}:
         return f"joined by {' and '.join(own)}, and those of {system.name} are by {' and '.join(sorted(joined))}"
     return None
+
+
+def peak_of(system: SystemFile) -> str | None:
+    """The name under which `workload.models` has the peak of a machine's GPUs; None where it has none."""
+    model = system.gpu.model.partition(" ")[0].lower() if system.gpu else ""
+    return model if model in gpus() else None

@@ -36,7 +36,7 @@ from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
 from simcoll.scenario.faults import Fault, fit_together
-from simcoll.scenario.gpus_served import profile_of
+from simcoll.scenario.gpus_served import peak_of, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
@@ -45,6 +45,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.systems import TopologySpec, described, shipped_systems
 from simcoll.workload.workload_keys import Workload
 
@@ -203,6 +204,16 @@ class Scenario(Model):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
                 raise ValueError(f"{name!r} is no algorithm; {did_you_mean(name, every)}")
         return value
+
+    @field_validator("workload")
+    @classmethod
+    def _on_a_gpu(cls, value: Any, info: ValidationInfo) -> Any:
+        if getattr(value, "model", None) is None or value.gpu is not None:
+            return value
+        system = _described(info.data.get("topology"))
+        if not (gpu := peak_of(system) if system else None):
+            raise ValueError("a model needs a GPU to compute on; add e.g. gpu: h100")
+        return value.model_copy(update={"gpu": gpu})
 
     @field_validator("collective")
     @classmethod
@@ -392,11 +403,15 @@ def _params(profile: ModelSpec, own: ModelSpec) -> Params:
 
 def _own_profile(spec: TopologySpec | None) -> str:
     """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
-    try:
-        system = described(spec) if spec else None
-    except InputError:  # of the file: building the topology says so, with the place
-        return UNFITTED
+    system = _described(spec)
     return (profile_of(system) if system else None) or UNFITTED
+
+
+def _described(spec: TopologySpec | None) -> SystemFile | None:
+    try:
+        return described(spec) if spec else None
+    except InputError:  # of the file: building the topology says so, with the place
+        return None
 
 
 def _schedule_of(path: str, collective: str | None) -> str:

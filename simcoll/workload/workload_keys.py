@@ -71,7 +71,8 @@ class Training(Model):
     model: Annotated[str, OneOf("model", models)] | None = None
     """Named model, with tensors of the scenario's `dtype`."""
     gpu: Annotated[str, OneOf("GPU", gpus)] | None = None
-    """GPU whose peak turns multiply-adds of a named model into times. A backward pass takes twice a forward pass."""
+    """GPU whose peak turns multiply-adds of a named model into times. A backward pass takes twice a forward pass.
+    Default: that of the machine."""
     efficiency: Annotated[Share, Field(gt=0, le=1)] = 0.4
     """Share of that peak that is reached."""
     batch: Count = 1
@@ -87,8 +88,6 @@ class Training(Model):
             raise ValueError("it needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
         if self.layers == ():
             raise ValueError("no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
-        if self.model is not None and self.gpu is None:
-            raise ValueError("a model needs a GPU to compute on; add e.g. gpu: h100")
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:

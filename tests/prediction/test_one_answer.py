@@ -125,3 +125,12 @@ def test_a_file_that_changes_is_another_machine(tmp_path: Path) -> None:
         path.write_text(shipped_systems()[system].read_text(encoding="utf-8"), encoding="utf-8")
         copy = predict(Scenario.model_validate({"topology": {"file": str(path), "nodes": 2}, **asked}))
         assert facts(copy) == facts(on(system, 2, **asked)), system
+
+
+@pytest.mark.parametrize(("system", "gpu"), [("hgx-h100", "h100"), ("dgx1-v100", "v100"), ("mi300x", "mi300x")])
+def test_a_model_computes_on_the_gpus_of_its_machine(system: str, gpu: str) -> None:
+    """Unless another GPU is named; where the peak of a machine's GPUs is not known, one must be."""
+    step = {"template": "ddp", "model": "gpt2"}
+    assert on(system, 1, workload=step).time_ps == on(system, 1, workload={**step, "gpu": gpu}).time_ps
+    with pytest.raises(ValueError, match="a model needs a GPU to compute on"):
+        on("rtx-pro-6000", 1, workload=step)
