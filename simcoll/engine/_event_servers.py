@@ -5,27 +5,47 @@ Each decides once an instant, after everything else at that instant (`LAST`).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import simpy
-from simpy.events import Event
+from simpy.events import NORMAL, Event, EventPriority
 
 from simcoll.config.arrays import Numbers
 from simcoll.engine.link_changes import Served
 from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, clocked, service_ps
 
-LAST: Final = 2  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
+LAST: Final = EventPriority(2)  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
 
 
-def _at_end_of_instant(env: simpy.Environment, decide: Callable[[Event], None]) -> None:
-    """Call `decide` in the second phase of this instant."""
-    event = Event(env)
-    event._ok, event._value = True, None  # what Timeout does: triggered, but processed at a priority of our own
-    event.callbacks = [decide]
-    env.schedule(event, priority=LAST)
+def happen(event: Event, wait: int, priority: EventPriority = NORMAL) -> None:
+    """Have an event happen so many ps from now."""
+    event._ok, event._value = True, None  # what Timeout does: triggered, and processed then
+    event.env.schedule(event, priority, wait)
+
+
+class InstantEnd:
+    """The second phase of an instant, in which servers decide."""
+
+    def __init__(self, env: simpy.Environment):
+        self.env = env
+        self._todo: list[Callable[[], None]] = []
+
+    def then(self, decide: Callable[[], None]) -> None:
+        """Call `decide` in the second phase of this instant."""
+        if not self._todo:
+            event = Event(self.env)
+            event.callbacks = [self._decide]
+            happen(event, 0, LAST)
+        self._todo.append(decide)
+
+    def _decide(self, _: Event) -> None:
+        todo, self._todo = self._todo, []
+        for decide in todo:
+            decide()
 
 
 class Milestone:
@@ -42,10 +62,20 @@ class Milestone:
         if i in self._waiting:
             self._waiting.pop(i).succeed()
 
-    def wait(self, i: int) -> Iterator[Event]:
-        """Wait until it has happened to `i`, if that is any."""
-        if i != NONE and self.at[i] == NONE:
-            yield self._waiting.setdefault(i, self.env.event())
+    def wait(self, i: int) -> tuple[Event, ...]:
+        """The event that it happens to `i`; none if it has, or if `i` is NONE."""
+        if i == NONE or self.at[i] != NONE:
+            return ()
+        if i not in self._waiting:
+            self._waiting[i] = self.env.event()
+        return (self._waiting[i],)
+
+    def then(self, i: int, call: Callable[[int], None], own: int) -> None:
+        """Call with the number `own` when it has happened to `i`, if that is any."""
+        for event in self.wait(i):
+            event.callbacks.append(lambda _: call(own))
+            return
+        call(own)
 
     def column(self) -> Numbers:
         """The time at which it happened."""
@@ -58,26 +88,28 @@ Serve = Callable[[int, int], Served]  # of when something came, and when the ser
 class Server:
     """A `fifo` link or a receive side: serves whole messages one after the other, by (time they came, index)."""
 
-    def __init__(self, env: simpy.Environment):
-        self.env, self.free = env, 0
-        self._came: list[tuple[int, Serve, Event]] = []
+    def __init__(self, instant: InstantEnd):
+        self.instant, self.free = instant, 0
+        self._came: list[tuple[int, Serve, Callable[[Served], None]]] = []
 
-    def reserve(self, i: int, serve: Serve) -> Event:
-        """An event whose value is how `i` is served."""
+    def reserve(self, i: int, serve: Serve, then: Callable[[Served], None]) -> None:
+        """Serve `i`, and call `then` with how that is done as soon as it is decided."""
         if not self._came:
-            _at_end_of_instant(self.env, self._decide)
-        self._came.append((i, serve, self.env.event()))
-        return self._came[-1][2]
+            self.instant.then(self._decide)
+        self._came.append((i, serve, then))
 
-    def _decide(self, _: Event) -> None:
-        came, self._came = sorted(self._came, key=lambda entry: entry[0]), []
-        for _, how, event in came:
-            served = how(self.env.now, self.free)
+    def _decide(self) -> None:
+        came, self._came, now = self._came, [], self.instant.env.now
+        if len(came) > 1:
+            came.sort(key=lambda entry: entry[0])
+        for _, how, then in came:
+            served = how(now, self.free)
             self.free = served.free
             if served.end != NEVER or served.again != NONE:
-                event.succeed(served)
+                then(served)
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def whole_service(service: int) -> Serve:
     """The service of a server whose speed never changes."""
 
@@ -108,6 +140,7 @@ class Fabric:
     """All links in `fair`: max-min fair rates, solved once an instant for the links that were touched."""
 
     env: simpy.Environment
+    instant: InstantEnd
     capacity: dict[int, float]
     flows: dict[int, dict[int, Flow]] = field(default_factory=dict)  # link → index → flow
     touched: set[int] = field(default_factory=set)
@@ -142,10 +175,10 @@ class Fabric:
 
     def _touch(self, route: list[int]) -> None:
         if not self.touched:
-            _at_end_of_instant(self.env, self._decide)
+            self.instant.then(self._decide)
         self.touched.update(route)
 
-    def _decide(self, _: Event) -> None:
+    def _decide(self) -> None:
         component = self._component()
         self.touched = set()
         for i, rate in self._rates(component).items():

@@ -1,15 +1,17 @@
 """The event engine on SimPy. This is the definition of simcoll's timing: slow, readable, complete.
 
-A process per channel takes up its transfers in order; a process per transfer carries it along its route; a process
-per task waits for what comes before it and for what it does; links and receive sides are servers that decide once an
-instant, after everything else at that instant (`simcoll.engine._event_servers`).
+A process per channel takes up its transfers in order; from there on each transfer goes from method to method: `come`
+to a link, `served` there, `receive`, `end`, `add`. A process per task waits for what comes before it and for what it
+does. Links and receive sides are servers that decide once an instant, after everything else at that instant
+(`simcoll.engine._event_servers`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from simpy.events import Event
 
 from simcoll.config.groups import grouped
 from simcoll.engine._deadlock import Reached, stuck
-from simcoll.engine._event_servers import Fabric, Milestone, Server, whole_service
+from simcoll.engine._event_servers import Fabric, InstantEnd, Milestone, Server, happen, whole_service
 from simcoll.engine.link_changes import BandwidthSpan, Served, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline
@@ -43,6 +45,16 @@ class _EventRun:
         )
         self.hops: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # when each link serves it
         self.way = program.way.tolist()  # that each transfer takes
+        self.reads, self.chain, self.credit = (
+            column.tolist() for column in (program.reads, program.chain, program.credit)
+        )
+        self.nbytes, self.adds = program.nbytes.tolist(), (program.reduce & (program.chain == NONE)).tolist()
+        self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
+        links, first = program.routes.links.tolist(), program.routes.hop.tolist()
+        self.paths: list[list[int]] = [links[a:b] for a, b in pairwise(first)]
+        self.params_of = program.params_of if program.parts else lambda _: program.params
+        self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
+        self.instant = InstantEnd(self.env)
         self.ready: dict[int, int] = {}  # when each flow set out
         self.links: dict[int, Server] = {}
         self.sides: dict[int, Server] = {}
@@ -83,7 +95,7 @@ class _EventRun:
         for i, channel in enumerate(program.channel.tolist()):
             if program.params_of(i).channel_bandwidth:  # a channel's cap is one more link, behind the real ones
                 capacity[count + channel] = float(program.params_of(i).channel_bandwidth)
-        return Fabric(self.env, capacity)
+        return Fabric(self.env, self.instant, capacity)
 
     def reached(self) -> Reached:
         """The milestones that each transfer has reached."""
@@ -169,126 +181,131 @@ class _EventRun:
         yield env.timeout(int(program.arrivals[program.src[transfers[0]]]))
         yield from self.opened.wait(self.ends(transfers[0])[0])
         for i in transfers:
-            for predecessor in self.predecessors(i):
-                yield from predecessor
+            yield from self.missing(i)
             if free > env.now:
                 yield env.timeout(free - env.now)
             self.started.reach(i)
-            free = env.now + program.params_of(i).g
+            free = env.now + self.params_of(i).g
             yield from self.leave(i)
             self.sent.reach(i)
 
-    def predecessors(self, i: int) -> Iterator[Iterator[Event]]:
-        """The events that transfer `i` waits for, besides its place in the channel."""
-        yield self.completed.wait(int(self.program.reads[i]))
-        yield self.ended.wait(int(self.program.credit[i]))
+    def missing(self, i: int) -> Sequence[Event]:
+        """The events that transfer `i` still waits for, besides its place in the channel."""
+        found = [*self.completed.wait(self.reads[i]), *self.ended.wait(self.credit[i])]
         if self.blocking:
-            yield self.ended.wait(self.blocking[i][0])
-            yield self.ended.wait(self.blocking[i][1])
+            found += [event for before in self.blocking[i] for event in self.ended.wait(before)]
         if self.steps:
-            yield self.steps.wait(i)
+            found += self.steps.wait(i)
+        return found
 
     def leave(self, i: int) -> Wait:
-        """Take a transfer from start to sent; another process takes it the rest of the way."""
-        env, local = self.env, self.program.src[i] == self.program.dst[i]
-        if not self.program.route(i):
+        """Take a transfer from start to sent; it goes the rest of the way by itself."""
+        env, route = self.env, self.route(i)
+        if not route:
             yield env.timeout(1)
-            env.process(self.receive(i))
+            self.receive(i)
+            return
+        if (o_send := self.params_of(i).o_send) and self.program.src[i] != self.program.dst[i]:
+            yield env.timeout(o_send)
+        if self.params.sharing == "fair":
+            yield from self.leave_fair(i)
         else:
-            if (o_send := self.program.params_of(i).o_send) and not local:
-                yield env.timeout(o_send)
-            yield from (self.leave_fifo if self.params.sharing == "fifo" else self.leave_fair)(i)
+            gone = env.event()
+            self.set_out(i, gone)
+            yield gone
 
     def leave_fair(self, i: int) -> Wait:
         route, self.ready[i] = self.take(i), self.env.now
-        yield self.fabric.send(i, int(self.program.nbytes[i]), route + self.cap(i))
+        yield self.fabric.send(i, self.nbytes[i], route + self.cap(i))
         route = self.route(i)
         self.hops[i] = [(self.ready[i], self.env.now)] * len(route)
-        self.env.process(self.fly(i, int(self.program.latencies[route].sum())))
-
-    def leave_fifo(self, i: int) -> Wait:
-        served = yield from self.cross(i, self.take(i)[0])
-        while served.again != NONE:
-            yield self.env.timeout(served.again - self.env.now)
-            served = yield from self.cross(i, self.take(i)[0])
-        tail = self.tail(i, served)
-        self.env.process(self.cut_through(i, served, tail))
-        yield self.env.timeout(tail - self.env.now)
+        self.after(sum(self.latencies[link] for link in route), self.receive, i)
 
     def cap(self, i: int) -> list[int]:
         """The link that stands for the cap of its channel, if that has one."""
-        capped = self.program.params_of(i).channel_bandwidth
-        return [len(self.program.bandwidths) + int(self.program.channel[i])] if capped else []
+        capped = self.params_of(i).channel_bandwidth
+        return [len(self.bandwidths) + int(self.program.channel[i])] if capped else []
+
+    # --- on the way, first in, first out ---
+
+    def after(self, wait: int, call: Callable[..., None], *given: Any) -> None:
+        """Call a method with what is `given`, so many ps from now."""
+        self.env.timeout(wait).callbacks.append(lambda _: call(*given))
+
+    def set_out(self, i: int, gone: Event | None) -> None:
+        """The head is at the first link of the way in force; `gone` is to happen when the tail is sent."""
+        self.come(i, self.take(i), 0, 0, gone)
+
+    def come(self, i: int, route: list[int], hop: int, tail: int, gone: Event | None) -> None:
+        """The head comes to a link of the route, the tail at `tail`; the link says how it serves it when it decides."""
+        link, nbytes = route[hop], self.nbytes[i]
+        how = whole_service(service_ps(nbytes, self.bandwidths[link]))
+        if spans := self.spans.get(link):
+            how = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
+        self.link(link).reserve(i, how, lambda served: self.served(i, route, hop, tail, gone, served))
+
+    def served(self, i: int, route: list[int], hop: int, tail: int, gone: Event | None, served: Served) -> None:
+        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
+        chunk that is lost sets out again."""
+        now, latency = self.env.now, self.latencies[route[hop]]
+        if served.again != NONE:
+            self.hops[i] = []
+            self.after(served.again - now, self.set_out, i, gone)
+            return
+        self.hops[i].append((served.begin, served.end))
+        tail = max(served.end, tail) if hop else self.tail(i, served)
+        if gone and not hop:
+            happen(gone, tail - now)
+            gone = None
+        if hop + 1 < len(route):
+            self.after(served.begin + latency - now, self.come, i, route, hop + 1, tail + latency, gone)
+        else:
+            self.after(tail + latency - now, self.receive, i)
 
     def tail(self, i: int, served: Served) -> int:
         """The time at which the tail leaves the first link: not before the channel has brought it there."""
-        nbytes, cap = int(self.program.nbytes[i]), self.program.params_of(i).channel_bandwidth
-        return max(served.end, served.begin + service_ps(nbytes, cap)) if cap else served.end
-
-    # --- on the way ---
-
-    def cut_through(self, i: int, served: Served, tail: int) -> Wait:
-        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
-        chunk that is lost sets out again."""
-        env, latencies, route, hop = self.env, self.program.latencies, self.route(i), 1
-        while hop < len(route):
-            behind = int(latencies[route[hop - 1]]) if hop else 0
-            if hop:
-                yield env.timeout(served.begin + behind - env.now)
-            served = yield from self.cross(i, route[hop])
-            if served.again != NONE:
-                yield env.timeout(served.again - env.now)
-                route, hop = self.take(i), 0
-                continue
-            tail = max(served.end, tail + behind) if hop else self.tail(i, served)
-            hop += 1
-        yield from self.fly(i, tail + int(latencies[route[-1]]) - env.now)
-
-    def cross(self, i: int, link: int) -> Generator[Event, Any, Served]:
-        """Let a link serve a chunk; the service is known when it is decided."""
-        nbytes, spans = int(self.program.nbytes[i]), self.spans.get(link)
-        how = whole_service(service_ps(nbytes, int(self.program.bandwidths[link])))
-        if spans:
-            how = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
-        served: Served = yield self.link(link).reserve(i, how)
-        if served.again != NONE:
-            self.hops[i] = []
-        else:
-            self.hops[i].append((served.begin, served.end))
-        return served
-
-    def fly(self, i: int, wait: int) -> Wait:
-        """The last stretch, then the receive side."""
-        yield self.env.timeout(wait)
-        yield from self.receive(i)
+        cap = self.params_of(i).channel_bandwidth
+        return max(served.end, served.begin + service_ps(self.nbytes[i], cap)) if cap else served.end
 
     def route(self, i: int) -> list[int]:
         """The links of the way that transfer `i` took."""
-        _, _, hop, links = self.program.routes
-        found: list[int] = links[hop[self.way[i]] : hop[self.way[i] + 1]].tolist()
-        return found
+        return self.paths[self.way[i]]
 
     def link(self, link: int) -> Server:
-        return self.links.setdefault(link % self.program.servers, Server(self.env))
+        return self._server(self.links, link % self.program.servers)
+
+    def _server(self, servers: dict[int, Server], number: int) -> Server:
+        if number not in servers:
+            servers[number] = Server(self.instant)
+        return servers[number]
 
     # --- receiving ---
 
-    def receive(self, i: int) -> Wait:
-        """Take a transfer from arrive to end, and to complete once no earlier version is missing."""
+    def receive(self, i: int) -> None:
+        """A transfer arrives, and keeps its receive side for a time."""
         self.arrived.reach(i)
-        wait = self.program.receive_ps(i)
+        wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
-            side = self.sides.setdefault(int(self.program.side[i]), Server(self.env))
-            served = yield side.reserve(i, whole_service(wait))
-            yield self.env.timeout(served.end - self.env.now)
+            side = self._server(self.sides, int(self.program.side[i]))
+            side.reserve(i, whole_service(wait), lambda served: self.after(served.end - self.env.now, self.end, i))
+        else:
+            self.end(i)
+
+    def end(self, i: int) -> None:
+        """A transfer ends; it is complete once no earlier version is missing."""
         self.ended.reach(i)
         if self.steps:
             self.steps.ended(i)
-        yield from self.completed.wait(int(self.program.chain[i]))
-        if self.program.reduce[i] and self.program.chain[i] == NONE:  # what was there from the start came with its rank
-            yield self.env.timeout(max(0, int(self.program.arrivals[self.program.dst[i]]) - self.env.now))
-            yield from self.opened.wait(self.ends(i)[1])
-        self.completed.reach(i)
+        self.completed.then(self.chain[i], self.add, i)
+
+    def add(self, i: int) -> None:
+        """A transfer is complete; what it adds to, if that was there from the start, came with its rank."""
+        if not self.adds[i]:
+            self.completed.reach(i)
+        elif (late := int(self.program.arrivals[self.program.dst[i]]) - self.env.now) > 0:
+            self.after(late, self.add, i)
+        else:
+            self.opened.then(self.ends(i)[1], self.completed.reach, i)
 
 
 class _Barrier:
@@ -302,7 +319,7 @@ class _Barrier:
         self.passed = Milestone(env, len(self.order))
         self.next = 0
 
-    def wait(self, i: int) -> Iterator[Event]:
+    def wait(self, i: int) -> Iterable[Event]:
         return self.passed.wait(self.before[self.step[i]])
 
     def ended(self, i: int) -> None:
