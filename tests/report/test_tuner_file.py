@@ -13,6 +13,7 @@ from command import simcoll
 import simcoll as api
 from simcoll.nccl.env_filter import parse
 from simcoll.prediction import result_rows
+from simcoll.topology.systems import load_system, shipped_systems
 
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "broadcast"}
 ALGORITHMS = {"tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"}
@@ -62,21 +63,37 @@ SWEEP = {
 }
 
 
+def check_choices(keys: dict[str, Any], points: int, folder: Path) -> str:
+    """Assert that the file of a sweep chooses a quickest pair of each of its points; return the file."""
+    rows = api.run(api.load(keys))
+    written = result_rows.to_csv([result_rows.ResultRow.of(row) for row in rows])
+    (folder / "results.csv").write_text(written, encoding="utf-8")
+    text = simcoll("export", folder, "--to", "nccl-tuner").out
+    found = list(calls([row for row in rows if row["status"] == "ok"]))
+    assert len(found) == points
+    for call, ran in found:
+        quickest = min(row["time_us"] for row in ran)
+        assert plugin(text, call) in {(r["algorithm"], r["protocol"]) for r in ran if r["time_us"] == quickest}, call
+    return text
+
+
 @pytest.mark.parametrize("asked", [["auto"], ["best"], ["auto", "best", "ring"], ["all"]])
 def test_results(asked: list[str], tmp_path: Path) -> None:
     """Of every point of a sweep, whatever was asked for, the file chooses the quickest pair that ran; of `auto` alone
     what NCCL chooses by itself, of `best` what takes least."""
-    rows = api.run(api.load({**SWEEP, "algorithm": asked}))
-    (tmp_path / "results.csv").write_text(
-        result_rows.to_csv([result_rows.ResultRow.of(row) for row in rows]), encoding="utf-8"
-    )
-    text = simcoll("export", tmp_path, "--to", "nccl-tuner").out
-    found = list(calls([row for row in rows if row["status"] == "ok"]))
-    assert len(found) == 2 * 2 * 5
-    for call, ran in found:
-        quickest = min(row["time_us"] for row in ran)
-        assert plugin(text, call) in {(r["algorithm"], r["protocol"]) for r in ran if r["time_us"] == quickest}
+    text = check_choices({**SWEEP, "algorithm": asked}, 2 * 2 * 5, tmp_path)
     assert plugin(text, Call("broadcast", 1024, 1, 8)) is plugin(text, Call("all_reduce", 1024, 3, 24)) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("system", [name for name in shipped_systems() if load_system(name).profile])
+def test_results_of_every_system(system: str, tmp_path: Path) -> None:
+    """The same on 1 to 8 nodes of every shipped system, at every doubling."""
+    nodes = [n for n in (1, 2, 3, 4, 8) if n == 1 or load_system(system).nic]
+    sizes = {"from": "1 KiB", "to": "1 GiB", "factor": 2}
+    topology = {"system": system, "nodes": nodes}
+    keys = {"topology": topology, "collective": ["all_reduce", "all_gather"], "size": sizes, "algorithm": "auto"}
+    check_choices(keys, len(nodes) * 2 * 21, tmp_path)
 
 
 def test_recommendations(tmp_path: Path) -> None:
