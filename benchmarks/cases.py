@@ -45,12 +45,16 @@ class Form:
     step: str = "llama3-8b"  # the model of the training step
     step_nodes: int = 8  # of 8 GPUs
     replications: int = 200
+    ddp: tuple[int, ...] = (8, 32, 128)  # nodes of 8 GPUs of a training step
+    fsdp: tuple[int, ...] = (32, 128, 512, 2048)
+    exchanged: tuple[int, ...] = (256, 1024)  # ranks that send to all others
+    exchanged_fairly: tuple[int, ...] = (64, 128)
     held: bool = True  # the points are those of which something is asked
 
 
 FORMS: Final = {
     "full": Form(),
-    "long": Form(contended=(1024, 4096)),
+    "long": Form(contended=(1024, 4096), exchanged=(256, 1024, 4096)),
     "quick": Form(
         runs=1,
         naive=(64,),
@@ -64,6 +68,10 @@ FORMS: Final = {
         nodes=256,
         points=200,
         replications=20,
+        ddp=(2, 8),
+        fsdp=(32, 128),
+        exchanged=(64, 256),
+        exchanged_fairly=(32, 64),
         held=False,
     ),
     "smoke": Form(
@@ -88,6 +96,10 @@ FORMS: Final = {
         step="mlp",
         step_nodes=2,
         replications=2,
+        ddp=(2,),
+        fsdp=(2,),
+        exchanged=(16,),
+        exchanged_fairly=(8, 16),
         held=False,
     ),
 }
@@ -124,13 +136,19 @@ def _in_turn(hosts: int, block: int) -> list[str]:
     return [f"host{i}" for first in range(block) for i in range(first, hosts, block)]
 
 
-def oversubscribed(hosts: int) -> Keys:
-    """A fat tree of two levels, 32 hosts a leaf, whose trunks carry a quarter of what the hosts send."""
+def training(template: str, model: str, nodes: int) -> Keys:
+    """A training step on nodes of 8 H100 GPUs, with calls as NCCL makes them."""
+    workload = {"template": template, "model": model, "gpu": "h100"}
+    return {"topology": {"system": "hgx-h100", "nodes": nodes}, "dtype": "bfloat16", "workload": workload}
+
+
+def oversubscribed(hosts: int, ratio: int = 4) -> Keys:
+    """A fat tree of two levels, 32 hosts a leaf, whose trunks carry one part in `ratio` of what the hosts send."""
     return {
         "fabric": "fat-tree",
         "hosts": hosts,
         "hosts_per_leaf": min(32, hosts // 2),
-        "oversubscription": 4,
+        "oversubscription": ratio,
         "link": LINK,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -309,10 +310,36 @@ def workloads(form: Form) -> Iterator[Table]:
     yield Table("workloads", columns, rows)
 
 
+def large(form: Form) -> Iterator[Table]:
+    """Training steps of NCCL's calls and all_to_all on many ranks, how they grow, and what they are to lean SimPy."""
+    peer = f"lean SimPy, ring of {form.lean}"
+    todo: dict[tuple[str, int], Callable[[], Found]] = {
+        (peer, form.lean): functools.partial(measure, "lean", ranks=form.lean)
+    }
+    for template, counts in (("ddp", form.ddp), ("fsdp", form.fsdp)):
+        for nodes in counts:
+            todo[f"{template} step of {form.step}", 8 * nodes] = point(cases.training(template, form.step, nodes))
+    for sharing, ranks in (("fifo", form.exchanged), ("fair", form.exchanged_fairly)):
+        for n in ranks:
+            tree = cases.point(cases.oversubscribed(n, 2), sharing, "direct", collective="all_to_all")
+            todo[f"all_to_all, 2:1 tree, {sharing}", n] = point(tree)
+    rows: list[Found] = []
+    found = rounds(todo, form.runs)
+    for (what, ranks), row in found.items():
+        grown = {}
+        if rows and rows[-1]["what"] == what:
+            before = rows[-1]
+            grown["exponent"] = math.log(row["cpu s"] / before["cpu s"]) / math.log(ranks / before["ranks"])
+        of_lean = row["cpu s"] / found[peer, form.lean]["cpu s"]
+        rows.append({"what": what, **row, "ranks": ranks, "of lean": of_lean, **grown})
+    columns = ("what", "ranks", "messages", "how", "s", "cpu s", "MB", "of lean", "exponent")
+    yield Table("large runs; the exponent of ranks by which cpu s grow", columns, rows)
+
+
 def _run(name: str, sets: Sequence[str]) -> list[str]:
     options = [word for text in sets for word in ("--set", text)]
     return [sys.executable, "-m", "simcoll", "run", name, "--quiet", "--jobs", "2", *options]
 
 
-EVERY: Final = (rings, phases, growth, contention, scale, points, workloads)
+EVERY: Final = (rings, phases, growth, contention, scale, points, workloads, large)
 SECTIONS: Final = {section.__name__: section for section in EVERY}
