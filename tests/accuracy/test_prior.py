@@ -106,6 +106,23 @@ def test_what_rows_do_not_see_stays(folder: Path):
     assert found.launch == pytest.approx(15_000_000, rel=0.1)
 
 
+def test_messages_do_not_move_the_links_of_other_calls(folder: Path):
+    """Rows of all-to-alls that are slower than the profile has them say what messages reach of links, and nothing of
+    rings on the same links."""
+    chance = np.random.default_rng(5)
+    plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    law = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
+    law["kernels"]["P2P"]["reach"] = "60 %"
+    table = measured(
+        law, "t.csv", chance, 0.0, "collective=all_to_all", "ranks=[4, 8]", "size=[4 MiB, 32 MiB, 64 MiB, 256 MiB]"
+    )
+    found = parse_profile(fitted(table, "ranks=4,8").text, "p")
+    before = parse_profile(find_profile("nccl-hopper").read_text("utf-8"), "nccl-hopper")
+    assert found.links == before.links
+    assert found.kernels and before.kernels
+    assert found.kernels.P2P.reach < 0.92 * before.kernels.P2P.reach
+
+
 def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     """From rows of the shipped profile itself, no prediction moves by more than the noise."""
     chance = np.random.default_rng(3)

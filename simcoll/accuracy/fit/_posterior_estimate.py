@@ -28,7 +28,7 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import model_errors
 from simcoll.prediction.intervals import NORMAL_90
-from simcoll.scenario.profile import Profile
+from simcoll.scenario.profile import CABLE, Profile
 
 COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
@@ -37,6 +37,7 @@ BOLDNESS: Final = (0.0, 0.1, 0.3, 1.0)  # factors of the widths believed that ar
 BETTER: Final = 0.9  # share of the error of the more careful choice that a bolder one has to reach: less may be luck
 
 HARDLY: Final = "these rows tell hardly anything of it"
+MESSAGES: Final = "messages cannot tell it from P2P.reach; add rows of other collectives"
 
 
 def estimate(
@@ -68,8 +69,8 @@ class _FromPrior:
         self.samples, self.known, self.tell = samples, known, tell
         self.before = ParameterSetting.of(start)
         self.null = starting_costs(samples, start, params, ())
-        self.left: dict[str, str] = {}
-        self.names = [name for name in self.null if not _prior.zero(name, self.null)]
+        self.left = self._shared() if start.kernels else {}
+        self.names = [name for name in self.null if name not in self.left and not _prior.zero(name, self.null)]
         self.evaluated = 0
 
     def run(self) -> Estimate:
@@ -107,6 +108,14 @@ class _FromPrior:
         return _prior.belief(self.names, self.null, self.known, self.samples.rows, self._bounds)
 
     # --- which parameters ---
+
+    def _shared(self) -> dict[str, str]:
+        """Return what rows of messages alone do not decide: links of a node serve rings and trees as well, and what
+        messages reach of them is a parameter of its own."""
+        if any(row.collective not in model_errors.PAIRS for row in self.samples.rows):
+            return {}
+        cables = f"efficiency.{CABLE}"
+        return {name: MESSAGES for name in self.null if name.startswith("efficiency.") and name != cables}
 
     def _seen(self, line: Line) -> Line:
         """Leave out the parameters that change no row, and those of which the rows would tell hardly anything."""
