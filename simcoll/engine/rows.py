@@ -1,22 +1,25 @@
 """Many runs of one program that differ in numbers only: sizes, rates, latencies, overheads, arrivals.
 
 The replay of `fast`, with a vector of all rows in place of each number: one pass over the transfers serves them all.
-Whether the order of transfers is that of time is checked for each row by itself; a row of which it is not, and every
-program that cannot be replayed, is run alone. So each row is what `run` gives, by `==`.
+Whether the order of transfers is that of time is checked for each row by itself. Of rows of which it is not one is run
+alone, and the order of its events is tried for the others; a row that went in no known order, and every program that
+cannot be replayed, is run alone. So each row is what `run` gives, by `==`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
+from simcoll.engine._row_replay import OWN_ORDER, EventOrder, RowNumbers, RowReplay, events_of
 from simcoll.engine.program import Program, totals_of
 from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
 from simcoll.engine.timeline import Timeline
-from simcoll.engine.timing_model import NEVER, NONE, service_ps
+from simcoll.engine.timing_model import NEVER, service_ps
 from simcoll.errors import InputError, SimcollError
 
 T = TypeVar("T")
@@ -24,6 +27,7 @@ T = TypeVar("T")
 LEAST: Final = 4  # rows: fewer are quicker one by one
 MOST_CELLS: Final = 500_000  # transfers times rows that are held at a time: 4 MB a column
 MOST_SMALL: Final = 20_000  # transfers: of longer programs a run takes longer than all around it
+MOST_ORDERS: Final = 4  # of the events of one program that are remembered
 MOST_ROWS: Final = 256  # beyond, vectors are as quick as they get
 
 
@@ -84,7 +88,7 @@ def all_answered(every: Iterable[RunSteps[T]]) -> list[T]:
 
 def run_all(asked: Sequence[AskedRun]) -> list[Outcome | Failure]:
     """The outcome of each run, or the error that it raises; programs that are alike are run together."""
-    found: dict[int, Outcome] = {}
+    found: dict[int, Outcome | Failure] = {}
     groups: dict[tuple[Hashable, ...], list[int]] = {}
     for number, (program, policy) in enumerate(asked):
         if _may_replay(program, policy):
@@ -95,9 +99,30 @@ def run_all(asked: Sequence[AskedRun]) -> list[Outcome | Failure]:
         for first in range(0, len(members), size):
             block = members[first : first + size]
             if len(block) >= LEAST:
-                rows = _Rows([asked[number].program for number in block], kept is True).outcomes()
-                found.update((number, row) for number, row in zip(block, rows, strict=True) if row)
+                found.update(_together({number: asked[number] for number in block}, kept is True))
     return [found[number] if number in found else _alone(*each) for number, each in enumerate(asked)]
+
+
+def _together(asked: Mapping[int, AskedRun], kept: bool) -> dict[int, Outcome | Failure]:
+    """Outcomes of alike runs: in the order of the program, or in one in which another such run went. The first of those
+    that go in no known order is run alone, and its order is tried for the others."""
+    first = next(iter(asked.values())).program
+    orders: list[EventOrder] = first.once("orders", (first.way,), list)
+    tried, found, left = [OWN_ORDER, *orders], dict[int, Outcome | Failure](), dict(asked)
+    while len(left) >= LEAST and tried:
+        rows = _Rows([program for program, _ in left.values()], kept).outcomes(tried.pop(0))
+        right = {number: row for number, row in zip(left, rows, strict=True) if row}
+        found |= right
+        left = {number: each for number, each in left.items() if number not in right}
+        if not tried and len(left) > LEAST and not first.params.barrier and len(orders) < MOST_ORDERS:
+            number = next(iter(left))
+            program, policy = left.pop(number)
+            found[number] = alone = _alone(program, replace(policy, keep="hops"))
+            if isinstance(alone, Outcome) and alone.kept and alone.engine == "fast":
+                orders.append(events_of(program, alone.kept, alone.totals.shortcut))
+                tried.append(orders[-1])
+                found[number] = alone if kept else Outcome(alone.engine, alone.totals)
+    return found
 
 
 def makespans_ps(programs: Sequence[Program]) -> list[int | Failure]:
@@ -139,11 +164,10 @@ class _Rows:
     def __init__(self, programs: Sequence[Program], kept: bool):
         self.kept = kept  # whether times are
         self.programs, self.first, self.count = programs, programs[0], len(programs)
-        self.fair = self.first.params.sharing == "fair"
         self.used = np.unique(self.first.routes.links)
 
-    def outcomes(self) -> list[Outcome | None]:
-        """The outcome of each row; None where transfers come out of order, or where the clock might run out."""
+    def outcomes(self, order: EventOrder) -> list[Outcome | None]:
+        """The outcome of each row; None where events come in another order, or where the clock might run out."""
         nothing: list[Outcome | None] = [None] * self.count
         try:
             service, caps, gammas = self._services()
@@ -158,11 +182,13 @@ class _Rows:
         hops = int(np.diff(self.first.routes.hop).max(initial=1)) + 2
         if once * hops * len(self.first) + float(arrivals.max(initial=0)) >= NEVER:
             return nothing
-        latest, in_order = self._replayed(service, caps, gammas, latencies, arrivals, *overheads)
-        totals = totals_of(self.programs, latest.tolist(), "replay")
+        numbers = RowNumbers(service, caps, gammas, latencies, arrivals, *overheads)
+        replay = RowReplay(self.first, self.used, self.kept, numbers)
+        latest, in_order = replay.run(order)
+        totals = totals_of(self.programs, latest.tolist(), order.shortcut)
         if not self.kept:
             return [Outcome("fast", sums) if right else None for sums, right in zip(totals, in_order, strict=True)]
-        times = zip(*(column.T.copy() for column in self.times), strict=True)
+        times = zip(*(column.T.copy() for column in replay.times), strict=True)
         rows = zip(self.programs, totals, times, in_order, strict=True)
         return [
             Outcome("fast", sums, Timeline(*each), program) if right else None for program, sums, each, right in rows
@@ -188,102 +214,3 @@ class _Rows:
                 for column, rate in ((caps, program.params.channel_bandwidth), (gammas, program.params.gamma)):
                     column[kind, row] = service_ps(size, rate) if rate else 0
         return service, caps, gammas
-
-    def _replayed(
-        self,
-        service: Numbers,
-        caps: Numbers,
-        gammas: Numbers,
-        latencies: Numbers,
-        arrivals: Numbers,
-        o_send: Numbers,
-        o_recv: Numbers,
-        gap: Numbers,
-    ) -> tuple[Numbers, Array]:
-        """The end of each row, and whether its transfers were in order."""
-        program, count, rows = self.first, len(self.first), self.count
-        hop, links = program.routes.hop.tolist(), np.searchsorted(self.used, program.routes.links).tolist()
-        local = (program.routes.src == program.routes.dst).tolist()
-        columns = (program.way, program.kind, program.side, program.reads, program.chain, program.channel_before)
-        lists = [column.tolist() for column in columns]
-        credit = program.credit.tolist() if program.params.slots else [NONE] * count
-        step = program.step.tolist() if program.params.barrier else [0] * count
-        src, dst, reduce = program.src.tolist(), program.dst.tolist(), program.reduce.tolist()
-        late, gaps, receives = bool(arrivals.any()), bool(gap.any()), bool(o_recv.any() or gammas.any())
-        sides = int(program.side.max(initial=-1)) + 1
-        free_link, last_link = (np.zeros((len(self.used), rows), np.int64) for _ in range(2))
-        free_side, last_side = (np.zeros((sides, rows), np.int64) for _ in range(2))
-        start, sent, arrive, end, complete = (np.zeros((count, rows), np.int64) for _ in range(5))
-        first_hop = program.hops.first.tolist() if self.kept else [0] * count
-        hop_begin, hop_end = (np.zeros((first_hop[-1], rows), np.int64) for _ in range(2))
-        self.times = (start, sent, arrive, end, complete, hop_begin, hop_end)
-        latest, passed, kept, open_step = (
-            np.zeros(rows, np.int64),
-            np.zeros(rows, np.int64),
-            np.ones(rows, np.bool_),
-            NONE,
-        )
-        nothing = np.zeros(rows, np.int64)
-        widths: dict[tuple[int, int], tuple[Numbers, Numbers]] = {}  # of flows: how long a way is taken, and then
-        for i, (w, kind, side, reads, chain, before) in enumerate(zip(*lists, strict=True)):
-            t = arrivals[src[i]] if late else nothing
-            if reads >= 0:
-                t = np.maximum(t, complete[reads]) if late else complete[reads]
-            if before >= 0:
-                t = np.maximum(t, sent[before])
-                if gaps:
-                    t = np.maximum(t, start[before] + gap)
-            if credit[i] >= 0:
-                t = np.maximum(t, end[credit[i]])
-            if program.params.barrier:
-                if step[i] != open_step:
-                    open_step, passed = step[i], latest
-                t = np.maximum(t, passed)
-            start[i] = t
-            if not local[w]:
-                t = t + o_send
-            way = links[hop[w] : hop[w + 1]]
-            if not way:
-                sent[i] = tail = t + 1
-            elif self.fair:
-                if (kind, w) not in widths:
-                    widths[kind, w] = np.maximum(service[kind, way].max(axis=0), caps[kind]), latencies[way].sum(axis=0)
-                takes, away = widths[kind, w]
-                gone = sent[i] = t + takes
-                for at, link in enumerate(way):
-                    kept &= t >= free_link[link]
-                    free_link[link] = gone
-                    if self.kept:
-                        hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = t, gone
-                tail = gone + away
-            else:
-                tail = nothing
-                for at, link in enumerate(way):
-                    kept &= t >= last_link[link]
-                    last_link[link] = t
-                    begin = np.maximum(t, free_link[link])
-                    gone = free_link[link] = begin + service[kind, link]
-                    if self.kept:
-                        hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = begin, gone
-                    if at == 0:
-                        tail = sent[i] = begin + np.maximum(service[kind, link], caps[kind])
-                    else:
-                        tail = np.maximum(gone, tail)
-                    t, tail = begin + latencies[link], tail + latencies[link]
-            arrive[i] = tail
-            if receives:
-                taken = (nothing if local[w] else o_recv) + (gammas[kind] if reduce[i] else nothing)
-                serves = taken > 0
-                kept &= ~serves | (tail >= last_side[side])
-                last_side[side] = np.where(serves, tail, last_side[side])
-                tail = np.where(serves, np.maximum(tail, free_side[side]) + taken, tail)
-                free_side[side] = np.where(serves, tail, free_side[side])
-            end[i] = tail
-            done = tail
-            if chain >= 0:
-                done = np.maximum(tail, complete[chain])
-            elif late and reduce[i]:
-                done = np.maximum(tail, arrivals[dst[i]])
-            complete[i] = done
-            latest = np.maximum(latest, tail)
-        return latest, kept

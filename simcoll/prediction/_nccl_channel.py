@@ -92,7 +92,7 @@ class NcclChannel(PlainCall):
         return self._kept("point", costs, self._point)
 
     def _kept(self, name: str, costs: CostSetting, make: Callable[[CostSetting], T]) -> T:
-        """What `make` gives for the costs that were asked for last: several ask for the same."""
+        """The result of `make`, kept for the costs that were asked for last: several ask for the same."""
         known: tuple[CostSetting, T] | None = self._last.get(name)
         if known is None or known[0] is not costs:
             known = self._last[name] = costs, make(costs)

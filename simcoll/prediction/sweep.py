@@ -28,7 +28,7 @@ from simcoll.units import format_size
 
 MANIFEST = "manifest.json"
 MOST_TOGETHER: Final = 256  # points that begin before the first of them is finished
-MOMENT_S: Final = 0.1
+MOMENT_S: Final = 0.25
 
 
 def key(point: Point) -> str:

@@ -47,14 +47,17 @@ def sweeps(draw: st.DrawFn) -> list[Program]:
         "chunk": draw(st.sampled_from([0, 64])),
     }
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    found = []
+    found, links, near = [], len(network.links), draw(st.booleans())
+    unequal = rng.integers(10**7, 10**10, links), rng.integers(1, 10**6, links)
+    equal = np.full(links, GB_PER_S), np.full(links, 1000)  # on which much happens at the same time
+    shared = unequal if rng.integers(0, 2) else equal
     for _ in range(draw(st.integers(rows.LEAST, 12))):
         costs = {name: int(rng.integers(0, 2) * rng.integers(1, 5000)) for name in ("o_send", "o_recv", "g")}
         costs |= {name: int(rng.integers(0, 2) * rng.integers(1, 10**10)) for name in ("gamma", "channel_bandwidth")}
-        links = len(network.links)
         even = bool(rng.integers(0, 2))
         bandwidths = np.full(links, GB_PER_S) if even else rng.integers(10**7, 10**10, links)
-        rated = network.with_rates(bandwidths, rng.integers(1, 10**6, links))
+        rates = shared if near else (bandwidths, rng.integers(1, 10**6, links))  # near: events mostly in one order
+        rated = network.with_rates(*rates)
         late = {int(rank): int(rng.integers(0, 10**7)) for rank in range(n)} if rng.integers(0, 2) else {}
         nbytes = int(rng.integers(1, 40)) * n * 4
         found.append(bind(schedule, rated, rated.ranks, Params(**own, **costs), nbytes, itemsize=4, arrivals=late))
@@ -98,5 +101,20 @@ def test_rows_run_together() -> None:
     schedule = build("all_reduce", "ring", 8)
     programs = [bind(schedule, network, network.ranks, Params(), 32 * size, itemsize=4) for size in range(1, 9)]
     assert len({rows._structure(program) for program in programs}) == 1
-    together = rows._Rows(programs, kept=True).outcomes()
+    together = rows._Rows(programs, kept=True).outcomes(rows.OWN_ORDER)
     assert [each and each.timeline for each in together] == [event.run(program) for program in programs]
+
+
+def test_rows_in_another_order_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows whose events come in another order than transfers do, one is run alone, and the others as it went."""
+    network = star(8, Link(GB_PER_S, 50_000))
+    schedule, params = build("all_reduce", "double_binary_tree", 8), Params(sharing="fifo", chunk=64, o_recv=40_000)
+    programs = [bind(schedule, network, network.ranks, params, 8 * size, itemsize=4) for size in range(20, 28)]
+    assert not any(rows._Rows(programs, kept=True).outcomes(rows.OWN_ORDER))
+    alone: list[Program] = []
+    run = rows.run
+    monkeypatch.setattr(rows, "run", lambda program, policy: (alone.append(program), run(program, policy))[1])
+    together = rows.run_all([rows.AskedRun(program) for program in programs])
+    assert [each.timeline for each in together] == [event.run(program) for program in programs]
+    assert [each.totals.shortcut for each in together] == [run(program).totals.shortcut for program in programs]
+    assert len(alone) == 1
