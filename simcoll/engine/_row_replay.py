@@ -53,7 +53,7 @@ def events_of(program: Program, timeline: Timeline, shortcut: str) -> EventOrder
     return EventOrder(list(zip(which[order].tolist(), stage[order].tolist(), strict=True)), shortcut)
 
 
-class RowNumbers(NamedTuple):
+class ReplayNumbers(NamedTuple):
     """The numbers of rows: times of each size on each used link (sizes, links, rows), by a channel's cap and to be
     reduced (sizes, rows); latencies of used links (links, rows), arrivals (participants, rows), overheads (rows,)."""
 
@@ -70,7 +70,7 @@ class RowNumbers(NamedTuple):
 class RowReplay:
     """A replay of rows that share the columns of `program`; `used` are its links, `kept` says whether hops are."""
 
-    def __init__(self, program: Program, used: Array, kept: bool, numbers: RowNumbers):
+    def __init__(self, program: Program, used: Array, kept: bool, numbers: ReplayNumbers):
         self.program, self.kept, self.numbers = program, kept, numbers
         count, rows = len(program), len(numbers.o_send)
         links = np.searchsorted(used, program.routes.links).tolist()

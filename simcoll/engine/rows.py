@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
-from simcoll.engine._row_replay import OWN_ORDER, EventOrder, RowNumbers, RowReplay, events_of
+from simcoll.engine._row_replay import OWN_ORDER, EventOrder, ReplayNumbers, RowReplay, events_of
 from simcoll.engine.program import Program, totals_of
 from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
 from simcoll.engine.timeline import Timeline
@@ -182,7 +182,7 @@ class _Rows:
         hops = int(np.diff(self.first.routes.hop).max(initial=1)) + 2
         if once * hops * len(self.first) + float(arrivals.max(initial=0)) >= NEVER:
             return nothing
-        numbers = RowNumbers(service, caps, gammas, latencies, arrivals, *overheads)
+        numbers = ReplayNumbers(service, caps, gammas, latencies, arrivals, *overheads)
         replay = RowReplay(self.first, self.used, self.kept, numbers)
         latest, in_order = replay.run(order)
         totals = totals_of(self.programs, latest.tolist(), order.shortcut)
