@@ -36,9 +36,8 @@ RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 T = TypeVar("T")
 MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
-_OF_LINKS: Final = (
-    *("graph", "every_link", "bandwidths", "latencies", "link_kinds", "_least", "_ways", "_device_bandwidths"),
-)  # of a topology: made of its links
+# What a topology makes of its links.
+_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds", "_least", "_ways")
 
 
 _LEAST: Final[LruCache[Mapping[str, int]]] = LruCache(1 << 20, len)
@@ -387,20 +386,6 @@ class Topology:
                 out[u].append((v, latency))
         back = {v: ways[0][0] if len(ways) == 1 else None for v, ways in out.items()}
         return {u: [(v, latency, not out[v] or back[v] == u) for v, latency in ways] for u, ways in out.items()}
-
-    def device_bandwidth(self, device: str) -> tuple[int, int]:
-        """B/s of all links out of a device to others, and of all into it."""
-        out, into = self._device_bandwidths
-        return out[device], into[device]
-
-    @cached_property
-    def _device_bandwidths(self) -> tuple[dict[str, int], dict[str, int]]:
-        out, into = dict.fromkeys(self.kinds, 0), dict.fromkeys(self.kinds, 0)
-        for (u, v), bandwidth in zip(self.links, self.bandwidths.tolist(), strict=True):
-            if u != v:
-                out[u] += bandwidth
-                into[v] += bandwidth
-        return out, into
 
     def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
         """B/s of all links out of a set of devices, and of all into it."""

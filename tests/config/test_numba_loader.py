@@ -138,7 +138,7 @@ def test_a_user_without_a_home(kernel: Path, tmp_path: Path):
     assert done == (0, "5\n", "")
 
 
-@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("explicit", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_folder_of_anyones_is_not_trusted(explicit: bool, kernel: Path, tmp_path: Path):
     """Compiled code is run as it is found: a folder that others can write to is passed over, also one asked for."""
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), "/proc/none") | {"TMPDIR": str(tmp_path)}

@@ -88,10 +88,6 @@ class Belief(NamedTuple):
         """Return the belief in the parameters other than `j`."""
         return Belief(np.delete(self.values, j), np.delete(self.widths, j), self.share)
 
-    def keeping(self, keep: NDArray[np.bool_]) -> Belief:
-        """Return the belief in some of the parameters."""
-        return Belief(self.values[keep], self.widths[keep], self.share)
-
 
 ModelFunction = Callable[[Floats], Floats]
 

@@ -25,8 +25,6 @@ from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
-Section = tuple[str, str, str]  # its name in addresses, its title, what is in it
-
 
 def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, command: str) -> str:
     """The page of a run: `text` is the scenario's file, `command` what made it. The same run gives the same page."""
