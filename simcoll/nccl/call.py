@@ -34,7 +34,6 @@ MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
 P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
 MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
-LOOPS_UNDER_WAY: Final = 3  # of NVLSTree: one is reduced, one crosses the network, one is handed out
 HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
@@ -208,8 +207,10 @@ class NcclCall:
             return {}
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            # who brought data for more would keep the links from those who hand sums out
-            return {"channels": LOOPS_UNDER_WAY, "channels_by": "loop"}
+            # a loop on each hop up and down the tree, one within nodes: who brought data for more would keep the links
+            # from those who hand sums out
+            depth = (self.communicator.nodes - 1).bit_length()
+            return {"channels": 1 + 2 * depth, "channels_by": "loop"}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self._heads if self.collective == "all_reduce" else 1

@@ -146,6 +146,13 @@ def test_nvls_tree_brings_and_hands_out_at_once(nodes: int, busy: float) -> None
     assert busy < (row(call("hgx-h100", "all_reduce", 2**30, **how)).binding_busy or 0) <= 1
 
 
+@pytest.mark.parametrize("nodes", [4, 8])
+def test_a_deeper_tree_has_more_loops_under_way(nodes: int) -> None:
+    """Long hops between nodes keep no large call of NVLSTree from the links: loops are on all hops of a tree at once."""
+    how = {"nodes": nodes, "ranks": 8 * nodes, "algorithm": "nvls_tree", "profile": "nccl-hopper"}
+    assert (row(call("hgx-h100", "all_reduce", 2**30, **how)).binding_busy or 0) > 0.75
+
+
 def test_nvls_has_at_most_32_heads() -> None:
     """From 32 GPUs on sums of NVLS are put together at as many: small calls take no longer on 72."""
     times = [call("gb200-nvl72", "all_reduce", 1024, ranks=n, algorithm="nvls").time_ps for n in (16, 32, 64, 72)]
