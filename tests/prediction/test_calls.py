@@ -148,7 +148,7 @@ def test_nvls_tree_brings_and_hands_out_at_once(nodes: int, busy: float) -> None
 
 @pytest.mark.parametrize("nodes", [4, 8])
 def test_a_deeper_tree_has_more_loops_under_way(nodes: int) -> None:
-    """Long hops between nodes keep no large call of NVLSTree from the links: loops are on all hops of a tree at once."""
+    """Long hops between nodes keep no large call of NVLSTree from its links: loops are on all hops of a tree."""
     how = {"nodes": nodes, "ranks": 8 * nodes, "algorithm": "nvls_tree", "profile": "nccl-hopper"}
     assert (row(call("hgx-h100", "all_reduce", 2**30, **how)).binding_busy or 0) > 0.75
 
