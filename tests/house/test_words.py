@@ -6,16 +6,22 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
 from command import ROOT
 
 PACKAGE = ROOT / "simcoll"
-TREES = {
-    str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if "shipped" not in path.relative_to(PACKAGE).parts
-}
 HEADLESS = re.compile(r"(What|Whose|How|Who|Where|When|Which|Of|As|That|Those|By|To whom|From)\b")
 WORDS = re.compile(r"\b(told|tells)\b")
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of each module of the package, by its path."""
+    return {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "shipped" not in path.relative_to(PACKAGE).parts
+    }
 
 
 def _wrong_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
@@ -26,10 +32,10 @@ def _wrong_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
                 yield f"{name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
 
 
-def test_docstrings_have_a_subject() -> None:
+def test_docstrings_have_a_subject(trees: dict[str, ast.Module]) -> None:
     """No docstring opens with a headless clause (`What …`, `How …`), and none has `told` or `tells` as a verb for all
     purposes."""
-    assert not [line for name, tree in TREES.items() for line in _wrong_docstrings(name, tree)]
+    assert not [line for name, tree in trees.items() for line in _wrong_docstrings(name, tree)]
 
 
 def test_headless_clauses_are_found() -> None:
@@ -48,10 +54,10 @@ def _types(tree: ast.Module) -> Iterator[str]:
             yield from (name for name in names if re.fullmatch(r"_?[A-Z][a-z]\w*", name))
 
 
-def test_a_type_name_has_one_meaning() -> None:
+def test_a_type_name_has_one_meaning(trees: dict[str, ast.Module]) -> None:
     """No two modules define a class or an alias of a type under one name, except for those that are listed."""
     homes: dict[str, list[str]] = {}
-    for name, tree in TREES.items():
+    for name, tree in trees.items():
         for defined in _types(tree):
             homes.setdefault(defined, []).append(name)
     assert not {defined: names for defined, names in homes.items() if len(names) > 1}
