@@ -50,7 +50,8 @@ def _range(value: object) -> object:
 
 
 class GraphRow(Model):
-    """A row of a system's file: what was found for these GPUs a node."""
+    """A row of a system's file: what was found for these GPUs a node. NCCL looks for channels that are all the same
+    first, but not for NVLS."""
 
     graph: GraphKind
     nodes: Literal["one", "several"]
@@ -62,7 +63,7 @@ class GraphRow(Model):
     pattern: GraphPattern
     type_intra: Path = "NVL"
     type_inter: Path = "PIX"
-    same_channels: bool = True
+    same_channels: bool | None = None
     cross_nic: int = 0
     orders: tuple[tuple[int, ...], ...] = ()
 
@@ -74,7 +75,8 @@ class GraphRow(Model):
 
     def of(self, gpus: int) -> ChannelGraph:
         """The graph for so many GPUs a node."""
-        same = self.model_dump(include={"pattern", "type_intra", "type_inter", "same_channels", "cross_nic", "orders"})
+        same = self.model_dump(include={"pattern", "type_intra", "type_inter", "cross_nic", "orders"})
+        same["same_channels"] = self.pattern != "nvls" if self.same_channels is None else self.same_channels
         channels = self.channels or (self.channels_per_gpu or 0) * gpus
         inter = self.intra if self.inter is None else self.inter
         return ChannelGraph(channels=channels, intra=self.intra, inter=inter, **same)
