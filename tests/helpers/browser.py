@@ -19,6 +19,7 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
+PATIENCE_MS = 120_000  # for an element to come, on a machine that others use
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")  # as root, and in small containers
 
 

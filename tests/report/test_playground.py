@@ -39,6 +39,7 @@ def page(tmp_path: Path) -> Iterator[Any]:
         page, complaints = chromium.new_page(), []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.set_default_timeout(browser.PATIENCE_MS)
         page.goto((tmp_path / "page.html").as_uri())
         yield page
         assert complaints == []

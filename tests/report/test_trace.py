@@ -281,8 +281,9 @@ def test_perfetto_shows_every_slice(name: str, tmp_path: Path) -> None:
     kinds = Counter(event["ph"] for event in trace["traceEvents"])
     with browser.chromium() as chromium, browser.served(tmp_path / "perfetto") as address:
         page = chromium.new_page()
+        page.set_default_timeout(browser.PATIENCE_MS)
         page.goto(f"{address}/index.html#!/?url={address}/trace.json")
-        page.wait_for_selector(".pf-track", timeout=60_000)
+        page.wait_for_selector(".pf-track")
         shown = page.evaluate(ASK, f"select pid, tid, slice.name, ts, dur from slice {THREADS}")
         arrows = page.evaluate(ASK, "select count(*) from flow")
         counts = page.evaluate(ASK, "select count(*) from counter")
