@@ -1,8 +1,10 @@
 """Fit shipped profiles again, each from what its record says: tables, rows, split and parameters.
 
     python tools/refit.py nccl-hopper nccl-ampere --tables DIR     these, or all that have a record
+    python tools/refit.py --transports DIR                         all transports between nodes, together
     python tools/refit.py --list                                   what would be fitted from which tables
 
+Transports are fitted to the clusters of `validation/accuracy/clusters.yaml` in DIR: see `accuracy/fit/transports.py`.
 A fit begins at the profile as it is, so that what no row decides stays. Tables are looked for among the shipped ones
 and in DIR, and must be those of the record, byte for byte. Run it after a change of the model, before
 tools/model_errors.py.
@@ -15,15 +17,26 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from simcoll.accuracy.fit.calibrate import calibrate
+import numpy as np
+
+import simcoll
+from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters, transports
+from simcoll.accuracy.fit.calibrate import calibrate, scores_of
+from simcoll.accuracy.fit.transports import ClusterSamples, Known
+from simcoll.accuracy.scores import Document
+from simcoll.accuracy.studies import clusters, left_out
+from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config import yaml_tree
+from simcoll.config.arrays import Floats
 from simcoll.errors import InputError
+from simcoll.formats.measured import read_file
+from simcoll.measurement.run_cases import Tell
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.profile import Calibration, load_network, shipped_profiles
+from simcoll.scenario.profile import CABLE, Calibration, Profile, TableSource, load_network, shipped_profiles
 
 LAUNCHES: Final = ("host", "graph")
 
@@ -42,7 +55,7 @@ def refits(name: str) -> Iterator[Refit]:
     records = [("", profile.calibration)]
     records += [(way, getattr(getattr(profile, way), "calibration", None)) for way in ("host", "graph", "pull")]
     for way, record in records:
-        if record and record.files:
+        if record and record.files and profile.kernels:
             yield Refit(way, record, list(record.intervals))
 
 
@@ -62,7 +75,7 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     where = [text for text in record.where if not text.startswith("launch.")]
     sets = [f"profile={path}", *(text for text in record.where if text.startswith("launch."))]
     fit = re.findall(r"--fit (\S+)", record.split)
-    head = "".join(line for line in path.read_text("utf-8").splitlines(keepends=True) if line.startswith("#"))
+    head = _head(path)
     while True:
         try:
             found = calibrate(
@@ -85,6 +98,92 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     return ", ".join(f"{rows.replace('_', ' ')} {each['mape']:.1f} %" for rows, each in errors.items())
 
 
+# --- transports between nodes ---
+
+
+def fit_transports(tables: Path, folder: Path, tell: Tell) -> None:
+    """Fit the transports to the clusters of a folder of tables, and write their profiles and those of families."""
+    rows = clusters.rows_of(tables, folder, tell, least_nodes=2)
+    samples = left_out.samples_of(rows)
+    together = transports.fit_together(samples, left_out.networks(), tell)
+    missed = {each.name: each.times(together.without(each).values, together.start[each.transport]) for each in samples}
+    sources = _sources(tables, rows)
+    for name, known in together.known.items():
+        own = [each for each in samples if each.transport == name]
+        _write(name, known, own, missed, _about(own, rows, sources), together.start)
+    for name, known in together.common.families.items():
+        of = [each for each in samples if together.family[each.transport] == name]
+        _write(name, known, of, missed, _about(of, rows, sources), together.start)
+
+
+def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]:
+    """Return the record of each table, by the names of the series in it."""
+    found: dict[str, TableSource] = {}
+    for path in sorted(tables.glob("*.csv")):
+        data, of_file = read_file(path)
+        names = {row.others.get("table", "") for row in of_file}
+        used = sum(row.row.others.get("table", "") in names for row in rows)
+        found |= {name: _fit_rows.source(path.name, data, used) for name in names}
+    return found
+
+
+def _about(own: Sequence[ClusterSamples], rows: Sequence[ClusterRow], sources: Mapping[str, TableSource]) -> Document:
+    """Return the record of a fit to clusters, without its outcome."""
+    names = [each.name for each in own]
+    tables = sorted({row.row.others.get("table", "") for row in rows if row.cluster in names})
+    files = {sources[table].file: sources[table] for table in tables}
+    systems = {row.point.scenario.topology.title for row in rows if row.cluster in names}
+    return {
+        "topology": ", ".join(sorted(systems)),
+        "date": time.strftime("%Y-%m-%d"),
+        "simcoll": simcoll.__version__,
+        "scipy": _least_squares.version(),
+        "seed": 0,
+        "files": [
+            each.model_dump() for each in {sources[name].file: sources[name] for name in sorted(tables)}.values()
+        ],
+        "split": f"all rows on several nodes of {', '.join(names)}; held out: each of these in turn",
+    }
+
+
+def _write(
+    name: str,
+    known: Known,
+    own: Sequence[ClusterSamples],
+    missed: Mapping[str, Floats],
+    about: Document,
+    start: Mapping[str, Profile],
+) -> None:
+    """Write the profile of a transport, or of a family, with the costs that are `known` and the record of the fit.
+    `missed` are the times where a cluster is left out, `start` the profiles before the fit."""
+    path, like = shipped_profiles()[name], load_network(name)
+    file, head = yaml_tree.read(path).plain(), _head(path)
+    measured = np.concatenate([each.samples.measured for each in own])
+    every = np.ones(len(measured), bool)
+    times = {
+        "fitted": np.concatenate([each.times(known.values, start[each.transport]) for each in own]),
+        "held_out": np.concatenate([missed[each.name] for each in own]),
+    }
+    texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items()}
+    share = texts.pop(transports.SHARE)
+    keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items()}
+    file["transport"] = keys if not like.transport or like.transport.gpudirect else {**keys, "gpudirect": False}
+    if transports.SHARE in known.intervals:
+        file["links"] = {**file.get("links", {}), CABLE: {"efficiency": share}}
+    kind, clusters_ = file["description"].partition(";")[0], len({each.name for each in own})
+    file["description"] = f"{kind}; fitted to {len(measured)} rows of {clusters_} cluster{'s' * (clusters_ > 1)}"
+    errors = {label: scores_of(predicted, measured, every) for label, predicted in times.items()}
+    record = {**about, "intervals": {cost: [*ends] for cost, ends in known.intervals.items()}, "errors": errors}
+    file["calibration"] = {**record, "covers": []}
+    write_atomically(path, head + yaml_tree.dump(file, inline=True))
+    print(f"{name}: {errors['fitted']['mape']:.1f} %, left out {errors['held_out']['mape']:.1f} %", flush=True)
+
+
+def _head(path: Path) -> str:
+    """Return the remarks with which a profile opens."""
+    return "".join(line for line in path.read_text("utf-8").splitlines(keepends=True) if line.startswith("#"))
+
+
 def main() -> int:
     """Repeat the fits of profiles in place."""
     parser = argparse.ArgumentParser(description="Fit shipped profiles again from their records.")
@@ -92,8 +191,13 @@ def main() -> int:
     parser.add_argument(
         "--tables", type=Path, action="append", default=[], help="folder of tables that are not shipped"
     )
+    parser.add_argument("--transports", type=Path, metavar="DIR", help="fit the transports to the tables of clusters")
+    parser.add_argument("--folder", type=Path, default=Path("validation/accuracy"), help="where clusters.yaml is")
     parser.add_argument("--list", action="store_true", help="only say what would be fitted")
     asked = parser.parse_args()
+    if asked.transports:
+        fit_transports(asked.transports, asked.folder, lambda line: print(line, file=sys.stderr))
+        return 0
     folders = [yaml_tree.shipped("measured"), *asked.tables]
     failed = 0
     for name in asked.profiles or shipped_profiles():

@@ -223,6 +223,8 @@ class Profile(Model):
     """Where its numbers come from."""
     of_nics: StrictBool = False
     """Whether it holds only what NICs add between nodes."""
+    family: str | None = None
+    """A profile of NICs: the profile of what such networks have in common, of which this is one."""
     bound: StrictBool = False
     """Whether a call takes the copies, channels and chunk that serve best, of those that neither the profile nor the
     scenario gives: a bound on times, and no prediction."""

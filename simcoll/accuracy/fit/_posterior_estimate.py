@@ -52,7 +52,7 @@ def estimate(
     `known` are the 90 % intervals of that fit. Raises InputError if no parameter has an effect, and for one at its
     limit.
     """
-    return _FromPrior(samples.of(_coarse(samples.rows)), start, params, known, tell).run()
+    return _FromPrior(samples.of(coarse(samples.rows)), start, params, known, tell).run()
 
 
 class _FromPrior:
@@ -179,7 +179,7 @@ class _FromPrior:
         return Estimate(costs, low, high, self.left, notes, scatter, shown)
 
 
-def _coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
+def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
     """Flag at most about COARSE rows: of each series every n-th size, with its smallest and its largest."""
     step = -(-len(rows) // COARSE)
     flags = np.zeros(len(rows), bool)

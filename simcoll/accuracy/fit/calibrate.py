@@ -197,9 +197,9 @@ def _written(
     served = parse_profile(yaml_tree.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
     predicted = data.times(ParameterSetting.of(served, freed))
-    errors = {"fitted": _errors(predicted, data.measured, chosen)}
+    errors = {"fitted": scores_of(predicted, data.measured, chosen)}
     if not chosen.all():
-        errors["held_out"] = _errors(predicted, data.measured, ~chosen)
+        errors["held_out"] = scores_of(predicted, data.measured, ~chosen)
     ends = {name: _ends(name, estimated) for name in texts}
     about = {
         **about,
@@ -347,7 +347,7 @@ def _by_plain_model(data: Samples) -> Floats:
     return of_rows
 
 
-def _errors(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:
+def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:
     """Score the rows flagged by `which`, and give the factors `low` and `high` between which 90 % of measured/predicted
     lie.
 
@@ -390,7 +390,7 @@ def _regions(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) 
     sizes = [row.size_bytes for row in data.rows]
     names = np.array(scores.located(list(zip(keys, sizes, predicted.tolist(), strict=True))))
     each = {name: which & (names == name) for name in scores.REGIONS}
-    return {name: _errors(predicted, data.measured, flags) for name, flags in each.items() if flags.sum() >= MANY}
+    return {name: scores_of(predicted, data.measured, flags) for name, flags in each.items() if flags.sum() >= MANY}
 
 
 def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:

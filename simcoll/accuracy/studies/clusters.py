@@ -48,13 +48,12 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 class KnownCluster(Model):
     """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it;
-    None leaves them out. `gave`: profiles without the record of a fit that were fitted to these rows."""
+    None leaves them out."""
 
     name: str
     rows: tuple[str, ...]
     system: str | None
     set: tuple[str, ...] = ()
-    gave: tuple[str, ...] = ()
 
 
 class ClusterFile(Model):
@@ -68,7 +67,8 @@ class ClusterRow:
     """A measured row of a cluster with its point, `place` as `model_errors.Setting` has it, and its prediction in us.
 
     `seen`: a shipped profile was fitted to its table. `region`: see `scores.located`. `ends` are those of the interval
-    that other clusters teach. `fitted_us` and `fitted_ends` are time and interval by a profile that was fitted to the
+    that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
+    `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile that was fitted to the
     rows of the cluster that are `used`; None where there is none.
     """
 
@@ -80,6 +80,9 @@ class ClusterRow:
     seen: bool
     region: str = ""
     ends: tuple[float, float] | None = None
+    left_out_us: float | None = None
+    left_out_ends: tuple[float, float] | None = None
+    kin: str = ""
     used: bool = False
     fitted_us: float | None = None
     fitted_ends: tuple[float, float] | None = None
@@ -107,9 +110,17 @@ class ClusterRow:
         graph = bool(self.point.scenario.launch.graph)
         return Setting(self.row.collective, self.nodes, self.place, self.row.size_bytes, graph)
 
+    @property
+    def left_out(self) -> tuple[Setting, float] | None:
+        """The place and the logarithm of measured / predicted where the cluster is left out; None on one node."""
+        if self.left_out_us is None:
+            return None
+        return self.setting._replace(place=self.kin), math.log(self.row.time_us / self.left_out_us)
 
-def rows_of(tables: Path, folder: Path, tell: Tell) -> list[ClusterRow]:
-    """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes.
+
+def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> list[ClusterRow]:
+    """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes; of those
+    on at least so many nodes.
 
     What cannot be predicted is reported through `tell` and left out; so are rows that `bad_rows` finds. Raises
     InputError if there is no table, and if no row can be predicted.
@@ -126,7 +137,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell) -> list[ClusterRow]:
         tell(f"{path.name}: predicting {len(rows)} rows")
         digest = hashlib.sha256(data).hexdigest()
         odd = bad_rows.suspicious(rows)
-        sound = [row for row, bad in zip(rows, odd, strict=True) if not bad]
+        sound = [row for row, bad in zip(rows, odd, strict=True) if not bad and (row.nodes or 1) >= least_nodes]
         try:
             for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
                 if cluster.system is None:
@@ -170,7 +181,7 @@ def _predicted(
         profiles = [load_profile(points[0].scenario.profile)]
         if (row.nodes or 1) > 1:
             profiles.append(load_network(place(prediction)))
-        seen = any(digest in _fitted_to(profile) or profile.name in cluster.gave for profile in profiles)
+        seen = any(digest in _fitted_to(profile) for profile in profiles)
         found.append(ClusterRow(cluster.name, row, points[0], place(prediction), prediction.time_ps / 1e6, seen))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")
@@ -208,12 +219,18 @@ def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
 def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
     """Learn how wrong the model is on clusters, cell by cell; see `model_errors`.
 
-    Of a cluster and cell, the spread is that of normal errors of which 90 % are as small as those of its rows; a cell
+    On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
+    cluster alone has shows how wrong it is where it was fitted. Of a cluster and cell, the spread is that of normal errors of which 90 % are as small as those of its rows; a cell
     has the root mean square over clusters. `left_out` replaces what is shipped of rows that a fit did not see.
     """
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        for name in model_errors.cells_of(row.setting):
+        names = list(model_errors.cells_of(row.setting))
+        if missed := row.left_out:
+            names = names[:1] if row.kin != row.place else []
+            for name in model_errors.cells_of(missed[0]):
+                cells[name][row.cluster].append(abs(missed[1]))
+        for name in names:
             cells[name][row.cluster].append(abs(row.off))
     noise, _ = intervals.noise(
         np.array([row.off for row in rows]), [row.series for row in rows], [row.row.size_bytes for row in rows]
@@ -241,17 +258,26 @@ def with_intervals(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
     for cluster, own in grouped(rows, lambda row: row.cluster).items():
         known = learnt([row for row in rows if row.cluster != cluster])
         for row in own:
-            factor = math.exp(confidence.of_another_machine(row.setting, known).single)
-            done.append(dataclasses.replace(row, ends=(row.predicted_us / factor, row.predicted_us * factor)))
+            ends = _around(row.predicted_us, row.setting, known)
+            left_out = row.left_out and _around(row.left_out_us or 0.0, row.left_out[0], known)
+            done.append(dataclasses.replace(row, ends=ends, left_out_ends=left_out))
     return done
+
+
+def _around(time_us: float, setting: Setting, known: ModelErrors) -> tuple[float, float]:
+    factor = math.exp(confidence.of_another_machine(setting, known).single)
+    return time_us / factor, time_us * factor
 
 
 # --- fitted to few nodes ---
 
 
-def fitted(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], dict[Kind, float]]:
+def fitted(
+    rows: Sequence[ClusterRow], tell: Tell, networks: Mapping[str, Profile] | None = None
+) -> tuple[list[ClusterRow], dict[Kind, float]]:
     """Fit each cluster to its rows on one and two nodes where it has more, and predict the others. A cluster of few
-    nodes is fitted to all-reduce on all but the most ranks, and to nothing where it has one rank count.
+    nodes is fitted to all-reduce on all but the most ranks, and to nothing where it has one rank count. `networks` are
+    the NICs of a cluster with which its fit begins; default: the shipped ones.
 
     Also returns the spread of the model's own error by what rows have that a fit has not seen, over all fits.
     """
@@ -264,7 +290,7 @@ def fitted(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], di
             continue
         tell(f"{cluster}: fitting {sum(used)} rows")
         try:
-            found = _fit(own, np.array(used))
+            found = _fit(own, np.array(used), (networks or {}).get(cluster))
         except (InputError, RefusedError) as error:
             tell(f"{cluster}: not fitted: {error}")
             done += own
@@ -284,7 +310,7 @@ def _to_fit(rows: Sequence[ClusterRow]) -> list[bool]:
     return [row.row.collective == "all_reduce" and row.row.ranks < most for row in rows]
 
 
-def _fit(rows: Sequence[ClusterRow], used: NDArray[np.bool_]) -> Calibrated:
+def _fit(rows: Sequence[ClusterRow], used: NDArray[np.bool_], network: Profile | None) -> Calibrated:
     """Fit a profile to the rows `used` of one cluster, beginning at the shipped one."""
     first = rows[0].point.scenario
     data, notes = _fit_rows.of_pairs([(row.row, row.point.scenario) for row in rows])
@@ -296,7 +322,7 @@ def _fit(rows: Sequence[ClusterRow], used: NDArray[np.bool_]) -> Calibrated:
         sources=(),
         split="one and two nodes",
         file=yaml_tree.read(find_profile(first.profile)).plain(),
-        network=network_of(first.topology.system),
+        network=network or network_of(first.topology.system),
     )
     return calibrate.fitted(data, used, begin, notes=notes)
 

@@ -1,0 +1,274 @@
+"""Fit transports between nodes together: each to its own clusters, near what transports of its family have in common.
+
+Costs are fitted as logarithms, as transports differ by factors. Those of a family lie around common values; both these
+and how far transports lie from them are estimated from the transports themselves (empirical Bayes; see Gelman et al.,
+"Bayesian Data Analysis", 2013, chapter 5). So a cost that no row of a transport shows is that of its family, and a
+network that nobody measured has the common values and their spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from simcoll.accuracy.fit import _least_squares, _posterior_estimate, _prior, parameters
+from simcoll.accuracy.fit._fit_rows import Samples
+from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.parameters import OF_TRANSPORT, ParameterSetting
+from simcoll.config.arrays import Floats
+from simcoll.engine.timing_model import Params
+from simcoll.measurement.run_cases import Tell
+from simcoll.prediction.intervals import NORMAL_90
+from simcoll.scenario.profile import CABLE, LinkScale, Profile
+
+SHARE: Final = f"efficiency.{CABLE}"
+COSTS: Final = (*OF_TRANSPORT, SHARE)
+
+# By cost: the standard deviation of logarithms over transports before any is known (0.7 is a factor of 2), the least
+# cost, which is as good as none, the largest, and where a fit begins for a transport that has none. Times are in ps,
+# rates in ps/B. Shares of cables follow from headers, and differ least.
+_ABOUT: Final[Mapping[str, tuple[float, float, float, float]]] = {
+    "transport.latency": (0.5, 5e4, 1e9, 5e6),
+    "transport.connection": (1.0, 1.0, 1e4, 20.0),
+    "transport.proxy": (0.5, 1e4, 1e8, 1e6),
+    "transport.flush": (0.7, 5e4, 1e9, 3e6),
+    "transport.staging": (0.7, 10.0, 1e4, 200.0),
+    "transport.unexpected": (0.7, 5e4, 1e9, 2e6),
+    "transport.congestion": (0.7, 0.01, 4.0, 0.2),
+    SHARE: (0.08, 0.5, 5.0, 1.1),
+}
+_FIRST: Final = np.array([_ABOUT[name][0] for name in COSTS])
+AS_MANY: Final = 2.0  # transports for which _FIRST counts beside those that show their spread
+OTHER_FAMILY: Final = 2.0  # times as far as members of a family may its common values lie from those of the others
+BY_CPU: Final = 0.3  # of a share of cables where data cross a CPU's bridge: root ports reach a half to all of a line
+TURNS: Final = 8  # of values and common values in turn, after which they move by less than a percent
+CYCLES: Final = 2  # of fits with the model itself, and of what is common to them
+ROUNDS: Final = 3  # linearisations of a fit
+
+
+class Known(NamedTuple):
+    """Costs of a transport: the middle of their logarithms and the standard deviation; both (costs,), as COSTS."""
+
+    values: Floats
+    widths: Floats
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The costs by name."""
+        return dict(zip(COSTS, np.exp(self.values).tolist(), strict=True))
+
+    @property
+    def intervals(self) -> dict[str, tuple[str, str]]:
+        """The 90 % intervals of costs that were fitted, as profiles record them."""
+        ends = [np.exp(self.values + sign * NORMAL_90 * self.widths) for sign in (-1, 1)]
+        found = {}
+        for j, name in enumerate(COSTS):
+            low, high = (float(end[j]) for end in (ends if not parameters.falls(name) else ends[::-1]))
+            if self.widths[j]:
+                found[name] = parameters.text(name, low), parameters.text(name, high)
+        return found
+
+    def network(self, like: Profile) -> Profile:
+        """A profile of NICs with these costs, else as another."""
+        setting = ParameterSetting.of(like).at(self.costs)
+        record = like.calibration.model_copy(update={"intervals": self.intervals}) if like.calibration else None
+        links = {**like.links, CABLE: setting.links.get(CABLE, LinkScale())}
+        return like.model_copy(update={"transport": setting.transport, "links": links, "calibration": record})
+
+
+def recorded(profile: Profile) -> Known:
+    """Return what the record of a profile says of its costs; without a record, how transports differ."""
+    costs = [parameters.cost(name, profile, Params()) or _ABOUT[name][3] for name in COSTS]
+    values = np.log(np.maximum(costs, [_ABOUT[name][1] for name in COSTS]))
+    if profile.calibration is None:
+        return Known(values, np.where([name == SHARE and not profile.of_nics for name in COSTS], 0.0, _FIRST))
+    ends = {name: [parameters.cost_of(name, each) for each in pair] for name, pair in _intervals(profile).items()}
+    widths = [abs(np.log(ends[name][1] / ends[name][0])) / 2 / NORMAL_90 if name in ends else 0.0 for name in COSTS]
+    return Known(values, np.array(widths))
+
+
+def _intervals(profile: Profile) -> Mapping[str, tuple[str, str]]:
+    return _prior.intervals(profile)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterSamples:
+    """Rows of a cluster on several nodes. `profile` is that of its GPUs, `transport` the name of that of its NICs;
+    `by_cpu`: data go from a GPU to a NIC by the bridge of a CPU, which takes a share of cables that no other has."""
+
+    name: str
+    transport: str
+    samples: Samples
+    profile: Profile
+    by_cpu: bool = False
+
+    @property
+    def coarse(self) -> ClusterSamples:
+        """Fewer rows, spread over the sizes of all series."""
+        return replace(self, samples=self.samples.of(_posterior_estimate.coarse(self.samples.rows)))
+
+    def times(self, values: Floats, like: Profile) -> Floats:
+        """Predict the rows, in ps, with these logarithms of costs, else as a profile of NICs."""
+        start = replace(ParameterSetting.of(self.profile), transport=like.transport)
+        return self.samples.times(start.at(dict(zip(COSTS, np.exp(values).tolist(), strict=True))))
+
+
+class Common(NamedTuple):
+    """What transports have in common, by family: the middle of each cost, and how far transports lie from it."""
+
+    families: Mapping[str, Known]
+
+    def belief(self, family: str, given: Known, by_cpu: bool, share: float) -> Belief:
+        """Return what is believed of a transport of a family; a cost that `given` has no width of stays."""
+        values, widths = self.families[family]
+        widths = np.where([by_cpu and name == SHARE for name in COSTS], BY_CPU, widths)
+        fixed = given.widths == 0
+        return Belief(np.where(fixed, given.values, values), np.where(fixed, 1e-6, widths), share)
+
+
+def common(known: Mapping[str, Known], family: Mapping[str, str], by_cpu: Collection[str], before: Common) -> Common:
+    """Return what the known transports have in common, by `family` of each; `before` is where the search begins.
+
+    A transport counts the more the surer it is. Shares of cables of those that go by a CPU's bridge do not count.
+    """
+    found = dict(before.families)
+    for name, (middle, spread) in before.families.items():
+        members = [each for each in known if family[each] == name]
+        if not members:
+            continue
+        values, doubts = (np.array([known[each][i] for each in members]) for i in (0, 1))
+        counted = doubts > 0
+        counted[:, COSTS.index(SHARE)] &= [each not in by_cpu for each in members]
+        weights = counted / (spread**2 + doubts**2)
+        others = np.mean([each.values for each in found.values()], axis=0)
+        other = 1 / (OTHER_FAMILY * _FIRST) ** 2 if len(found) > 1 else 0.0
+        middle = ((weights * values).sum(axis=0) + other * others) / (weights.sum(axis=0) + other)
+        squares = (counted * ((values - middle) ** 2 + doubts**2)).sum(axis=0)
+        spread = np.sqrt((AS_MANY * _FIRST**2 + squares) / (AS_MANY + counted.sum(axis=0)))
+        found[name] = Known(middle, spread)
+    return Common(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Transports by name, what they have in common, and the lines of their clusters, by name, at the fitted values."""
+
+    clusters: Sequence[ClusterSamples]
+    start: Mapping[str, Profile]
+    known: Mapping[str, Known]
+    common: Common
+    lines: Mapping[str, Line]
+
+    @property
+    def family(self) -> dict[str, str]:
+        """The family of each transport."""
+        return {name: profile.family or "" for name, profile in self.start.items()}
+
+    @property
+    def by_cpu(self) -> set[str]:
+        """Transports whose data cross a CPU's bridge."""
+        return {cluster.transport for cluster in self.clusters if cluster.by_cpu}
+
+    def without(self, cluster: ClusterSamples) -> Known:
+        """Return the transport of a cluster as the others show it: fitted to the others that have it, or else what its
+        family has in common."""
+        name, known, shared = cluster.transport, dict(self.known), self.common
+        others = [each for each in self.clusters if each.transport == name and each.name != cluster.name]
+        if not others:
+            del known[name]
+        for _ in range(TURNS):
+            shared = common(known, self.family, self.by_cpu, shared)
+            if others:
+                known[name] = self._on_lines(others, shared)
+        return known[name] if others else shared.families[self.family[name]]
+
+    def _on_lines(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
+        name = clusters[0].transport
+        lines = [self.lines[each.name] for each in clusters]
+        at = Line(lines[0].values, *(np.concatenate([each[i] for each in map(_parts, lines)]) for i in (0, 1)))
+        measured, share = _measured(clusters)
+        belief = shared.belief(self.family[name], self.known[name], name in self.by_cpu, share)
+        values = _least_squares.refit(at, measured, _bounds(), _least_squares.OWN_ERROR, belief)
+        return Known(values, _widths(Line(values, at.at(values), at.slopes), measured, belief, self.known[name]))
+
+
+def _parts(line: Line) -> tuple[Floats, Floats]:
+    return line.times, line.slopes
+
+
+def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell) -> Together:
+    """Take transports as their profiles record them, with lines of the clusters of those that several have."""
+    coarse = [each.coarse for each in clusters]
+    names = [each.transport for each in clusters]
+    known = {name: recorded(profile) for name, profile in start.items() if name in names}
+    lines: dict[str, Line] = {}
+    for each in coarse:
+        if names.count(each.transport) > 1:
+            tell(f"{each.name}: {len(each.samples)} rows under other costs of {each.transport}")
+            model = _model([each], start[each.transport])
+            lines[each.name] = _least_squares.line(model, known[each.transport].values, _bounds())
+    together = Together(coarse, start, known, _first(known, start), lines)
+    shared = together.common
+    for _ in range(TURNS):
+        shared = common(known, together.family, together.by_cpu, shared)
+    return replace(together, common=shared)
+
+
+def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell) -> Together:
+    """Fit the transports of clusters, beginning at the profiles of NICs `start`, by name."""
+    coarse = [each.coarse for each in clusters]
+    names = list(dict.fromkeys(each.transport for each in coarse))
+    known = {name: recorded(start[name]) for name in names}
+    given, together = known, Together(coarse, start, known, _first(known, start), {})
+    for cycle in range(CYCLES):
+        known, lines = dict(together.known), dict[str, Line]()
+        for name in names:
+            own = [each for each in coarse if each.transport == name]
+            measured, share = _measured(own)
+            belief = together.common.belief(together.family[name], given[name], name in together.by_cpu, share)
+            begin = np.clip(known[name].values, *_bounds()[:2])
+            line = _least_squares.fit(_model(own, start[name]), measured, begin, _bounds(), belief, ROUNDS)
+            known[name] = Known(line.values, _widths(line, measured, belief, given[name]))
+            at = np.cumsum([len(each.samples) for each in own])[:-1]
+            rows = zip(own, np.split(line.times, at), np.split(line.slopes, at), strict=True)
+            lines |= {each.name: Line(line.values, times, slopes) for each, times, slopes in rows}
+            error = np.mean(np.abs(line.times / measured - 1))
+            tell(f"cycle {cycle + 1}, {name}: mean error {100 * error:.1f} % of {len(measured)} rows")
+        shared = together.common
+        for _ in range(TURNS):
+            shared = common(known, together.family, together.by_cpu, shared)
+        together = replace(together, known=known, common=shared, lines=lines)
+    return together
+
+
+def _first(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:
+    """Return the middle of each family's transports, and how transports differ before any shows it."""
+    families = dict.fromkeys(profile.family or "" for profile in start.values())
+    members = {name: [known[each].values for each in known if (start[each].family or "") == name] for name in families}
+    every = [each.values for each in known.values()]
+    return Common({name: Known(np.median(own or every, axis=0), _FIRST) for name, own in members.items()})
+
+
+def _model(clusters: Sequence[ClusterSamples], like: Profile) -> _least_squares.ModelFunction:
+    return lambda values: np.concatenate([each.times(values, like) for each in clusters])
+
+
+def _measured(clusters: Sequence[ClusterSamples]) -> tuple[Floats, float]:
+    """Return the measured times in ps, and the share of an independent row for which each counts."""
+    rows = sum(len(each.samples) for each in clusters)
+    independent = sum(_prior.independent(each.samples.rows) for each in clusters)
+    return np.concatenate([each.samples.measured for each in clusters]), independent / rows
+
+
+def _widths(line: Line, measured: Floats, belief: Belief, given: Known) -> Floats:
+    widths = np.sqrt(np.diag(_least_squares.posterior(line, measured, belief)))
+    found: Floats = np.where(given.widths == 0, 0.0, widths)
+    return found
+
+
+def _bounds() -> Bounds:
+    lower, upper = (np.log([_ABOUT[name][i] for name in COSTS]) for i in (1, 2))
+    return Bounds(lower, upper, np.ones(len(COSTS)))

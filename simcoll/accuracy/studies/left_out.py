@@ -1,0 +1,70 @@
+"""Predict each cluster's calls between nodes as if it had not been measured: from what the other clusters show.
+
+Its transport is fitted to the other clusters that have it. Where there is none, it is what transports of its family
+have in common: that is how well the model serves a network that nobody measured. Costs of GPUs stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from simcoll.accuracy.fit import _fit_rows, transports
+from simcoll.accuracy.fit.transports import ClusterSamples
+from simcoll.accuracy.studies.clusters import ClusterRow
+from simcoll.config.groups import grouped
+from simcoll.measurement.run_cases import Tell
+from simcoll.nccl.communicator import communicator
+from simcoll.scenario.profile import Profile, load_network, load_profile, shipped_profiles
+from simcoll.topology.systems import load_system
+
+BY_CPU = ("PHB", "NODE", "SYS")  # paths from a GPU to a NIC by the bridge of a CPU, as NCCL names them
+
+
+def networks() -> dict[str, Profile]:
+    """Return the shipped transports that are of a family, by name."""
+    every = {name: load_network(name) for name in shipped_profiles()}
+    return {name: profile for name, profile in every.items() if profile.family and profile.transport}
+
+
+def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
+    """Return the rows on several nodes of each cluster, to be timed under other costs of their transport."""
+    found = []
+    for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
+        samples, _ = _fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
+        first = own[0].point.scenario
+        system = load_system(first.topology.system or first.topology.file or "")
+        path = communicator(system, own[0].nodes, own[0].row.ranks).graphs["ring"].type_inter
+        found.append(ClusterSamples(name, own[0].place, samples, load_profile(first.profile), path in BY_CPU))
+    return found
+
+
+def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], dict[str, Profile]]:
+    """Give each row on several nodes its time as the other clusters predict it; return also the NICs of each cluster
+    as the others show them."""
+    start = networks()
+    clusters = [each for each in samples_of(rows) if each.transport in start]
+    together = transports.lined(clusters, start, tell)
+    times: dict[str, list[float]] = {}
+    shown: dict[str, Profile] = {}
+    for cluster in clusters:
+        known, like = together.without(cluster), start[cluster.transport]
+        shown[cluster.name] = known.network(like)
+        times[cluster.name] = (cluster.times(known.values, like) / 1e6).tolist()
+    kin = _kin(clusters, start)
+    done = []
+    for row in rows:
+        if row.nodes > 1 and row.cluster in times:
+            time_us = times[row.cluster].pop(0)
+            row = dataclasses.replace(row, left_out_us=time_us, kin=kin[row.cluster])
+        done.append(row)
+    return done, shown
+
+
+def _kin(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile]) -> dict[str, str]:
+    """Return what stands for the transport of each cluster where it is left out: its own, or its family's."""
+    names = [each.transport for each in clusters]
+    families = {name: profile.family or name for name, profile in start.items()}
+    return {
+        each.name: each.transport if names.count(each.transport) > 1 else families[each.transport] for each in clusters
+    }
