@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from simcoll.accuracy.studies import clusters
+from simcoll.accuracy.studies import clusters, left_out
 from simcoll.config import yaml_tree
 from simcoll.prediction import model_errors
 from simcoll.prediction.result_rows import write_atomically
@@ -21,7 +21,9 @@ from simcoll.prediction.result_rows import write_atomically
 ABOUT = """# Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). By
 # tools/model_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or links between
 # GPUs), kind of collective and size; of each cluster the largest error of nine rows in ten counts, and a cell has the
-# root mean square over clusters. `left_out`: of fits, where rows have something that the fit has not seen.
+# root mean square over clusters. On several nodes a cluster is left out of the fit of its transport; where no other has
+# it, its rows are in the cells of what its family has in common, and in one of its own. `left_out`: of fits, where rows
+# have something that the fit has not seen.
 """
 
 
@@ -36,9 +38,9 @@ def main() -> int:
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    rows = clusters.rows_of(asked.tables, asked.folder, tell)
-    _, left_out = clusters.fitted(rows, tell)
-    learnt = clusters.learnt(rows, {**model_errors.shipped().left_out, **left_out})
+    rows, networks = left_out.with_left_out(clusters.rows_of(asked.tables, asked.folder, tell), tell)
+    _, new = clusters.fitted(rows, tell, networks)
+    learnt = clusters.learnt(rows, {**model_errors.shipped().left_out, **new})
     about = ABOUT.format(rows=len(rows), clusters=len({row.cluster for row in rows}))
     write_atomically(model_errors.FILE, about + yaml_tree.dump(learnt.model_dump(), inline=True))
     print(

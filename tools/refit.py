@@ -139,9 +139,7 @@ def _about(own: Sequence[ClusterSamples], rows: Sequence[ClusterRow], sources: M
         "simcoll": simcoll.__version__,
         "scipy": _least_squares.version(),
         "seed": 0,
-        "files": [
-            each.model_dump() for each in {sources[name].file: sources[name] for name in sorted(tables)}.values()
-        ],
+        "files": [source.model_dump() for source in files.values()],
         "split": f"all rows on several nodes of {', '.join(names)}; held out: each of these in turn",
     }
 

@@ -210,11 +210,7 @@ def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell
             tell(f"{each.name}: {len(each.samples)} rows under other costs of {each.transport}")
             model = _model([each], start[each.transport])
             lines[each.name] = _least_squares.line(model, known[each.transport].values, _bounds())
-    together = Together(coarse, start, known, _first(known, start), lines)
-    shared = together.common
-    for _ in range(TURNS):
-        shared = common(known, together.family, together.by_cpu, shared)
-    return replace(together, common=shared)
+    return _shared(Together(coarse, start, known, _first(known, start), lines))
 
 
 def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell) -> Together:
@@ -223,6 +219,8 @@ def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile
     names = list(dict.fromkeys(each.transport for each in coarse))
     known = {name: recorded(start[name]) for name in names}
     given, together = known, Together(coarse, start, known, _first(known, start), {})
+    if all(start[name].calibration for name in names):
+        together = _shared(together)
     for cycle in range(CYCLES):
         known, lines = dict(together.known), dict[str, Line]()
         for name in names:
@@ -237,11 +235,16 @@ def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile
             lines |= {each.name: Line(line.values, times, slopes) for each, times, slopes in rows}
             error = np.mean(np.abs(line.times / measured - 1))
             tell(f"cycle {cycle + 1}, {name}: mean error {100 * error:.1f} % of {len(measured)} rows")
-        shared = together.common
-        for _ in range(TURNS):
-            shared = common(known, together.family, together.by_cpu, shared)
-        together = replace(together, known=known, common=shared, lines=lines)
+        together = _shared(replace(together, known=known, lines=lines))
     return together
+
+
+def _shared(together: Together) -> Together:
+    """Return the transports with what they have in common."""
+    shared = together.common
+    for _ in range(TURNS):
+        shared = common(together.known, together.family, together.by_cpu, shared)
+    return replace(together, common=shared)
 
 
 def _first(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:

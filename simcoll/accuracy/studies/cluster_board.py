@@ -6,14 +6,14 @@ most NEAR_LARGE. Errors are predicted / measured − 1 in percent; intervals are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from simcoll.accuracy import scores
-from simcoll.accuracy.studies import _baselines, clusters
+from simcoll.accuracy.studies import _baselines, clusters, left_out
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config.groups import grouped
 from simcoll.measurement.run_cases import Tell
@@ -27,9 +27,11 @@ ABOUT: Final = """# Clusters: predicted against published tables
 
 Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by others and are not shipped:
 `clusters.yaml` names the shipped system that stands for each cluster. *Zero-shot*: by shipped profiles as they are.
-*In the fit*: the profile of the GPUs or of the NICs was fitted to this very table. *Fitted*: a fit to the rows on one
-and two nodes, scored on the others; on clusters of fewer nodes, to all-reduce on all but the most ranks. Intervals of a
-cluster are those that the other clusters teach. Errors are in percent.
+*In the fit*: the profile of the GPUs or of the NICs was fitted to this very table. *Left out*: the transport between
+nodes is fitted without the cluster, or is what its family has in common where no other cluster has it: so well serves
+the model a network that it has not seen. *Fitted*: a fit to the rows on one and two nodes, beginning at the transport
+that is left out, scored on the others; on clusters of fewer nodes, to all-reduce on all but the most ranks. Intervals
+of a cluster are those that the other clusters teach. Errors are in percent.
 """
 
 
@@ -41,7 +43,8 @@ def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
 
     `folder` has the names of clusters. Raises like `clusters.rows_of`.
     """
-    rows, _ = clusters.fitted(clusters.with_intervals(clusters.rows_of(tables, folder, tell)), tell)
+    rows, networks = left_out.with_left_out(clusters.rows_of(tables, folder, tell), tell)
+    rows, _ = clusters.fitted(clusters.with_intervals(rows), tell, networks)
     path = output / REPORT
     write_atomically(path, "\n".join(_lines(rows)).rstrip() + "\n")
     return path
@@ -74,8 +77,19 @@ def _zero(row: ClusterRow) -> float:
     return 100 * (row.predicted_us / row.row.time_us - 1)
 
 
+def _left_out(row: ClusterRow) -> float | None:
+    return None if row.left_out_us is None else 100 * (row.left_out_us / row.row.time_us - 1)
+
+
 def _fitted(row: ClusterRow) -> float | None:
     return None if row.fitted_us is None or row.used else 100 * (row.fitted_us / row.row.time_us - 1)
+
+
+_WAYS: Final[Mapping[str, Callable[[ClusterRow], float | None]]] = {
+    "zero-shot": _zero,
+    "left out": _left_out,
+    "fitted": _fitted,
+}
 
 
 def _mean(errors: Sequence[float | None], absolute: bool = True) -> float | None:
@@ -92,7 +106,7 @@ def _reach(row: ClusterRow) -> str:
 
 
 def _near(rows: Sequence[ClusterRow]) -> Cells:
-    """Count the series that are near, zero-shot and fitted."""
+    """Count the series that are near."""
     table: list[list[object]] = []
     groups: list[tuple[str, Key]] = [
         ("one node", lambda row: row.nodes == 1),
@@ -102,13 +116,13 @@ def _near(rows: Sequence[ClusterRow]) -> Cells:
     ]
     for name, keep in groups:
         chosen = [row for row in rows if keep(row)]
-        counts = [_count(chosen, error, least, limit) for error in (_zero, _fitted) for least, limit in _LIMITS]
+        counts = [_count(chosen, error, least, limit) for error in _WAYS.values() for least, limit in _LIMITS]
         if chosen:
             table.append([name, *counts])
     limits = [f"within {limit:.0f} %{', from 64 MiB' if least else ''}" for least, limit in _LIMITS]
     return (
         "Series that are near",
-        ("series", *(f"{w}: {limit}" for w in ("zero-shot", "fitted") for limit in limits)),
+        ("series", *(f"{way}: {limit}" for way in _WAYS for limit in limits)),
         table,
     )
 
@@ -128,14 +142,14 @@ def _beside(rows: Sequence[ClusterRow]) -> Cells:
     for (cluster, collective), own in grouped(rows, lambda row: (row.cluster, row.row.collective)).items():
         after = [row for row in own if _fitted(row) is not None]
         if after:
-            errors = (_text(_mean([error(row) for row in after])) for error in (_zero, _fitted))
+            errors = (_text(_mean([error(row) for row in after])) for error in _WAYS.values())
             table.append([cluster, collective, len(after), *errors])
     every = [row for row in rows if _fitted(row) is not None]
-    errors = (_text(_mean([error(row) for row in every])) for error in (_zero, _fitted))
+    errors = (_text(_mean([error(row) for row in every])) for error in _WAYS.values())
     table.append(["all", "", len(every), *errors])
     return (
         "A fit beside none, on rows that were not fitted",
-        ("cluster", "collective", "rows", "zero-shot", "fitted"),
+        ("cluster", "collective", "rows", *_WAYS),
         table,
     )
 
@@ -148,12 +162,12 @@ def _regions(rows: Sequence[ClusterRow]) -> Cells:
         of_region = grouped(own, lambda row: row.region)
         biases = [
             _text(_mean([error(row) for row in of_region.get(name, ())], absolute=False), "+")
-            for error in (_zero, _fitted)
+            for error in _WAYS.values()
             for name in scores.REGIONS
         ]
         table.append([cluster, collective, nodes, *biases])
-    columns = (*(f"{name}" for name in scores.REGIONS), *(f"fitted: {name}" for name in scores.REGIONS))
-    return "Signed mean errors by region, zero-shot and fitted", ("cluster", "collective", "nodes", *columns), table
+    columns = [f"{way}: {name}" for way in _WAYS for name in scores.REGIONS]
+    return "Signed mean errors by region", ("cluster", "collective", "nodes", *columns), table
 
 
 def _series(rows: Sequence[ClusterRow]) -> Cells:
@@ -161,13 +175,13 @@ def _series(rows: Sequence[ClusterRow]) -> Cells:
     for own in grouped(rows, lambda row: row.series).values():
         first, large = own[0], [row for row in own if row.row.size_bytes >= LARGE]
         forced = " ".join(name for name in (first.row.algorithm, first.row.protocol) if name and name != "auto")
-        errors = [_text(_mean([error(row) for row in of])) for error in (_zero, _fitted) for of in (own, large)]
+        errors = [_text(_mean([error(row) for row in of])) for error in _WAYS.values() for of in (own, large)]
         seen = "yes" if all(row.seen for row in own) else ""
         table.append(
             [first.cluster, first.row.collective, first.nodes, first.row.ranks, forced, len(own), seen, *errors]
         )
     columns = ("cluster", "collective", "nodes", "ranks", "forced", "rows", "in the fit")
-    means = ("zero-shot", "from 64 MiB", "fitted", "from 64 MiB")
+    means = [name for way in _WAYS for name in (way, "from 64 MiB")]
     return "Mean absolute errors of each series", (*columns, *means), table
 
 
@@ -187,8 +201,11 @@ def _held(rows: Sequence[ClusterRow]) -> Cells:
         for value, own in sorted(grouped(rows, key).items()):
             after = [row for row in own if row.fitted_ends is not None and not row.used]
             zero = _cover([(row.row.time_us, row.predicted_us, row.ends) for row in own])
-            table.append([name, value, *zero, *_cover([(r.row.time_us, r.fitted_us, r.fitted_ends) for r in after])])
-    columns = ("rows", "hold", "mean width", "fitted: rows", "hold", "mean width")
+            missed = _cover([(row.row.time_us, row.left_out_us, row.left_out_ends) for row in own])
+            fits = _cover([(row.row.time_us, row.fitted_us, row.fitted_ends) for row in after])
+            table.append([name, value, *zero, *missed, *fits])
+    each = ("hold", "mean width")
+    columns = ("rows", *each, "left out: rows", *each, "fitted: rows", *each)
     return "What 90 % intervals hold", ("by", "", *columns), table
 
 

@@ -68,8 +68,8 @@ class ClusterRow:
 
     `seen`: a shipped profile was fitted to its table. `region`: see `scores.located`. `ends` are those of the interval
     that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
-    `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile that was fitted to the
-    rows of the cluster that are `used`; None where there is none.
+    `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile
+    that was fitted to the rows of the cluster that are `used`; None where there is none.
     """
 
     cluster: str
@@ -220,7 +220,9 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
     """Learn how wrong the model is on clusters, cell by cell; see `model_errors`.
 
     On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
-    cluster alone has shows how wrong it is where it was fitted. Of a cluster and cell, the spread is that of normal errors of which 90 % are as small as those of its rows; a cell
+    cluster alone has shows how wrong it is where it was fitted.
+
+    Of a cluster and cell, the spread is that of normal errors of which 90 % are as small as those of its rows; a cell
     has the root mean square over clusters. `left_out` replaces what is shipped of rows that a fit did not see.
     """
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -1,0 +1,74 @@
+"""Laws of transports that are fitted together: what rows show is found, what they do not show is the family's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simcoll.accuracy.fit import _fit_rows, transports
+from simcoll.accuracy.fit.transports import COSTS, ClusterSamples, Known, Together
+from simcoll.accuracy.measured_points import RowQuestions
+from simcoll.formats.measured import MeasuredRow
+from simcoll.scenario.profile import Profile, load_network, load_profile
+
+LATENCIES = {"a": 3.0, "b": 6.0}  # us
+
+
+def _cluster(name: str, latency_us: float) -> ClusterSamples:
+    """A cluster whose times are those of the model with a latency between nodes, else as `rdma` has it."""
+    asking = RowQuestions("hgx-h100")
+    rows = [
+        MeasuredRow(collective="all_reduce", ranks=ranks, nodes=2, size_bytes=size, time_us=1.0, harness="library")
+        for ranks in (2, 16)
+        for size in (8, 1 << 12, 1 << 22, 1 << 28)
+    ]
+    samples, _ = _fit_rows.samples(rows, asking)
+    cluster = ClusterSamples(name, name, samples, load_profile("nccl-hopper"))
+    values = transports.recorded(load_network("rdma")).values.copy()
+    values[COSTS.index("transport.latency")] = np.log(latency_us * 1e6)
+    return replace(cluster, samples=replace(samples, measured=cluster.times(values, load_network("rdma"))))
+
+
+@pytest.fixture(scope="module")
+def together() -> Together:
+    like = load_network("rdma")
+    start = {name: like.model_copy(update={"name": name, "family": "rdma"}) for name in LATENCIES}
+    clusters = [_cluster(name, latency) for name, latency in LATENCIES.items()]
+    return transports.fit_together(clusters, start, lambda line: None)
+
+
+def _costs(known: Known) -> dict[str, float]:
+    return known.costs
+
+
+def test_what_rows_show_is_found_and_the_rest_is_common(together: Together) -> None:
+    """Latencies are found where a law put them, but drawn to each other; flushes, which Hopper does not need, stay those
+    of the family."""
+    family = _costs(together.common.families["rdma"])
+    for name, latency in LATENCIES.items():
+        own = _costs(together.known[name])
+        assert own["transport.latency"] / 1e6 == pytest.approx(latency, rel=0.2)
+        assert own["transport.flush"] == pytest.approx(family["transport.flush"], rel=0.01)
+    assert 3.0 < family["transport.latency"] / 1e6 < 6.0
+    shown = together.known["a"].widths / together.common.families["rdma"].widths
+    assert shown[COSTS.index("transport.latency")] < 0.5 < shown[COSTS.index("transport.flush")]
+
+
+def test_a_cluster_left_out_says_nothing_of_itself(together: Together) -> None:
+    """Without the only cluster of a transport there is what the others have in common, and surely less surely."""
+    slow = next(each for each in together.clusters if each.name == "b")
+    missed, at = together.without(slow), COSTS.index("transport.latency")
+    assert missed.costs["transport.latency"] / 1e6 == pytest.approx(3.0, rel=0.15)
+    assert missed.widths[at] > 2 * together.known["b"].widths[at]
+
+
+def test_a_record_is_read_as_it_is_written() -> None:
+    """What a fit found is in the profile that it makes, with its intervals."""
+    profile: Profile = load_network("ib-ndr")
+    known = transports.recorded(profile)
+    again = transports.recorded(known.network(profile))
+    np.testing.assert_allclose(again.values, known.values, rtol=1e-3)
+    np.testing.assert_allclose(again.widths, known.widths, rtol=1e-3)
+    assert set(known.intervals) == set(COSTS)
