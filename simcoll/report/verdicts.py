@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import load_network, load_profile, transport_of
+from simcoll.scenario.gpus_served import transport_of
+from simcoll.scenario.profile import load_network, load_profile
 from simcoll.topology.systems import load_system, shipped_systems
 from simcoll.units import format_duration, short_size, size_in
 

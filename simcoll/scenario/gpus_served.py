@@ -1,11 +1,12 @@
-"""The GPUs that a profile is for: of a generation, and joined by a kind of links."""
+"""The GPUs that a profile is for: of a generation, and joined by a kind of links; and the transport that it names."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from simcoll.errors import wrong
-from simcoll.scenario.profile import Profile, load_network, shipped_profiles
+from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
 from simcoll.workload.models import gpus
 
@@ -25,6 +26,12 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
     serving = system.profile or " or ".join(_serving(system))
     problem = f"{profile.name} is for GPUs {mismatch}"
     raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
+
+
+def transport_of(name: str) -> str | None:
+    """The transport that a profile's name joins to one of GPUs: of `GPUS+TRANSPORT` the second; None without."""
+    _, plus, transport = name.partition("+")
+    return transport if plus and find_profile(name) != Path(name) else None
 
 
 def profile_of(system: SystemFile) -> str | None:

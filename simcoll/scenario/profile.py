@@ -391,12 +391,6 @@ def _loaded(name: str) -> Profile:
 _shipped = functools.cache(_loaded)  # files that do not change
 
 
-def transport_of(name: str) -> str | None:
-    """The transport that a profile's name joins to one of GPUs: of `GPUS+TRANSPORT` the second; None without."""
-    _, plus, transport = name.partition("+")
-    return transport if plus and find_profile(name) != Path(name) else None
-
-
 def titled(name: str) -> str:
     """The name of a profile as reports show it: a bound is no prediction."""
     return f"{name}: a bound, not a prediction" if name == "ideal" else name

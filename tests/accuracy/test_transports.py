@@ -33,6 +33,7 @@ def _cluster(name: str, latency_us: float) -> ClusterSamples:
 
 @pytest.fixture(scope="module")
 def together() -> Together:
+    """Two transports of a family, fitted together."""
     like = load_network("rdma")
     start = {name: like.model_copy(update={"name": name, "family": "rdma"}) for name in LATENCIES}
     clusters = [_cluster(name, latency) for name, latency in LATENCIES.items()]
@@ -44,8 +45,8 @@ def _costs(known: Known) -> dict[str, float]:
 
 
 def test_what_rows_show_is_found_and_the_rest_is_common(together: Together) -> None:
-    """Latencies are found where a law put them, but drawn to each other; flushes, which Hopper does not need, stay those
-    of the family."""
+    """Latencies are found where a law put them, but drawn to each other; flushes, which Hopper does not need, stay
+    those of the family."""
     family = _costs(together.common.families["rdma"])
     for name, latency in LATENCIES.items():
         own = _costs(together.known[name])

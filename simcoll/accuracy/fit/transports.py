@@ -117,7 +117,7 @@ class ClusterSamples:
 
 
 class Common(NamedTuple):
-    """What transports have in common, by family: the middle of each cost, and how far transports lie from it."""
+    """Costs that transports have in common, by family: the middle of each, and how far transports lie from it."""
 
     families: Mapping[str, Known]
 
