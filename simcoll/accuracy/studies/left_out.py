@@ -44,6 +44,8 @@ def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterR
     as the others show them."""
     start = networks()
     clusters = [each for each in samples_of(rows) if each.transport in start]
+    if not clusters:
+        return list(rows), {}
     together = transports.lined(clusters, start, tell)
     times: dict[str, list[float]] = {}
     shown: dict[str, Profile] = {}
