@@ -327,7 +327,7 @@ def test_width_does_not_hang_on_chance(lab: Path):
             a["median_low_us"] <= row["time_us"] <= a["median_high_us"] for row, a in zip(far, answers, strict=True)
         )
         assert all(a["low_us"] < a["median_low_us"] < a["median_high_us"] < a["high_us"] for a in answers)
-    assert max(widths) < 1.3 * min(widths) < 0.5
+    assert max(widths) < min(1.3 * min(widths), 0.5)
     assert all(0.88 <= share <= 0.97 for share in inside)
 
 
@@ -391,7 +391,7 @@ def test_confidence(lab: Path):
         ["ranks=4", "model.sharing=fifo"],
     ):
         label, wide = told(*beyond)
-        assert (label, wide >= width) == ("extrapolated", True), beyond
+        assert (label, wide > (1 - 1e-9) * width) == ("extrapolated", True), beyond
     assert told("ranks=4", "model.o_send=1 us") == ("uncalibrated", 0.0)
 
 

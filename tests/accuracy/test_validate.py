@@ -233,15 +233,19 @@ def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
 @pytest.mark.parametrize("name", ["small-gloo", pytest.param("small", marks=(needs_root, pytest.mark.long))])
 def test_a_small_study_runs_for_real(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two processes over loopback, and hosts on one switch: measured, predicted and reported in seconds; a second time
-    the tables are taken as they are, and the report says the same."""
+    the tables are taken as they are, and the report says the same. Times of a busy machine may be such that no link
+    explains them, and are taken again."""
     pytest.importorskip("torch")
     monkeypatch.chdir(ROOT)
-    found = simcoll("validate", name, "-o", tmp_path)
+    for folder in (tmp_path / "first", tmp_path / "second", tmp_path / "third"):
+        found = simcoll("validate", name, "-o", folder)
+        if "its limit" not in found.err:
+            break
     assert found.status == 0, found.err
-    text = report(str(tmp_path))
+    text = report(str(folder))
     assert "| **all** | held out |" in text
-    tables = {path: path.read_bytes() for path in (tmp_path / "measured").glob("*.csv")}
+    tables = {path: path.read_bytes() for path in (folder / "measured").glob("*.csv")}
     assert tables
-    assert simcoll("validate", name, "-o", tmp_path, "--reuse").status == 0
-    assert report(str(tmp_path)) == text
-    assert {path: path.read_bytes() for path in (tmp_path / "measured").glob("*.csv")} == tables
+    assert simcoll("validate", name, "-o", folder, "--reuse").status == 0
+    assert report(str(folder)) == text
+    assert {path: path.read_bytes() for path in (folder / "measured").glob("*.csv")} == tables

@@ -211,14 +211,15 @@ def load_fast(mutation: Mutation) -> ModuleType:
     waits = load(WAITS, mutation, heaps=heaps)
     rates = load(RATES, mutation, heaps=heaps)
     parts = {"heaps": heaps, "waits": waits, "value": waits.value}
-    return load(
-        "simcoll.engine.fast",
-        waits=waits,
+    kernel_run = load(
+        "simcoll.engine._kernel_run",
         fifo_kernel=load(FIFO, mutation, **parts),
         fair_kernel=load(FAIR, mutation, **parts, rates=rates),
         replay_kernel=load(REPLAY, mutation, value=waits.value),
         LinkTables=load(TABLES, mutation).LinkTables,
     )
+    names = ("KernelResult", "KernelRun")
+    return load("simcoll.engine.fast", waits=waits, **{name: getattr(kernel_run, name) for name in names})
 
 
 Engine = Callable[[Case, bool], Timeline | None]

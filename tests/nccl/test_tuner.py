@@ -315,7 +315,7 @@ def test_channels_of_nvls_on_blackwell(nodes: int, gpus: int, nic: float, channe
 
 def test_a_pair_that_is_not_there_is_refused() -> None:
     """The time of a pair that NCCL cannot use is an error that names it."""
-    with pytest.raises(RefusedError, match="no nvls/Simple for all_reduce"):
+    with pytest.raises(RefusedError, match="no all_reduce by nvls with Simple"):
         tuner.time_us(make("hgx-h100", 2), "all_reduce", "nvls", "Simple", 8)
 
 

@@ -238,14 +238,15 @@ def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
         fault = {"link": f"node1.nic{nic}->rail*", "kind": "slow", "factor": factor, "at": "0 us"}
         return predict(Scenario.model_validate({**point, **(more or call), "faults": [fault]})).time_ps
 
-    assert healthy < slow(0, 2) == slow(5, 2) < slow(5, 8)
+    # Four: at half its speed a NIC still carries what a tree's channel asks of it.
+    assert healthy < slow(0, 4) == slow(5, 4) < slow(5, 8)
     assert slow(5, 8) > 2 * healthy
     assert slow(3, 1.0001) == pytest.approx(healthy, rel=0.001)
     plan = {"template": "operations", "operations": [{"name": "a", **call}]}
-    assert slow(5, 2, workload=plan) == slow(5, 2)
-    links = {"slow_links": [{"link": "node1.nic5->rail*", "factor": 2}]}
+    assert slow(5, 4, workload=plan) == slow(5, 4)
+    links = {"slow_links": [{"link": "node1.nic5->rail*", "factor": 4}]}
     drawn = run_point(Point(Scenario.model_validate({**point, **call, "variability": links, "replications": 2})))
-    assert drawn["time_us_p50"] == slow(5, 2) / 1e6
+    assert drawn["time_us_p50"] == slow(5, 4) / 1e6
 
 
 def test_the_shipped_scenario_goes_around() -> None:
