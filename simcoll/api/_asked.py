@@ -28,6 +28,11 @@ _OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of th
 _RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})  # keys of B/s
 
 
+def _name(key: str) -> str:
+    """The key of a scenario that a keyword names."""
+    return _OPTIONS.get(key, key).replace("__", ".")
+
+
 class Sweep:
     """A scenario with lists and ranges: a shipped one, a file, a mapping, or keys alone; keys given here come on top.
 
@@ -45,7 +50,9 @@ class Sweep:
         self.keys: dict[str, Any] = keys
         self.source: str | Path | Mapping[str, Any] | None
         if isinstance(source, Sweep):
-            self.source, self.keys = source.source, {**source.keys, **keys}
+            given = set(map(_name, keys))
+            kept = {key: value for key, value in source.keys.items() if _name(key) not in given}
+            self.source, self.keys = source.source, {**kept, **keys}
         else:
             self.source = source
 
@@ -57,7 +64,11 @@ class Sweep:
         else:
             path = loading.find_scenario(str(self.source))
             tree = yaml_tree.read(path, str(path))
-        named = {_OPTIONS.get(key, key).replace("__", "."): (key, value) for key, value in self.keys.items()}
+        named: dict[str, tuple[str, Any]] = {}
+        for key, value in self.keys.items():
+            if (name := _name(key)) in named:
+                raise InputError(f"{key}= and {named[name][0]}= are the same key, {name}", "give one of them")
+            named[name] = (key, value)
         parents_first = sorted(named.items(), key=lambda each: each[0].count("."))
         for name, (key, value) in parents_first:
             node = yaml_tree.located(_plain(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))

@@ -95,7 +95,8 @@ class NcclCall:
     def share(self) -> int:
         """Bytes of what is run, as many of each rank."""
         halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
-        grain = (2 if halves else self.communicator.ranks) * self.itemsize
+        one = self.collective == "send_recv"  # message, of any number of elements
+        grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
         return max(1, -(-self.nbytes // (self.alike * grain))) * grain
 
     @property

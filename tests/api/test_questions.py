@@ -13,6 +13,7 @@ from command import simcoll as command
 from matplotlib.axes import Axes
 
 import simcoll as sc
+from simcoll.errors import InputError
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology import systems
 
@@ -57,6 +58,9 @@ def test_ways_to_ask_are_one() -> None:
         sc.predict(on="hgx-h100", nodes=2, **others).time_ps == sc.predict(others, topology="hgx-h100", nodes=2).time_ps
     )
     assert sc.predict(others, nodes=2, on="hgx-h100").time_ps == two
+    assert sc.predict(sc.Sweep(others, topology="dgx-a100"), nodes=2, on="hgx-h100").time_ps == two
+    with pytest.raises(InputError, match="topology= and on= are the same key|on= and topology= are the same key"):
+        sc.predict(others, on="hgx-h100", topology="dgx-a100")
     ranged = sc.Sweep(keys, size={"from": 1024, "to": 2**20, "factor": 32})
     assert [point.scenario.size for point in ranged] == [1024, 32768, 2**20]
 

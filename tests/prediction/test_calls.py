@@ -367,6 +367,13 @@ def test_fewer_bytes_than_ranks(system: str, nodes: int) -> None:
     assert took[0] == took[3]
 
 
+def test_a_message_of_few_elements() -> None:
+    """A message of one element takes as long as one of some: it is not cut in as many parts as there are ranks."""
+    took = [call("hgx-h100", "send_recv", ITEM * elements, nodes=2).time_ps for elements in (1, 2, 7, 15, 16)]
+    assert took == sorted(took)
+    assert took[0] == pytest.approx(took[-1], rel=0.01)
+
+
 def test_messages_before_their_buffers() -> None:
     """Small messages that may come before their buffers cost more, larger ones do not: an all-to-all of larger ones may
     be faster. A ring's come one by one, and are awaited."""

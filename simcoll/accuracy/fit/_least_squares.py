@@ -125,8 +125,9 @@ def fit(
         elif turn < ROUNDS // 2:  # fixed in the second half, so that the fit ends
             wide = width(here, measured)
         wanted = refit(here, measured, bounds, wide, belief)
-        settled = SETTLED if belief is None else SETTLED_FROM_BELIEF
-        if (np.abs(wanted - values) <= settled * np.maximum(values, 0.01 * bounds.scale)).all():
+        # The scale of a cost is a time of the rows, far above a message's cost where all rows are large.
+        settled, least = (SETTLED, 0.01 * bounds.scale) if belief is None else (SETTLED_FROM_BELIEF, belief.widths)
+        if (np.abs(wanted - values) <= settled * np.maximum(values, least)).all():
             break
         moved = _damped(model, here, measured, wanted, wide, belief)
         if np.array_equal(moved, values):
