@@ -59,7 +59,7 @@ def test_ways_to_ask_are_one() -> None:
     )
     assert sc.predict(others, nodes=2, on="hgx-h100").time_ps == two
     assert sc.predict(sc.Sweep(others, topology="dgx-a100"), nodes=2, on="hgx-h100").time_ps == two
-    with pytest.raises(InputError, match="topology= and on= are the same key|on= and topology= are the same key"):
+    with pytest.raises(InputError, match="are the same key, topology"):
         sc.predict(others, on="hgx-h100", topology="dgx-a100")
     ranged = sc.Sweep(keys, size={"from": 1024, "to": 2**20, "factor": 32})
     assert [point.scenario.size for point in ranged] == [1024, 32768, 2**20]
