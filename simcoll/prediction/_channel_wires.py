@@ -56,10 +56,7 @@ class ChannelWires:
         and who asks for rates asks often."""
         kinds, across = self.rated.kinds, len(self.nodes) > 1
         ends_of = [{kinds[u], kinds[v]} for u, v in self.rated.links]
-        links = list(zip(ends_of, self.rated.every_link, strict=True))
-        outer = [len(ends) > 1 and "gpu" in ends and link.kind not in self.inner for ends, link in links]
-        if not any(outer):  # GPUs talk to each other by the links by which they talk to the network
-            outer = ["nic" in ends and "switch" not in ends for ends in ends_of]
+        links, outer = zip(ends_of, self.rated.every_link, strict=True), by_proxies(self.rated, self.inner)
         sorts = [
             LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], ends >= {"nic", "switch"})
             for i, (ends, link) in enumerate(links)
@@ -98,6 +95,17 @@ class ChannelWires:
     def from_heads(self) -> Any:
         """Whether each link begins at a GPU or a switch that reduces, (links,)."""
         return self.leaving("gpu", "nvswitch")
+
+
+def by_proxies(rated: Topology, inner: Container[str]) -> list[bool]:
+    """Whether each link is by which a GPU's proxy brings data to a NIC; `inner` are kinds of links within nodes."""
+    kinds = rated.kinds
+    ends_of = [{kinds[u], kinds[v]} for u, v in rated.links]
+    links = zip(ends_of, rated.link_kinds, strict=True)
+    outer = [len(ends) > 1 and "gpu" in ends and kind not in inner for ends, kind in links]
+    if not any(outer):  # GPUs talk to each other by the links by which they talk to the network
+        outer = ["nic" in ends and "switch" not in ends for ends in ends_of]
+    return outer
 
 
 _WIRES: Final[LruCache[ChannelWires]] = LruCache(

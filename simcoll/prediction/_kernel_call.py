@@ -9,34 +9,28 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
-from simcoll.errors import RefusedError
-from simcoll.nccl import chosen_call, tuner
-from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
+from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import first_lines_ps, spread_ps
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
 from simcoll.nccl.protocols import figures, slice_bytes
-from simcoll.nccl.transport import by_host, staged
-from simcoll.prediction._nccl_channel import communicator_of, least_between, system_of
-from simcoll.prediction._plain_call import PlainCall, PlainExecutor
-from simcoll.prediction._rail_copies import in_rail_copies
-from simcoll.prediction._schedule_source import source_of
-from simcoll.prediction._schedule_traffic import StepTraffic, Traffic, traffic
-from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
+from simcoll.prediction._channel_wires import by_proxies
+from simcoll.prediction._plain_call import PlainCall
+from simcoll.prediction._schedule_traffic import Traffic
+from simcoll.prediction.placing import ONE_PORT
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, PullCosts
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Topology
 
@@ -51,9 +45,6 @@ MOST_PIECES: Final = 64  # in which a connection's chunk is run, where it could 
 PULLED_PIECES: Final = 16
 LEAST_PIECE: Final = 16 << 10  # bytes
 LINE: Final = 128  # bytes
-SMALL: Final = 64  # ranks up to which every schedule is a choice
-TOO_FEW: Final = "kernels are modelled for two ranks or more; take another profile"
-PULL: Final = "pull"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +76,23 @@ class KernelCall(PlainCall, ABC):
     def bandwidths(self, costs: CostSetting) -> Index:
         """Bandwidths of links to the call's data, int64 (links,), in B/s."""
         shares = np.array([self._share(kind, costs) for kind in self._names])
-        bandwidths: Index = np.rint(self.rated.bandwidths * shares[self._numbers]).astype(np.int64)
+        rates, nodes = self.rated.bandwidths * shares[self._numbers], self.communicator.nodes
+        if nodes > 1:
+            if self.traffic.peers >= len(self.places) - self.communicator.gpus:  # an all-to-all's messages
+                rates = np.where(self._to_network, rates * self.transport(costs).crowded(nodes), rates)
+            if most := self._proxied(costs):
+                rates = np.where(by_proxies(self.rated, self.inner), np.minimum(rates, most), rates)
+        bandwidths: Index = np.rint(rates).astype(np.int64)
         return bandwidths
+
+    @cached_property
+    def _to_network(self) -> Any:
+        kinds = self.rated.kinds
+        return np.array([{kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links])
+
+    def _proxied(self, costs: CostSetting) -> float:
+        """B/s at which a GPU's proxy serves the call's messages; 0: no limit."""
+        return 0.0
 
     @abstractmethod
     def _share(self, kind: str, costs: CostSetting) -> float:
@@ -157,6 +163,9 @@ class PrimitivesCall(KernelCall):
         """Instances of the program, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
         rate, comm = self._rate(costs.kernels or Kernels()), self.communicator
         filling = -(-self.between // rate) if rate else 1
+        if comm.nodes > 1:  # proxies serve a message of each block: none has less than its threads move at once
+            line = figures().protocols[self._named]
+            filling = min(filling, max(1, -(-self.chunk_bytes // (line.threads * line.moved_a_thread))))
         free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
         return max(comm.min_channels or 1, min(free, comm.max_channels or free))
 
@@ -182,9 +191,26 @@ class PrimitivesCall(KernelCall):
         return self._efficiency(kind, costs) * reach * self._wire
 
     def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
-        block, channels = self._block(costs.kernels or Kernels()), self.channels(costs)
-        sent = round(min(self.params(costs)["chunk"], self.chunk_bytes) / channels / self._wire)
-        return block.hop, block.net + self.transport(costs).hop_ps(sent), block.host
+        block = self._block(costs.kernels or Kernels())
+        return block.hop, block.net + self.transport(costs).hop_ps(self._on_wire(costs)), block.host
+
+    def _message(self, costs: CostSetting) -> int:
+        """Bytes that all blocks of a connection send at a time."""
+        return int(min(self.params(costs)["chunk"], self.chunk_bytes))
+
+    def _on_wire(self, costs: CostSetting) -> int:
+        """Bytes of a message of one block, flags counted."""
+        return round(self._message(costs) / self.channels(costs) / self._wire)
+
+    def _proxied(self, costs: CostSetting) -> float:
+        transport, sent = self.transport(costs), self._on_wire(costs)
+        moved = transport.staged_ps(sent, in_host=self.protocol == "LL")
+        if self.protocol == "Simple" and self.communicator.capability < FLUSHED:
+            moved += transport.flush
+        # who has a neighbour before and one behind, of which another node has one, sends or receives there
+        both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
+        took = self.channels(costs) * (transport.served_ps(sent, both) + moved)
+        return self._message(costs) * PS_PER_S / took if took else 0.0
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside its transfers, in ps: launch, start of the protocol, spread of blocks."""
@@ -285,6 +311,10 @@ class MessagesCall(KernelCall):
     def _share(self, kind: str, costs: CostSetting) -> float:
         return self._efficiency(kind, costs) * ((costs.kernels or Kernels()).P2P.reach if kind in self.inner else 1.0)
 
+    def _proxied(self, costs: CostSetting) -> float:
+        took = max((step.proxy_ps(self.transport(costs)) for _, step in self.steps), default=0.0)
+        return PS_PER_S / took if took else 0.0
+
     def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
         kernels = costs.kernels or Kernels()
         return 0, kernels.Simple.net + self.transport(costs).hop_ps(0), kernels.P2P.host
@@ -308,127 +338,3 @@ class MessagesCall(KernelCall):
         """Launches that cost less."""
         free = (costs.kernels or Kernels()).model_copy(update={"grid": 0})
         yield "launches take no time", replace(costs, launch=0, graph=0, kernels=free)
-
-
-class KernelExecutor(PlainExecutor):
-    """Runs schedules as one kernel does."""
-
-    tunable = False
-    protocols = (*get_args(Protocol), PULL)
-    hops = frozenset(("o_send", "latency"))
-
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> KernelCall:
-        """The call of a scenario; raises RefusedError for what such kernels do not do."""
-        rated = topology or rated_topology(scenario)
-        places = placed(scenario, rated)
-        if len(places) < 2:
-            raise RefusedError(TOO_FEW)
-        comm = communicator_of(scenario, rated, places)
-        between = least_between(rated, places)
-        if staged(comm):
-            rated = by_host(rated, comm)
-        source, _ = source_of(scenario, rated, places)
-        if source.agents and scenario.protocol == PULL:
-            raise RefusedError(f"{source.algorithm} needs switches that reduce, which loads do not; write another")
-        grain = source.n_chunks * scenario.itemsize
-        near = [place for place in places if rated.node_of(place) == rated.node_of(places[0])]
-        inner = frozenset(rated.link_kinds[link] for place in near[1:] for link in rated.route(places[0], place))
-        return self._made(
-            scenario=scenario,
-            rated=rated,
-            places=places,
-            traffic=traffic(source),
-            chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
-            between=between or self._slowest(rated, places),
-            inner=inner,
-            network_costs=network_of(system_of(scenario)),
-            communicator=comm,
-        )
-
-    def _made(self, **fields: Any) -> KernelCall:
-        comm: Communicator = fields["communicator"]
-        if fields["scenario"].protocol != PULL:
-            return PrimitivesCall(**fields)
-        if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
-            raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
-        return PullCall(**fields)
-
-    @staticmethod
-    def _slowest(rated: Topology, places: tuple[str, ...]) -> int:
-        """B/s from the first GPU to the second, of another node."""
-        return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
-
-    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each choice for `auto`; each protocol of the machine unless one is named; copies on all rails or not."""
-        if scenario.algorithm in ("auto", "best"):
-            pairs = self.choices(scenario, topology)
-            named = [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
-        else:
-            named = super().alternatives(scenario, topology)
-            if scenario.protocol in ("none", "auto"):
-                protocols = self.protocols_for(scenario, topology)
-                named = [each.model_copy(update={"protocol": protocol}) for each in named for protocol in protocols]
-        return [copied for each in named for copied in in_rail_copies(each, topology)]
-
-    def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """The protocol that a scenario names, or else those that NCCL uses on the machine."""
-        if scenario.protocol not in ("none", "auto"):
-            return [scenario.protocol]
-        rated = topology or rated_topology(scenario)
-        if len(places := placed(scenario, rated)) < 2:
-            raise RefusedError(TOO_FEW)
-        comm = communicator_of(scenario, rated, places)
-        entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
-        used = {protocol for _, _, protocol in entries}
-        if not used:
-            raise RefusedError(f"no protocol of NCCL is left under {scenario.env}; leave out NCCL_PROTO")
-        return [protocol for protocol in PROTOCOLS if protocol in used]
-
-    def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Schedules of the collective, of many ranks only those that libraries have or that use groups, each with the
-        protocols that it may have; none that needs a switch to reduce, which no send reaches."""
-        small = len(placed(scenario, topology or rated_topology(scenario))) <= SMALL
-        entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
-        sent = [entry for entry in entries if not entry.needs_agent]
-        served = [entry.name for entry in sent if small or entry.library or entry.uses_groups]
-        return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
-
-    def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Algorithms that have a schedule for all of these collectives."""
-        served = [set(registry.names(collective)) for collective in collectives]
-        return sorted(set.intersection(*served)) if served else []
-
-    def release(self, scenario: Scenario) -> str | None:
-        """NCCL's release: the scenario's, or else the profile's."""
-        return scenario.library_version or (self.profile.kernels or Kernels()).version
-
-
-class MessagesExecutor(KernelExecutor):
-    """Runs schedules by sends and receives, a launch for each step."""
-
-    protocols = ()
-
-    def _made(self, **fields: Any) -> KernelCall:
-        scenario, rounds = fields["scenario"], fields["traffic"].rounds
-        if scenario.protocol not in ("none", "auto"):
-            raise RefusedError(f"sends and receives choose their protocol; leave out protocol: {scenario.protocol}")
-        comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
-        steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
-        return MessagesCall(**fields, steps=steps)
-
-    def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
-        """The call of NCCL that sends as many messages as large: to one peer, or to several."""
-        message = max(scenario.itemsize, each.chunks * chunk)
-        collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
-        release = self.release(scenario)
-        return chosen_call.call(comm, collective, message * ranks, scenario.itemsize, release, between=between)
-
-    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each choice for `auto`; protocols are NCCL's choice."""
-        if scenario.algorithm in ("auto", "best"):
-            return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
-        return PlainExecutor.alternatives(self, scenario, topology)
-
-    def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """The protocol of the scenario: messages choose by themselves."""
-        return [scenario.protocol]

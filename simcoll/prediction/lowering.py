@@ -20,7 +20,7 @@ def executor(scenario: Scenario) -> PlainExecutor:
     by = scenario.executed_by
     if by not in ("msccl", "p2p"):
         return library(scenario.profile)
-    from simcoll.prediction._kernel_call import KernelExecutor, MessagesExecutor
+    from simcoll.prediction._kernel_executor import KernelExecutor, MessagesExecutor
 
     return (KernelExecutor if by == "msccl" else MessagesExecutor)(load_profile(scenario.profile))
 

@@ -204,6 +204,18 @@ def test_a_ring_as_one_kernel_is_about_nccls_ring(system: str):
         assert 0.5 < own / nccl < 2, nbytes
 
 
+@pytest.mark.parametrize("transport", ["ib-ndr", "tcp"])
+@pytest.mark.parametrize("nbytes", [8 << 10, 16 << 20])
+def test_every_executor_pays_the_transport(transport: str, nbytes: int):
+    """Messages between nodes go by the same proxies, whoever sends them: an all-to-all takes about as long."""
+    keys: dict[str, Any] = {"collective": "all_to_all", "algorithm": "direct", "nodes": 2}
+    took = {
+        name: time_ps(nbytes, **keys, executor=name, profile=f"nccl-hopper+{transport}")
+        for name in ("nccl", "msccl", "p2p")
+    }
+    assert max(took.values()) < 2 * min(took.values()), took
+
+
 def test_each_step_of_sends_and_receives_is_a_launch():
     """2(n−1) of a ring, one of all_pairs; the host launches as often."""
     launch = load_profile("nccl-hopper").launch
