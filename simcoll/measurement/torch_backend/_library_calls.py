@@ -111,8 +111,8 @@ class LibraryCall(Runner):
 class Window:
     """Memory of NCCL's allocator: what is made inside the context is registered when it ends.
 
-    As torch's page of `torch.cuda.MemPool` has it: the pool takes its memory from the backend's allocator, and the
-    backend registers the segments of the pool. All ranks of the group must do so, in the same order.
+    The pool of `torch.cuda.MemPool` takes its memory from the backend's allocator, and the backend registers the
+    segments of the pool. All ranks of the group must do so, in the same order.
     """
 
     def __init__(self, group: Any, device: torch.device):
