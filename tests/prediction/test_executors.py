@@ -17,7 +17,7 @@ from simcoll.errors import InputError, Place, RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario import loading
-from simcoll.scenario.profile import PullCosts, load_profile, parse_profile
+from simcoll.scenario.profile import PullCosts, find_profile, load_profile, parse_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.algorithms import build
 
@@ -214,6 +214,23 @@ def test_every_executor_pays_the_transport(transport: str, nbytes: int):
         for name in ("nccl", "msccl", "p2p")
     }
     assert max(took.values()) < 2 * min(took.values()), took
+
+
+@pytest.mark.parametrize("executor", ["msccl", "p2p"])
+def test_an_all_to_all_meets_congestion_whoever_runs_it(executor: str, tmp_path: Path):
+    """Where every rank sends to all others the fabric carries less, and not where it sends to its neighbour."""
+    profile = find_profile("nccl-hopper").read_text(encoding="utf-8")
+    for name, share in (("free", "0 %"), ("crowded", "200 %")):
+        law = f"{profile}\ntransport: {{latency: 4 us, congestion: {share}}}\n"
+        (tmp_path / f"{name}.yaml").write_text(law, encoding="utf-8")
+
+    def slower(collective: str, algorithm: str) -> float:
+        keys = {"collective": collective, "algorithm": algorithm, "executor": executor, "nodes": 2}
+        times = (time_ps(64 << 20, **keys, profile=str(tmp_path / f"{name}.yaml")) for name in ("crowded", "free"))
+        return next(times) / next(times)
+
+    assert slower("all_to_all", "direct") > 1.3
+    assert slower("all_gather", "ring") == 1
 
 
 def test_each_step_of_sends_and_receives_is_a_launch():

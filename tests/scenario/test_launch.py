@@ -82,7 +82,7 @@ def test_blocks_that_begin_later(collective: str, size: int, ranks: int) -> None
     each GPU nothing changes."""
     alone = predicted(collective, size, ranks, law=BLOCKS)
     late = predicted(collective, size, ranks, gpus("all"), law=BLOCKS)
-    call = late.lowered.call  # type: ignore[union-attr]  # NCCL's
+    call = late.lowered.call  # type: ignore[union-attr]  # this point runs as a call of NCCL, which has one
     most = LATE * ((call.parts.blocks if call.parts else call.channels) - 1)
     longer = late.time_ps - alone.time_ps
     assert longer == most if call.kind in ("LL", "P2P") else 0 <= longer <= most
