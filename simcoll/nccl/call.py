@@ -8,7 +8,7 @@ that it shares with the others. Kernels are not described to the last instructio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -48,7 +48,7 @@ class NcclCall:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
     channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
     `version`: the release, the newest if None; `registered`: by a symmetric kernel, of which all blocks are one
-    channel."""
+    channel; `by_itself`: NCCL takes this algorithm and protocol where it has the choice of all."""
 
     communicator: Communicator
     collective: str
@@ -65,6 +65,7 @@ class NcclCall:
     version: str | None = None
     limited: bool = False
     registered: bool = False
+    by_itself: bool = field(default=True, compare=False)
 
     @property
     def kind(self) -> CostKind:

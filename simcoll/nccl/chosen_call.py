@@ -9,7 +9,7 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError
 from simcoll.nccl import _launch_shape, _p2p_messages, symmetric_kernels, tuner
 from simcoll.nccl.call import NcclCall
-from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, refusal
+from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, TunedCollective, refusal
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.protocols import figures
@@ -49,7 +49,10 @@ def call(
         peers = 1 if collective == "send_recv" else comm.ranks
         message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
         parts = _p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
-        return NcclCall(comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts)
+        by_itself = parts.protocol == _p2p_messages.parts(comm, message, peers, between, version).protocol
+        return NcclCall(
+            comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts, by_itself=by_itself
+        )
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
         raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
@@ -59,9 +62,7 @@ def call(
     if protocol != "auto":
         protocols = frozenset([protocol]) & (protocols or {protocol})
     selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
-    table = _TABLES.get(  # which keeps its communicator, so that no other has the id
-        (id(comm), version, served, algorithms, protocols), lambda: tuner.table(comm, version, selection)
-    )
+    table = _table(comm, version, served, selection)
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
@@ -71,6 +72,16 @@ def call(
     shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
     usual = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)
     limited = shape.channels != usual.channels
+    everything = Selection({served: modelled}, {})
+    itself = choice if free else tuner.choose(_table(comm, version, served, everything), served, nbytes)
+    by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
-        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited
-    )
+        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited,
+        by_itself=by_itself,
+    )  # fmt: skip
+
+
+def _table(comm: Communicator, version: str | None, served: TunedCollective, left: Selection) -> tuner.TunerTable:
+    # which keeps its communicator, so that no other has the id
+    kept = id(comm), version, served, left.algorithms.get(served), left.protocols.get(served)
+    return _TABLES.get(kept, lambda: tuner.table(comm, version, left))

@@ -75,6 +75,11 @@ class NcclChannel(PlainCall):
         return not self.call.limited
 
     @property
+    def by_itself(self) -> bool:
+        """Whether NCCL takes this algorithm and protocol where it has the choice."""
+        return self.call.by_itself
+
+    @property
     def path(self) -> tuple[int, ...]:
         """Links between neighbours, whose bandwidth limits the call."""
         return self.wires.between

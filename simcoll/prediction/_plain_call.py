@@ -66,6 +66,11 @@ class PlainCall:
         return True
 
     @property
+    def by_itself(self) -> bool:
+        """Whether it runs so too where the algorithm and the protocol are left to the library."""
+        return True
+
+    @property
     def path(self) -> tuple[int, ...]:
         """Links between neighbours, whose bandwidth limits one call of NCCL; empty where any link may."""
         return ()

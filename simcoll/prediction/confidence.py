@@ -21,7 +21,11 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place` and `graph` as `model_errors.Setting`."""
+    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place` and `graph` as `model_errors.Setting`.
+
+    `by_itself`: the library takes `algorithm` and `protocol` where it has the choice. `forced`: it had no choice of
+    `protocol`.
+    """
 
     collective: str
     algorithm: str
@@ -31,6 +35,9 @@ class PredictedCase(NamedTuple):
     nodes: int = 1
     place: str = ""
     graph: bool = False
+    protocol: str = "none"
+    by_itself: bool = True
+    forced: bool = False
 
     @property
     def where(self) -> Setting:
@@ -161,10 +168,11 @@ def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:
 
 
 def _alike(series: Series, asked: PredictedCase) -> bool:
-    """The same but for ranks and sizes; rows that do not say the algorithm are of any."""
-    return (series.collective, series.setting) == (asked.collective, asked.setting) and series.algorithm in (
-        "auto",
-        asked.algorithm,
+    """The same but for ranks and sizes; rows that left the choice to the library show what it takes by itself."""
+    return (
+        (series.collective, series.setting) == (asked.collective, asked.setting)
+        and (series.algorithm == asked.algorithm or (series.algorithm == "auto" and asked.by_itself))
+        and (series.protocol == asked.protocol or (series.protocol == "auto" and (asked.by_itself or not asked.forced)))
     )
 
 

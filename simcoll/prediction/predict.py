@@ -124,7 +124,11 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     nodes = _nodes(prediction)
     where = nodes, place(prediction), bool(scenario.launch.graph)
-    case = PredictedCase(scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where)
+    by_itself = prediction.lowered is None or prediction.lowered.by_itself
+    how = prediction.protocol, by_itself, scenario.protocol not in ("none", "auto")
+    case = PredictedCase(
+        scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where, *how
+    )
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
     if scenario.executed_by in ("msccl", "p2p"):
         if scenario.protocol != "pull":
@@ -133,9 +137,9 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     else:
         way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
         judged = judge(profile.judged_by(way), case, scenario.model, shipped)
-    time_us = prediction.time_ps / 1e6
-    ends = {f"{name}_us": None if factor is None else time_us * factor for name, factor in judged._asdict().items()
-            if name != "confidence"}  # fmt: skip
+    time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6
+    ends = {f"{name}_us": None if factor is None else max(least_us, time_us * factor)
+            for name, factor in judged._asdict().items() if name != "confidence"}  # fmt: skip
     return {"confidence": judged.confidence, **ends}
 
 

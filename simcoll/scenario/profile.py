@@ -107,6 +107,7 @@ class Series(Model):
 
     collective: str
     algorithm: str = "auto"
+    protocol: str = "auto"
     ranks: int
     nodes: int | None = None
     topology: str

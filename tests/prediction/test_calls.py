@@ -704,3 +704,14 @@ def test_a_mesh_has_the_links_of_its_gpus_together(system: str, nodes: int) -> N
         out = [v for u, v in mesh.links if u == gpu and v.endswith("mesh")]
         assert [mesh.link(gpu, hub).bandwidth for hub in out] == [wired]
         assert not any((gpu, peer) in mesh.links for peer in others)
+
+
+def test_calls_that_nobody_measured_are_not_calibrated() -> None:
+    """Rows that left the choice to RCCL say nothing of a tree where RCCL takes a ring; naming the ring asks the same.
+    No interval reaches below the bound."""
+    names, asked = ("auto", "ring", "tree"), ("mi300x", "all_reduce", 8 << 30)
+    rows = [row(call(*asked, profile="rccl-cdna3", algorithm=name)) for name in names]
+    assert [each["confidence"] for each in rows] == ["calibrated", "calibrated", "extrapolated"]
+    for each in rows:
+        assert each["lower_bound_us"] <= each["low_us"] <= each["median_low_us"] <= each["time_us"]
+    assert rows[0]["lower_bound_us"] == rows[0]["low_us"]

@@ -43,6 +43,7 @@ from simcoll.scenario.scenario import UNFITTED
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
 NINETY: Final = 1.6449 / 1.2816  # normal quantiles of 95 % and 90 %: scales a range of 80 % to one of 90 %
+_SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # of `covers`
 MANY: Final = 8  # least number of rows of a region for percentiles of its errors
 
 
@@ -395,7 +396,7 @@ def _regions(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) 
 
 def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
     """List the series of the rows with the sizes that were fitted and those that were only scored."""
-    sizes: dict[tuple[str, str, int, int, str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    sizes: dict[tuple[object, ...], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     settings = {}
     for row, which, fitted in zip(data.rows, data.which.tolist(), chosen.tolist(), strict=True):
         scenario, topology = data.scenarios[which], data.questions[which].topology
@@ -403,11 +404,12 @@ def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[D
             model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
             params = scenario.model_copy(update={"model": model}).params()
             settings[which] = fingerprint(served.serve(topology), params)
-        key = (row.collective, scenario.algorithm, row.ranks, row.nodes or 1, topology.name, settings[which])
+        forced = "auto" if scenario.protocol == "none" else scenario.protocol
+        key = (row.collective, scenario.algorithm, forced, row.ranks, row.nodes or 1, topology.name, settings[which])
         sizes[key][0 if fitted else 1].add(row.size_bytes)
     return [
         {
-            **dict(zip(("collective", "algorithm", "ranks", "nodes", "topology", "setting"), key, strict=True)),
+            **{name: value for name, value in zip(_SERIES, key, strict=True) if (name, value) != ("protocol", "auto")},
             "fitted": sorted(fitted),
             "held_out": sorted(scored - fitted),
         }
