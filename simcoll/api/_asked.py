@@ -19,6 +19,7 @@ from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import collective_named
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 
@@ -34,7 +35,8 @@ def _name(key: str) -> str:
 
 
 class Sweep:
-    """A scenario with lists and ranges: a shipped one, a file, a mapping, or keys alone; keys given here come on top.
+    """A scenario with lists and ranges: a shipped one, a file, a mapping, a collective, or keys alone; keys given here
+    come on top.
 
     Keys are those of a scenario file; one below another is written with two underscores: `model__sharing="fifo"`.
     `on` and `nodes` are, as options of the commands, the machine (`topology`) and the number of its nodes.
@@ -44,11 +46,15 @@ class Sweep:
     >>> sweep = Sweep(topology="hgx-h100", collective="all_reduce", algorithm=["ring", "tree"], size=2**20)
     >>> [point.scenario.algorithm for point in sweep.points]
     ['ring', 'tree']
+    >>> len(Sweep("all_reduce", on="hgx-h100", nodes=[1, 2], size="64 MiB"))
+    2
     """
 
     def __init__(self, source: str | Path | Mapping[str, Any] | Sweep | None = None, /, **keys: Any):
         self.keys: dict[str, Any] = keys
         self.source: str | Path | Mapping[str, Any] | None
+        if isinstance(source, str) and collective_named(source) and not Path(source).exists():
+            source = {"collective": source}
         if isinstance(source, Sweep):
             given = set(map(_name, keys))
             kept = {key: value for key, value in source.keys.items() if _name(key) not in given}

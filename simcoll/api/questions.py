@@ -9,6 +9,7 @@ from typing import Any, Literal
 from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, sets_of
 from simcoll.api.results import Reply, Results
 from simcoll.config import yaml_tree
+from simcoll.config.decoding import decoded
 from simcoll.errors import InputError, Place
 from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
@@ -246,9 +247,7 @@ def table(measured: Measured) -> tuple[str, str]:
         return measured, "measured"
     if isinstance(measured, str | Path):
         path = find_measured(str(measured))
-        return yaml_tree.bytes_of(path, "give a file, or a name of a shipped table").decode(
-            "utf-8-sig", "replace"
-        ), str(path)
+        return decoded(yaml_tree.bytes_of(path, "give a file, or a name of a shipped table")), str(path)
     if hasattr(measured, "to_csv"):
         return str(measured.to_csv(index=False)), "data frame"
     import csv

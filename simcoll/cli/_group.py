@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as done:  # --help, --version
         return done.exit_code
+    except click.UsageError as error:
+        print(_usage(error), file=sys.stderr)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -91,6 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _usage(error: click.UsageError) -> str:
+    """The mistake in the words of a command, its cure, and how the command is written."""
+    context, problem = error.ctx, error.format_message().rstrip(".")
+    if context is None or problem.startswith("Usage"):  # a group without a command shows its help
+        return problem
+    command = context.command_path
+    cure = "" if problem.endswith("?") else f"; `{command} --help` says more"
+    return f"{command}: {problem[:1].lower()}{problem[1:]}{cure}\n{context.get_usage()}"
 
 
 def _drop_output() -> None:

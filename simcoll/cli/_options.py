@@ -68,6 +68,7 @@ _COLLECTIVE = click.option(
 FORMAT = click.option(
     "--format", "kind", type=click.Choice(["png", "svg", "pdf"]), default="png", show_default=True, help="Of pictures."
 )
+A_SYSTEM = "SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -119,7 +120,7 @@ def _given(key: str, value: str | None) -> list[str]:
 def measured_on(topology: str | None) -> str:
     """The machine that `--on` names; raises InputError if it is left out."""
     if topology is None:
-        raise InputError("nothing says what it was measured on", "add --on SYSTEM, or --on FILE.yaml")
+        raise InputError("nothing says what it was measured on", f"add --on {A_SYSTEM}")
     return topology
 
 
@@ -156,7 +157,7 @@ def check_jobs(jobs: int) -> None:
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
     try:
-        return sys.stdin.read() if str(path) == "-" else decoded(path.read_bytes())
+        return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simcoll.cli._options import (
+    A_SYSTEM,
     COLLECTIVE,
     FORMAT,
     JSON,
@@ -104,7 +105,7 @@ def run(
 @click.option(
     "--on",
     "system",
-    required=True,
+    metavar="SYSTEM",
     help="A shipped system, or a topology's YAML file.",
     shell_complete=completed("system"),
 )
@@ -120,7 +121,7 @@ def run(
 @with_profile
 def predict(
     collective: str,
-    system: str,
+    system: str | None,
     nodes: str | None,
     ranks: int | None,
     size: str | None,
@@ -137,6 +138,9 @@ def predict(
     from simcoll.prediction import sweep
     from simcoll.prediction.journal import Journal
     from simcoll.scenario.loading import points
+
+    if system is None:
+        raise InputError("nothing says which machine", f"add --on {A_SYSTEM}")
 
     def given(value: Any, option: str) -> Node:
         return parse(value, option) if isinstance(value, str) else Node(value, Place(option, 1, 1))

@@ -138,9 +138,9 @@ def _of_file(asked: ScheduleKey) -> Schedule:
     if schedule.root != root and collective(name).rooted:
         raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; ask for root: {schedule.root}")
     if schedule.agents > agents:
-        raise RefusedError(
-            f"{path} needs {schedule.agents} switches that reduce and reach every rank, and has {agents}"
-        )
+        needed = "a switch" if schedule.agents == 1 else f"{schedule.agents} switches"
+        problem = f"{path} needs {needed} that can reduce and reach every rank, and the machine has {agents or 'none'}"
+        raise RefusedError(f"{problem}; take a schedule of transfers between ranks, such as two_shot")
     return schedule
 
 

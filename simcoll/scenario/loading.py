@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Node
@@ -40,6 +40,10 @@ class Point:
     places: Mapping[str, Place] = field(default_factory=dict)
     swept: Mapping[str, object] = field(default_factory=dict)
     replicas: tuple[int, int] | None = None
+
+
+_OF_SCENARIOS: Final = frozenset({"collective", "workload", "topology"})  # each scenario has one of these
+_OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as topology files have at their top
 
 
 def find_scenario(name: str) -> Path:
@@ -76,6 +80,9 @@ def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnosti
         tree = with_machine(yaml_tree.assign(tree, option, index))
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
+    if not _OF_SCENARIOS & set(tree.value) and _OF_MACHINES & set(tree.value):
+        cure = f"give it with --on {tree.place.source}, or as topology: {{file: {tree.place.source}}} of a scenario"
+        raise InputError([Diagnostic("this is a machine, and no scenario", cure, "", tree.place)])
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)

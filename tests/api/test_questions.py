@@ -58,6 +58,7 @@ def test_ways_to_ask_are_one() -> None:
         sc.predict(on="hgx-h100", nodes=2, **others).time_ps == sc.predict(others, topology="hgx-h100", nodes=2).time_ps
     )
     assert sc.predict(others, nodes=2, on="hgx-h100").time_ps == two
+    assert sc.predict("all_reduce", on="hgx-h100", nodes=2, algorithm="ring", size="1 MiB").time_ps == two
     assert sc.predict(sc.Sweep(others, topology="dgx-a100"), nodes=2, on="hgx-h100").time_ps == two
     with pytest.raises(InputError, match="are the same key, topology"):
         sc.predict(others, on="hgx-h100", topology="dgx-a100")
@@ -71,6 +72,8 @@ def test_mistakes_of_keywords_are_named() -> None:
         sc.run("quickstart", algoritm="ring")
     with pytest.raises(sc.SimcollError, match=r"machine=.*write 'topology'"):
         sc.run("quickstart", machine="hgx-h100")
+    with pytest.raises(sc.SimcollError, match="did you mean 'all_reduce'"):
+        sc.run("allreduce", on="hgx-h100", size="1 MiB")
     with pytest.raises(sc.SimcollError, match="no whole number"):
         sc.run("quickstart", size=1.5)
     with pytest.raises(sc.SimcollError, match="5 points"):

@@ -122,6 +122,7 @@ def test_words_that_are_no_command(words: list[str]):
     found = simcoll(*words)
     assert (found.status, found.out) == (2, "")
     assert "Usage: simcoll" in found.err
+    assert re.match(r"simcoll[a-z ]*: .*(; `simcoll.* --help` says more|\?)\n|Usage", found.err)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,10 @@ def test_words_that_are_no_command(words: list[str]):
         (["predict", "all_reduce", "--on", "hgx-h10", "--size", "1 MiB"], "did you mean 'hgx-h100'"),
         (["predict", "allreduce", "--on", "hgx-h100", "--size", "1 MiB"], "did you mean 'all_reduce'"),
         (["predict", "all_reduce", "--on", "hgx-h100", "--size", "1"], "no unit"),
+        (
+            ["predict", "all_reduce", "--size", "1 MiB"],
+            "nothing says which machine; add --on SYSTEM, e.g. --on hgx-h100",
+        ),
         (["plot", "nowhere.csv"], "nowhere.csv"),
         (["compare", "quickstart", "nowhere.csv"], "nowhere.csv"),
         (["compare", "nowhere.csv", "h100_sxm_nccl-2.27.3.csv"], "nowhere.csv"),

@@ -256,8 +256,10 @@ MISTAKES = [
     (foreign.GOAL, "recv 1024b from 3", "recv 1024b from 4", "x:20:1: '4' is no number from 0 to 3"),
     (foreign.GOAL, "send 1024b to 3 tag 9", "send 1024b to 3 tag 8", "rank 3 waits here for ever"),
     (foreign.INFRAGRAPH, "scheme: many2many", "scheme: all2all", "x:14:5: scheme 'all2all' is not known"),
-    (json.dumps(foreign.plan()), '"repkt"', '"glres"', "operation 'glres' cannot be mapped to transfers of chunks"),
-    (json.dumps(foreign.plan()), '"upkt"', '"gstore"', "ops.4: operation 'gstore' cannot be mapped"),
+    (json.dumps(foreign.plan()), '"repkt"', '"glrex"', "operation 'glrex' cannot be mapped to transfers of chunks"),
+    (json.dumps(foreign.switched_plan()), '"glres"', '"put"', "ops.2: operation 'put' cannot be mapped"),
+    (json.dumps(foreign.switched_plan()), '[0, 1, 2, 3]', '[0]', "a switch joins two or more ranks, not [0]"),
+    (json.dumps(foreign.switched_plan()), '[0, 1, 2, 3]', '[0, 1, 2]', "does not do what its collective promises"),
     (json.dumps(foreign.gather_plan()), '"signal"', '"nop"', "wait waits here for ever"),
     (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: collective: nothing says collective; give collective=NAME"),
     (foreign.OSU, "", "", "x:3:1: nothing says how many ranks took part; give ranks=N"),
@@ -390,6 +392,23 @@ def test_groups_of_thread_blocks_move_each_chunk_once():
             for i in range(3)
         ]
     assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_loads_and_stores_by_a_switch_take_what_they_must(together: bool, tmp_path: Path):
+    """NVLink SHARP: a rank sends all its S bytes to be summed and its own sum, S/n, to be stored, and receives as much;
+    without overheads a large buffer takes (n + 1)/n of what a switch that keeps the sums would take."""
+    n = 4
+    found = read(json.dumps(foreign.switched_plan(n, together)), mscclpp)
+    assert (found.agents, found.messages) == (1, n * (2 * n + 2))
+    for column in (found.src, found.dst):
+        assert [int((column == rank).sum()) for rank in range(n)] == [n + 1] * n
+    path, _ = brought(tmp_path, json.dumps(foreign.switched_plan(n, together)))
+    asked = {"size": "4 GiB", "ranks": n, "profile": "ideal"}
+    plan, kept = api.run("all_reduce", on="hgx-h100", algorithm=[str(path), "nvls"], **asked)["time_us"]
+    assert plan / kept == pytest.approx((n + 1) / n, rel=0.01)
+    with pytest.raises(RefusedError, match="reduce and reach every rank, and the machine has none; take"):
+        api.predict("all_reduce", on="mi300x", algorithm=str(path), **asked)
 
 
 def test_a_pipelined_loop_is_its_body():
@@ -679,7 +698,8 @@ def test_every_import_can_be_used(name: str, tmp_path: Path):
         ]
     else:
         schedule = json.loads(path.read_text())
-        words = ["predict", schedule["collective"], "--on", tmp_path / "star.yaml", "--size", f"{1 << 20} B"]
+        machine = ["hgx-h100", "--ranks", schedule["ranks"]] if "agents" in schedule else [tmp_path / "star.yaml"]
+        words = ["predict", schedule["collective"], "--on", *machine, "--size", f"{1 << 20} B"]
         words += ["--algorithm", path, "--set", f"root={schedule.get('root', 0)}"]
         link = "link: {bandwidth: 50 GB/s, latency: 1 us}"
         (tmp_path / "star.yaml").write_text(f"{{fabric: single-switch, hosts: {schedule['ranks']}, {link}}}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,22 @@ def complaints(text: str, **defaults: object) -> list[str]:
     with pytest.raises(InputError) as caught:
         parse_measured(text, "t.csv", defaults)
     return [str(diagnostic) for diagnostic in caught.value.diagnostics]
+
+
+def test_a_compressed_table_is_the_table(tmp_path: Path):
+    """gzip is unpacked, whatever the file is called; a damaged or endless one is refused in words."""
+    table = find_measured("h100_sxm_nccl-2.27.3.csv").read_bytes()
+    packed, path = gzip.compress(table), tmp_path / "log"
+    path.write_bytes(packed)
+    assert read_measured(path) == read_measured(find_measured("h100_sxm_nccl-2.27.3.csv"))
+    for data, complaint in [
+        (packed[: len(packed) // 2], "a gzip file that cannot be unpacked"),
+        (packed[:20] + b"?" * 20, "a gzip file that cannot be unpacked"),
+        (gzip.compress(bytes(65 * 2**20)), "a gzip file of more than 64 MiB of text; give a part of it"),
+    ]:
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=complaint):
+            read_measured(path)
 
 
 # --- CSV ----------------------------------------------------------------------------------------------------------

@@ -298,6 +298,45 @@ def gather_plan(n: int = 3) -> dict[str, object]:
     return {"name": "puts", "collective": "allgather", "protocol": "Simple", "inplace": False, "gpus": gpus}
 
 
+def switched_plan(n: int = 4, together: bool = True) -> dict[str, object]:
+    """An all_reduce of MSCCL++ through a switch: each rank sums one chunk of all ranks, and stores it to all of them.
+    Either `together`, or by way of scratch."""
+    gpus = []
+    for rank in range(n):
+        peers, them = [peer for peer in range(n) if peer != rank], list(range(n - 1))
+        joined = [{"switch_channel_id": 0, "index": rank, "size": 1}]
+        kept = [{"type": "s", "index": 0, "size": 1}]
+        switch = {"channel_ids": [0], "channel_type": "switch"}
+        turn: list[dict[str, object]] = [
+            {"name": "signal", "channel_ids": them, "channel_type": "memory"},
+            {"name": "wait", "channel_ids": them, "channel_type": "memory"},
+        ]
+        loads: list[dict[str, object]] = [
+            {"name": "glre", "src_buff": joined, "dst_buff": kept, "reduce_op": "sum", **switch},
+            {"name": "gstore", "src_buff": kept, "dst_buff": joined, **switch},
+        ]
+        if together:
+            loads = [{"name": "glres", "src_buff": joined, "dst_buff": joined, "reduce_op": "sum", **switch}]
+        block = {
+            "id": 0,
+            "ops": [*turn, *loads, *turn],
+            "channels": [
+                {"channel_type": "memory", "channel_ids": them},
+                {"channel_type": "switch", "channel_ids": [0]},
+            ],
+        }
+        group = {"size": n, "ranks": list(range(n))}
+        channels = [
+            {"channel_type": "memory", "connected_to": peers},
+            {"channel_type": "switch", "buffer_type": "i", "rank_groups": [group]},
+        ]
+        gpus.append(
+            {"id": rank, "input_chunks": n, "output_chunks": n, "scratch_chunks": 1, "channels": channels,
+             "threadblocks": [block]}
+        )  # fmt: skip
+    return {"name": "switched", "collective": "allreduce", "protocol": "Simple", "inplace": True, "gpus": gpus}
+
+
 GOAL: Final = """\
 num_ranks 4
 
@@ -391,7 +430,8 @@ FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
     "infragraph": INFRAGRAPH, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
-    "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1), "goal": GOAL,
+    "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
+    "mscclpp switch": json.dumps(switched_plan(), indent=1), "goal": GOAL,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {

@@ -310,6 +310,14 @@ def test_auto_is_the_fastest():
         assert point["time_ps"] == times[point["algorithm"]] == min(times.values())
 
 
+def test_a_machine_is_no_scenario(tmp_path: Path):
+    """A topology's file in place of a scenario is called one, with the option that takes it."""
+    path = tmp_path / "machine.yaml"
+    path.write_text("devices: {host: 2}\nlinks: []\n")
+    with pytest.raises(InputError, match="this is a machine, and no scenario; give it with --on "):
+        simcoll.run(path)
+
+
 def test_a_barrier_has_no_size():
     """A barrier needs no size, and a sweep over sizes runs it once."""
     assert row(collective="barrier", algorithm="naive", size=["1 kB", "2 kB"])["size_bytes"] == 0

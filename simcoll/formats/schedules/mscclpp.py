@@ -3,8 +3,9 @@ wait for each other. Chunks of input, output and scratch buffers; semaphores of 
 
 Read are one-sided copies and reductions and their packet forms, in which whoever reads a packet waits for it. What a
 group of thread blocks does together, each its share, is done when the last of them does it. A pipelined loop is its
-body, once with whole chunks. Not read, and named where they occur, are loads and stores by a switch (`glre`, `glres`,
-`gstore`, `gstorepkt`).
+body, once with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are what NVLink
+SHARP does: the switch, an agent of the schedule, adds up what the ranks of a group hold and gives the sum to whoever
+loads, and sends what one of them stores to all.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ WAITS: Final = frozenset(("wait", "rlxwait"))
 COPIES: Final = frozenset(("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt"))
 REDUCES: Final = frozenset(("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt"))
 READS_PACKETS: Final = frozenset(("rppkt", "upkt", "repkt", "respkt", "recpkt", "recspkt"))
+SWITCHED: Final = frozenset(("glre", "glres", "gstore", "gstorepkt"))
 NOTHING: Final = frozenset(("nop", "flush"))
 SYNCS: Final = frozenset(("barrier", "sem_acquire", "sem_release"))
-_KNOWN: Final = SIGNALS | WAITS | COPIES | REDUCES | NOTHING | SYNCS
+_KNOWN: Final = SIGNALS | WAITS | COPIES | REDUCES | SWITCHED | NOTHING | SYNCS
 _CURE: Final = "give an execution plan as MSCCL++'s language writes it"
 
 BufferRange = tuple[int, str, int]  # rank, buffer, chunk
+SwitchGroup = tuple[tuple[int, ...], str]  # the ranks whose buffers a switch joins, and which buffer of each
 
 
 @dataclass(eq=False)
@@ -51,6 +54,7 @@ class _ThreadBlock:
     ops: list[Mapping[str, Any]]
     peers: Mapping[str, list[tuple[int, int]]]  # type → (peer, which of the channels to that peer)
     remote: Mapping[str, list[tuple[int, str]]]  # type → (rank, buffer)
+    switches: list[SwitchGroup]
     where: str
     done: int = 0
     arrived: bool = False  # at a barrier
@@ -59,6 +63,11 @@ class _ThreadBlock:
 @dataclass
 class _PlanFile(ImportedProgram):
     blocks: list[_ThreadBlock] = field(default_factory=list)
+
+    @property
+    def switch_groups(self) -> list[tuple[int, ...]]:
+        """The groups of ranks that a switch joins; the agent n + k of the schedule serves group k."""
+        return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
 
 
 def looks(text: str) -> bool:
@@ -132,7 +141,12 @@ def _plan(document: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _Plan
 def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) -> _ThreadBlock:
     number, where = _whole(gpu["id"], MOST_RANKS), f"gpus.{gpu['id']}.threadblocks.{tb['id']}"
     channels: dict[str, list[tuple[int, int]]] = {}
+    switches: list[SwitchGroup] = []
     for channel in gpu.get("channels", []):
+        if channel["channel_type"] == "switch":
+            buffer = str(channel["buffer_type"])[:1]
+            switches += ((_members(group["ranks"], n), buffer) for group in channel["rank_groups"])
+            continue
         known = channels.setdefault(str(channel["channel_type"]), [])
         for peer in channel.get("connected_to", []):
             rank = _whole(peer, n - 1)
@@ -141,18 +155,33 @@ def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) 
     peers = {
         str(c["channel_type"]): [channels[str(c["channel_type"])][_whole(i, 2**20)] for i in c["channel_ids"]]
         for c in tb.get("channels", [])
+        if c["channel_type"] != "switch"
     }
+    joined = [
+        switches[_whole(i, 2**20)]
+        for c in tb.get("channels", [])
+        if c["channel_type"] == "switch"
+        for i in c["channel_ids"]
+    ]
     remote = {
         str(r["access_channel_type"]): [buffers[_whole(i, 2**20)] for i in r["remote_buffer_ids"]]
         for r in tb.get("remote_buffer_refs", [])
     }
     ops = [inner for op in tb.get("ops", []) for inner in (op["ops"] if op["name"] == "pipeline" else [op])]
     for i, op in enumerate(ops):
-        if op["name"] not in _KNOWN or str(op.get("channel_type")) == "switch":
-            cure = "plans of copies and reductions are: put, get, copy, re, res, rre, rres and their packet forms"
+        if op["name"] not in _KNOWN or (str(op.get("channel_type")) == "switch" and op["name"] not in SWITCHED):
+            cure = "read are put, get, copy, re, res, rre, rres, their packet forms, glre, glres and gstore"
             problem = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
             raise wrong(f"{where}.ops.{i}", problem, cure)
-    return _ThreadBlock(number, _whole(tb["id"], 2**20), ops, peers, remote, where)
+    return _ThreadBlock(number, _whole(tb["id"], 2**20), ops, peers, remote, joined, where)
+
+
+def _members(ranks: list[object], n: int) -> tuple[int, ...]:
+    """The ranks of a switch's group, which are all different."""
+    members = tuple(sorted(_whole(rank, n - 1) for rank in ranks))
+    if len(members) < 2 or len(set(members)) < len(members):
+        raise ValueError(f"a switch joins two or more ranks, not {str(ranks)[:40]}")
+    return members
 
 
 # --- playing it ---
@@ -170,6 +199,7 @@ class _PlanExecution:
         self.packets: set[tuple[int, int]] = set()
         self.shares: Counter[str] = Counter()  # of what groups of thread blocks do
         self.spare = itertools.count(self.where.spare)
+        self.agents = {ranks: plan.n + k for k, ranks in enumerate(plan.switch_groups)}
 
     def step(self, block: _ThreadBlock) -> bool:
         """Do the next operation of a thread block; False if it has to wait."""
@@ -196,6 +226,8 @@ class _PlanExecution:
             if not self._is_whole(block, op):
                 return True
             (self._copy if name in COPIES else self._reduce)(block, op, src, dst)
+        elif name in SWITCHED and self._is_whole(block, op):
+            self._switched(block, op)
         if name in SIGNALS:
             self.signals.update((block.gpu, peer, kind, which) for peer, which in self._ways(block, op, kind))
         return True
@@ -285,6 +317,42 @@ class _PlanExecution:
             for target in targets:
                 self._move(own, target, False)
 
+    def _switched(self, block: _ThreadBlock, op: Mapping[str, Any]) -> None:
+        """A load or a store by a switch: loaded into registers, which are a spare slot, or stored from them."""
+        loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
+        sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
+        targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
+        if len(sources) != len(targets):
+            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
+        for (source, source_agent), (target, target_agent) in zip(sources, targets, strict=True):
+            held = source[0]
+            if loads:
+                added = (source_agent, next(self.spare))
+                for place in source:
+                    self._move(place, added, True)
+                held = (block.gpu, next(self.spare)) if stores else target[0]
+                self._move(added, held, False)
+            if stores:
+                sent = (target_agent, next(self.spare))
+                self._move(held, sent, False)
+                for place in target:
+                    self._move(sent, place, False)
+
+    def _joined(self, block: _ThreadBlock, op: Mapping[str, Any], key: str) -> list[tuple[list[tuple[int, int]], int]]:
+        """Each chunk on the switch's side: its slots at the ranks that the switch joins, and the switch's agent."""
+        chunks = []
+        for entry in op[key]:
+            ranks, buffer = block.switches[_whole(entry["switch_channel_id"], 2**20)]
+            first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
+            pieces = [[self._slot((rank, buffer, i)) for rank in ranks] for i in range(first, first + size)]
+            chunks += [(places, self.agents[ranks]) for places in pieces]
+        return chunks
+
+    def _local(self, block: _ThreadBlock, op: Mapping[str, Any], key: str) -> list[tuple[list[tuple[int, int]], int]]:
+        """Each chunk on the GPU's side: its slot, and no agent."""
+        pieces = itertools.chain(*self._pieces(block, op, key, "switch"))
+        return [([self._slot(piece)], -1) for piece in pieces]
+
 
 def _played(plan: _PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
     """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
@@ -306,4 +374,5 @@ def _played(plan: _PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
             path = f"{left[0].where}.ops.{left[0].done}"
             raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "for what never comes")
         slow.done += 1
-    return run.where.schedule(run.moves)
+    streams = bool(run.agents)  # a switch adds up word by word, and what follows need not wait for whole chunks
+    return run.where.schedule(run.moves, agents=len(run.agents), pipelined=streams)
