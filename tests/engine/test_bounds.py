@@ -45,7 +45,7 @@ def least(name: str, topology: Topology, nbytes: int) -> int:
 )
 def test_nothing_beats_the_bound(collective: str, name: str, network: str) -> None:
     """No algorithm on any network is faster than the bound, which is never zero for two ranks or more."""
-    for n, nbytes in product((2, 3, 5, 8), (ITEM, 4_000_000)):
+    for n, nbytes in product((2, 3, 8), (ITEM, 4_000_000)):
         topology = NETWORKS[network][n]
         bound = least(f"{collective}/{name}", topology, nbytes)
         assert bound > 0

@@ -64,9 +64,9 @@ def check(seed: int) -> bool:
     return found is not None and sum(call is not None for call in calls) > 1
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", range(2))
 def test_a_plan_is_its_calls(batch: int) -> None:
-    """Of 200 random plans every one that can be put together takes as long as joined, and many can."""
+    """Of 100 random plans every one that can be put together takes as long as joined, and many can."""
     assert sum(check(seed) for seed in range(batch * 50, batch * 50 + 50)) >= 5
 
 
@@ -74,7 +74,7 @@ def test_a_plan_is_its_calls(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(20))
 def test_a_plan_is_its_calls_at_length(batch: int) -> None:
     """The same for 2,000 more."""
-    for seed in range(200 + batch * 100, 300 + batch * 100):
+    for seed in range(100 + batch * 100, 200 + batch * 100):
         check(seed)
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from oracle_programs import Case, changed, joint_program_of, program_of
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Dependencies
 
-CASES = 150  # random cases in which a broken rule must show
+# Random cases in which a broken rule must show: the last two have chunks that come to a dead link at the worst moment.
+CASES = (*range(40), 106, 147)
 
 HEAP, WAITS, RATES, FIFO, FAIR, REPLAY = (
     f"simcoll.engine.kernels.{name}"
@@ -191,18 +192,23 @@ class Replace(ast.NodeTransformer):
 
 def load(name: str, mutation: Mutation = UNBROKEN, **others: ModuleType | Any) -> ModuleType:
     """A copy of a module, with a mutation if that is of this module, and with other things under some of its names."""
-    original = importlib.import_module(name)
-    tree = ast.parse(Path(str(original.__file__)).read_text(encoding="utf-8"))
-    if mutation.module == name:
+    copy = ModuleType(name)
+    copy.__file__ = importlib.import_module(name).__file__
+    exec(compiled(name, mutation if mutation.module == name else UNBROKEN), vars(copy))
+    vars(copy).update(others)
+    return copy
+
+
+@cache
+def compiled(name: str, mutation: Mutation) -> CodeType:
+    """The code of a module with a mutation."""
+    tree = ast.parse(Path(str(importlib.import_module(name).__file__)).read_text(encoding="utf-8"))
+    if mutation is not UNBROKEN:
         (function,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == mutation.function]
         replace = Replace(mutation)
         replace.visit(function)
         assert replace.count, f"{name}.{mutation.function} has changed: {mutation.before!r} is not in it"
-    copy = ModuleType(name)
-    copy.__file__ = original.__file__
-    exec(compile(ast.fix_missing_locations(tree), name, "exec"), vars(copy))
-    vars(copy).update(others)
-    return copy
+    return compile(ast.fix_missing_locations(tree), name, "exec")
 
 
 def load_fast(mutation: Mutation) -> ModuleType:
@@ -258,14 +264,14 @@ def agrees(run: Engine, seed: int) -> bool:
 def test_unbroken_they_agree() -> None:
     """Copies of the modules with nothing replaced say what the oracle says."""
     run = engine(UNBROKEN)
-    assert all(agrees(run, seed) for seed in range(CASES))
+    assert all(agrees(run, seed) for seed in CASES)
 
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_broken_rule_is_noticed(rule: str) -> None:
     """Some case differs from the oracle's."""
     run = engine(BROKEN[rule])
-    assert not all(agrees(run, seed) for seed in range(CASES))
+    assert not all(agrees(run, seed) for seed in CASES)
 
 
 @cache
@@ -290,14 +296,14 @@ def agrees_on_tasks(fast: ModuleType, seed: int) -> bool:
 def test_unbroken_they_agree_on_tasks() -> None:
     """The same of programs of several operations."""
     fast = load_fast(UNBROKEN)
-    assert all(agrees_on_tasks(fast, seed) for seed in range(CASES))
+    assert all(agrees_on_tasks(fast, seed) for seed in CASES)
 
 
 @pytest.mark.parametrize("rule", BROKEN_TASKS)
 def test_a_broken_rule_of_tasks_is_noticed(rule: str) -> None:
     """Some case differs from the oracle's."""
     fast = load_fast(BROKEN_TASKS[rule])
-    assert not all(agrees_on_tasks(fast, seed) for seed in range(CASES))
+    assert not all(agrees_on_tasks(fast, seed) for seed in CASES)
 
 
 @cache
@@ -326,11 +332,11 @@ def agrees_on_changes(fast: ModuleType, seed: int) -> bool:
 def test_unbroken_they_agree_on_changes() -> None:
     """The same of links that change."""
     fast = load_fast(UNBROKEN)
-    assert all(agrees_on_changes(fast, seed) for seed in range(CASES))
+    assert all(agrees_on_changes(fast, seed) for seed in CASES)
 
 
 @pytest.mark.parametrize("rule", BROKEN_CHANGES)
 def test_a_broken_rule_of_changes_is_noticed(rule: str) -> None:
     """Some case differs from the oracle's."""
     fast = load_fast(BROKEN_CHANGES[rule])
-    assert not all(agrees_on_changes(fast, seed) for seed in range(CASES))
+    assert not all(agrees_on_changes(fast, seed) for seed in CASES)

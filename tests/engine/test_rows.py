@@ -81,7 +81,7 @@ def _held_against_the_definition(programs: list[Program]) -> None:
 
 
 @given(sweeps())
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_rows_are_runs_one_by_one(programs: list[Program]) -> None:
     """Whatever the rows are, each ends when the engine that is the definition says."""
     _held_against_the_definition(programs)

@@ -119,10 +119,10 @@ def _random_parts(rng: random.Random, n: int, chunks: int) -> list[Step | Repeat
 
 @BATCHES
 def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
-    """The same for 100 streams of random steps and repeats: versions that are read late, slots that come round again,
+    """The same for 40 streams of random steps and repeats: versions that are read late, slots that come round again,
     links that rows share, copies."""
     rng, affine = random.Random(1000 + batch), 0
-    for _ in range(100):
+    for _ in range(40):
         n = rng.randint(4, 10)
         chunks = n * rng.randint(1, 2)
         parts = _random_parts(rng, n, chunks)
@@ -138,7 +138,7 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
             if found:
                 assert found.makespan_ps == done.timeline.makespan_ps
                 affine += found.shortcut == "affine"
-    assert affine >= 5 * len(COMPILED)
+    assert affine >= 2 * len(COMPILED)
 
 
 @BATCHES
@@ -434,7 +434,7 @@ def test_a_rotation_proves_what_the_whole_proof_proves(entry: tuple[str, str], h
         assert source.rotation.holds(source.parts(), source.collective, n, source.n_chunks)
         assert len(source.rotation.representatives(source.n_chunks)) < source.n_chunks
         prove(source, how)
-        for _ in range(10):
+        for _ in range(5):
             spoilt = _spoilt(source, rng)
             refusals = []
             for what in (spoilt, spoilt.schedule()):
