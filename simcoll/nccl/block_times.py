@@ -11,12 +11,20 @@ from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.nccl.protocols import figures
 
 SPREAD: Final = 1 << 20  # bytes for which `Kernels.spread` is given
+STORED: Final = 4 << 10  # bytes of LL for which `store` is given: a line for each of 512 threads
 
 
-def first_lines_ps(block: BlockCosts, threads: int, nbytes: int) -> int:
-    """Time that a block of LL takes for some bytes, in ps: for the first line of each thread, and for the others."""
-    first = min(nbytes, threads * figures().protocols["LL"].bytes_a_thread if block.first else 0)
-    return service(first, block.first) + service(nbytes - first, block.rate)
+def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) -> int:
+    """Time that a block of LL takes for some bytes, in ps: for the first line of each thread, and for the others. It
+    `stores` this share of them in its own output as well.
+
+    A step ends with the last thread, so a line that not all threads have takes as long as one that all have.
+    """
+    line = threads * figures().protocols["LL"].bytes_a_thread
+    first = min(nbytes, line) if block.first else 0
+    others = -(-(nbytes - first) // line) * line if block.first else nbytes
+    stored = block.store * stores * min(nbytes, line) / STORED
+    return service(first, block.first) + service(others, block.rate) + round(stored)
 
 
 def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: float = 1.0) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl import _p2p_messages, symmetric_kernels
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
-from simcoll.nccl.block_times import first_lines_ps, service, spread_ps
+from simcoll.nccl.block_times import lines_ps, service, spread_ps
 from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
@@ -38,6 +38,8 @@ HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in 
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
 _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
+# Share of steps in which a block stores what it hands on: a ring of all_reduce reduces, then gathers, and so do trees.
+_STORES: Final = {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
@@ -372,6 +374,16 @@ class NcclCall:
         rounds = 1.0 if nvls else channels  # channels of NVLS wait for the same ranks, so a round serves them all
         return (rounds * transport.served_ps(self.on_wire, both, unexpected=p2p) + channels * moved) / self.sent
 
+    def hop_ps(self, costs: Kernels) -> int:
+        """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""
+        block = self.block(costs)
+        return block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
+
+    @property
+    def _stores(self) -> float:
+        """Share of its steps in which a block stores what it hands on in its own output as well."""
+        return _STORES.get(self.collective, 0.0)
+
     def block(self, costs: Kernels) -> BlockCosts:
         """Costs of its thread blocks."""
         block: BlockCosts = getattr(costs, self.kind)
@@ -409,4 +421,4 @@ class NcclCall:
         """Time that a block takes for some bytes, in ps; 0 where the link is what takes time."""
         if self.kind != "LL" or self._lines:
             return 0
-        return first_lines_ps(block, self.threads, nbytes)
+        return lines_ps(block, self.threads, nbytes, self._stores)

@@ -23,12 +23,17 @@ class BlockCosts(Model):
     """Time before the first step, beside the launch."""
     hop: Duration = 0
     """Time from when one rank has data until the next can go on."""
+    store: Duration = 0
+    """How much longer a hop takes of blocks that store what they hand on in their own output as well, as those of
+    all_gather and broadcast do, and those of all_reduce in every second hop. In LL where each of 512 threads has a
+    line, in proportion where fewer have."""
     net: Duration = 0
     """How much longer a hop between nodes takes for the blocks: fences, handing over to the proxy and taking over."""
     slice: Duration = 0
     """Time of the sender for each slice in Simple, beside moving it."""
     first: BandwidthCap = 0
-    """LL: bandwidth of the first line of each thread. P2P: bandwidth of a block that only sends or only receives."""
+    """LL: bandwidth of the first line of each thread; threads move on together, so each begun line counts whole.
+    P2P: bandwidth of a block that only sends or only receives."""
     rate: BandwidthCap = 0
     """LL and P2P: bandwidth of one block for all that follows. NVLS: bandwidth at which a block brings data of all
     heads into buffers, has them reduced, and takes sums out."""

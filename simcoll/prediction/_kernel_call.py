@@ -18,7 +18,7 @@ import numpy as np
 
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
-from simcoll.nccl.block_times import first_lines_ps, spread_ps
+from simcoll.nccl.block_times import lines_ps, spread_ps
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import NcclEnv
@@ -183,7 +183,7 @@ class PrimitivesCall(KernelCall):
         if self.protocol != "LL" or not nbytes:
             return channels * self._rate(kernels)
         each = -(-nbytes // channels)
-        took = first_lines_ps(kernels.LL, figures().protocols["LL"].threads, each)
+        took = lines_ps(kernels.LL, figures().protocols["LL"].threads, each)
         return channels * each * PS_PER_S // took if took else 0
 
     def _share(self, kind: str, costs: CostSetting) -> float:

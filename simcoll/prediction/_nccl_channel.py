@@ -158,7 +158,7 @@ class NcclChannel(PlainCall):
         the block that takes part in it."""
         kernels, wires = costs.kernels or Kernels(), self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
-        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else block.hop
+        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         latencies = np.where(wires.to_network, net // 2, first * hop) + wires.to_host * block.host
         found: Index = np.maximum(latencies.astype(np.int64), 1)

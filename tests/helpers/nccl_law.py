@@ -25,11 +25,12 @@ from simcoll.topology.systems import load_system
 LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9
 US, GB = 10**6, 10**9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
-    "LL": {"start": 300_000, "hop": 600_000, "net": 2 * US, "first": 12 * GB, "rate": 6 * GB, "own": 0.5,
-           "host": 1_250_000, "host_reach": 0.5},
+    "LL": {"start": 300_000, "hop": 600_000, "store": 410_000, "net": 2 * US, "first": 12 * GB, "rate": 6 * GB,
+           "own": 0.5, "host": 1_250_000, "host_reach": 0.5},
     "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25,
               "host": 1_300_000, "host_reach": 0.4},
-    "Simple": {"start": 1_800_000, "hop": 3_400_000, "slice": 900_000, "net": 10_600_000, "turn": 0.7, "load": 0.25},
+    "Simple": {"start": 1_800_000, "hop": 3_400_000, "store": 710_000, "slice": 900_000, "net": 10_600_000, "turn": 0.7,
+               "load": 0.25},
     "NVLS": {"start": 2 * US, "hop": 6 * US, "rate": 20 * GB, "reach": 0.8},
     "P2P": {"start": 8_400_000, "hop": US, "each": 50_000, "peer": 150_000, "rate": 6 * GB, "first": 30 * GB,
             "both": 20 * GB, "reach": 0.75},
@@ -139,8 +140,15 @@ class Law:
         """How long a block is at so many bytes."""
         if self.by_links:
             return 0
-        first = min(nbytes, self.at_once) if "first" in self.block else 0
-        return sum(service_ps(b, self.block[key]) for b, key in ((first, "first"), (nbytes - first, "rate")) if b)
+        line = self.at_once  # of all threads, which go on together
+        first, others = min(nbytes, line), math.ceil(max(0, nbytes - line) / line) * line
+        stored = round(self.block["store"] * self.stored * first / 4096)
+        return stored + sum(service_ps(b, self.block[key]) for b, key in ((first, "first"), (others, "rate")) if b)
+
+    @property
+    def stored(self) -> float:
+        """Of how many steps a block stores what it hands on in its own output as well"""
+        return {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}.get(self.collective, 0.0)
 
     @property
     def once(self) -> int:
@@ -170,7 +178,8 @@ class Law:
     @property
     def hop(self) -> int:
         """Latency of a way: a hop on its first link, 1 ps on the second."""
-        return int(self.block["hop"]) + 1
+        stored = round(self.block["store"] * self.stored) if self.block is BLOCK["Simple"] else 0
+        return int(self.block["hop"]) + stored + 1
 
     def ring_ps(self) -> int:
         """All loops of a ring whose ranks do the same at the same time, slice by slice: each is sent when it has come

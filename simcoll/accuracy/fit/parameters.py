@@ -35,9 +35,9 @@ OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # for engines; the others change links, or are added to their times
 OF_CALLS: Final = ("grid", "spread")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier one is fitted
-    "LL": ("hop", "first", "rate", "own", "net", "host", "host_reach"),
+    "LL": ("hop", "first", "rate", "own", "store", "net", "host", "host_reach"),
     "LL128": ("hop", "reach", "net", "host", "host_reach"),
-    "Simple": ("start", "hop", "slice", "turn", "load", "net", "host", "host_reach"),
+    "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_reach"),
     "NVLS": ("start", "hop", "rate", "reach", "net"),
     "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "host", "host_reach"),
 }
@@ -48,7 +48,7 @@ OF_TRANSPORT: Final = tuple(  # of messages between nodes
 _AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
     **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
-    **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host"), "launch"),
+    **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host", "store"), "launch"),
     **dict.fromkeys(("latency", "proxy", "flush", "unexpected"), "launch"),
     **dict.fromkeys(("first", "rate", "both", "connection", "staging"), "channel_bandwidth"),
     **dict.fromkeys(("reach", "host_reach"), "efficiency"),
