@@ -76,7 +76,7 @@ class RowQuestions:
         self.name, self.sets = name, sets
         self.fitting = fitting or any(option.startswith(LAUNCHED) for option in sets)
         topology_sets = [option for option in sets if option.startswith("topology.")]
-        spec = loading.topology_spec(name, assignments=topology_sets)
+        spec = loading.topology_spec(name, options=topology_sets)
         self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
         built = systems.build(spec)
         system = systems.described(spec)

@@ -35,6 +35,7 @@ def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list
 
 
 SCENARIO = click.argument("scenario", shell_complete=completed("scenario"))
+SCENARIO_OR_KEYS = click.argument("scenario", required=False, shell_complete=completed("scenario"))
 COLLECTIVE = click.argument("collective", shell_complete=completed("collective"))
 SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
 _PROFILE = click.option(
@@ -80,7 +81,7 @@ def with_profile(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, profile: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        return command(*args, sets=(*_given("profile", profile), *sets), **options)
+        return command(*args, sets=(*_assigned("profile", profile, "--profile"), *sets), **options)
 
     return _PROFILE(asked)
 
@@ -90,8 +91,9 @@ def with_topology(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, system: str | None, nodes: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        machine = [] if system is None else [f"topology={{{topology_key(system)}: {system}}}"]
-        return command(*args, sets=(*machine, *_given("topology.nodes", nodes and listed(nodes)), *sets), **options)
+        machine = _assigned("topology", system and f"{{{topology_key(system)}: {system}}}", "--on")
+        multiplied = _assigned("topology.nodes", nodes and listed(nodes), "--nodes")
+        return command(*args, sets=(*machine, *multiplied, *sets), **options)
 
     return _ON(_NODES(asked))
 
@@ -111,6 +113,12 @@ def with_measured_on(command: Command) -> Command:
         return command(*args, where=(*rows, *where), **options)
 
     return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
+
+
+def _assigned(path: str, value: str | None, option: str) -> list[str]:
+    from simcoll.config.assignments import OptionValue
+
+    return [] if value is None else [OptionValue(path, value, option)]
 
 
 def _given(key: str, value: str | None) -> list[str]:

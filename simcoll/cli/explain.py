@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO, SETS, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError, RefusedError
 
@@ -16,7 +16,7 @@ MOST_POINTS: Final = 20
 
 
 @click.command()
-@SCENARIO
+@SCENARIO_OR_KEYS
 @SETS
 @click.option("--no-what-if", is_flag=True, help="Leave out what would make it faster, which is simulated anew.")
 @click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")
@@ -24,7 +24,7 @@ MOST_POINTS: Final = 20
 @QUIET
 @with_machine
 def explain(
-    scenario: str, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
+    scenario: str | None, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
 ) -> int:
     """Explain why a scenario takes as long as it does, and what would make it faster.
 
@@ -41,7 +41,7 @@ def explain(
 
     points = load(scenario, sets)
     if len(points) > MOST_POINTS:
-        mistake = f"{scenario} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
+        mistake = f"{scenario or 'this'} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
         raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
     documents: list[dict[str, Any]] = []
     overlap: list[str] = []
@@ -57,7 +57,7 @@ def explain(
                     print(f"{sweep.in_words(point)}: refused: {error}", file=sys.stderr)
             watch.finished(index)
     if not documents:
-        raise InputError(f"{scenario}: no point can be run", "choose other algorithms")
+        raise InputError(f"{scenario or '--set'}: no point can be run", "choose other algorithms")
     if as_json:
         print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO, SETS, check_jobs, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@SCENARIO
+@SCENARIO_OR_KEYS
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write: JSON, or what --to says.")
 @click.option("--to", type=click.Choice(["json", "nccl-tuner"]), help="Write CSV of NCCL's example tuner plugin.")
 @click.option("--among", metavar="NAMES", help="Choose among these algorithms only, e.g. 'ring,tree'.")
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @QUIET
 @with_machine
 def recommend(
-    scenario: str,
+    scenario: str | None,
     output: Path | None,
     to: str | None,
     among: str | None,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar, get_args
 
@@ -272,35 +272,20 @@ def _place(node: yaml.Node, source: str) -> Place:
     return Place(source, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def assign(tree: Node, option: str, index: int) -> Node:
-    """Apply one `--set PATH=VALUE`; the right side is YAML, missing keys are created.
-
-    Raises InputError when the option has no `=` or the path runs through a value that is not a mapping.
-    """
-    source = f"--set[{index}]"
-    path, equals, text = option.partition("=")
-    if not equals or not path.strip():
-        raise InputError(f"{source}: {option!r} is not PATH=VALUE", "write e.g. --set model.sharing=fifo")
-    try:
-        value = parse(" " * (len(path) + 1) + text, source) if text.strip() else Node(None, Place(source, 1, 1))
-    except InputError as error:
-        raise InputError(replace(d, place=Place(source, 1, len(path) + 2)) for d in error.diagnostics) from None
-    return _assigned(tree, path.strip().split("."), value, Place(source, 1, 1))
+def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
+    """The tree with a value at a dotted path; missing keys are created; `place` (default: the value's) is where the
+    keys were written. Raises InputError where the path runs through a value that is not a mapping."""
+    return _put(tree, path.split("."), value, place or value.place)
 
 
-def put(tree: Node, path: str, value: Node) -> Node:
-    """The tree with a value at a dotted path; missing keys are created. Raises InputError as `assign` does."""
-    return _assigned(tree, path.split("."), value, value.place)
-
-
-def _assigned(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
+def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
     if not keys:
         return value
     if tree.value is not None and not isinstance(tree.value, dict):
         problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
         raise InputError([Diagnostic(problem, "set the parent instead", "", place)])
     children: dict[str, Node] = dict(tree.value or {})
-    children[keys[0]] = _assigned(children.get(keys[0], Node(None, place)), keys[1:], value, place)
+    children[keys[0]] = _put(children.get(keys[0], Node(None, place)), keys[1:], value, place)
     return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
 
 

@@ -6,8 +6,6 @@ sizes, rates and latencies.
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -17,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
+from simcoll.config.machine_memory import check_memory, memory
 from simcoll.config.numba_loader import choose
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
@@ -34,20 +33,7 @@ MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
 
 def check_room(transfers: int, what: str, cure: str, key: str) -> None:
     """Raise InputError where so many transfers take more memory than this machine has."""
-    needed, there = transfers * BYTES, _memory()
-    if needed > there:
-        said = f"{what} take {needed / 1e9:.0f} GB of memory, and this machine has {there / 1e9:.0f} GB"
-        raise InputError([Diagnostic(said, cure, key)])
-
-
-@functools.cache
-def _memory() -> int:
-    """Bytes of this machine's memory; where the system does not say it, what 2³¹ transfers take, up to which they
-    are numbered."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 2**31 * BYTES
+    check_memory(transfers * BYTES, what, cure, key)
 
 
 def bind(
@@ -138,7 +124,7 @@ class _Frame:
         return first, schedule.src[first].astype(np.int64) * schedule.n_chunks + schedule.src_slot[first]
 
 
-_FRAMES: Final[LruCache[_Frame]] = LruCache(_memory() // SHARE // FRAMED, lambda frame: len(frame.program))
+_FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
 
 
 def _framed(

@@ -104,6 +104,7 @@ def row(prediction: Prediction) -> ResultRow:
         "shortcut": totals.shortcut,
         "proved": prediction.proved or None,
         "bytes_per_rank": totals.bytes_per_rank,
+        "transport": _transport(prediction),
         "binding_link": busiest[0],
         "binding_busy": busiest[1],
         "staged": waited.count if waited else None,
@@ -156,6 +157,14 @@ def place(prediction: Prediction) -> str:
         return system.nic.profile if system and system.nic else ""
     kinds = prediction.topology.link_kinds
     return next((kind for kind in ("nvlink", "pcie") if kind in kinds), kinds[0] if kinds else "")
+
+
+def _transport(prediction: Prediction) -> str | None:
+    """The profile of the messages between nodes that was taken beside the one of GPUs."""
+    name = prediction.scenario.profile
+    own = load_profile(name)
+    apart = own.kernels is not None and (own.transport is None or transport_of(name) is not None)
+    return place(prediction) or None if apart and _nodes(prediction) > 1 else None
 
 
 def asked_of(scenario: Scenario) -> str:

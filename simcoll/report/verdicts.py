@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.gpus_served import transport_of
 from simcoll.scenario.profile import load_network, load_profile
 from simcoll.topology.systems import load_system, shipped_systems
 from simcoll.units import format_duration, short_size, size_in
@@ -66,20 +65,13 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
 
 
 def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
-    """The transports between nodes of rows of a profile: those that it names, or else those of the systems' NICs."""
-    asked = {str(row.topology) for row in rows if row.profile == profile and (row.nodes or 1) > 1}
-    own = load_profile(profile)
-    if own.kernels is None or not asked:
-        return []
-    if named := transport_of(profile):
-        return [named]
-    systems = (load_system(name) for name in sorted(asked & {*shipped_systems()}) if own.transport is None)
-    return list(dict.fromkeys(system.nic.profile for system in systems if system.nic))
+    """The transports between nodes of rows of a profile."""
+    return sorted({row.transport for row in rows if row.profile == profile and row.transport})
 
 
 def between(transport: str) -> str:
-    """A transport and what it was fitted to: the end of its description."""
-    return f"{transport}, {load_network(transport).description.rpartition('; ')[2]}"
+    """A transport and its description: which NICs it is of, and what it was fitted to."""
+    return f"{transport}, {load_network(transport).description.replace('; ', ', ')}"
 
 
 def _better(name: str, rows: Sequence[ResultRow]) -> str | None:

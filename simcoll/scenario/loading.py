@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import yaml_tree
+from simcoll.config import assignments, yaml_tree
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
@@ -61,23 +61,28 @@ def find_scenario(name: str) -> Path:
     raise InputError(f"{name}: no such file", cure)
 
 
-def load(name: str, assignments: Sequence[str] = ()) -> list[Point]:
-    """Return the points of a scenario file (or a shipped scenario's name), after `--set` assignments.
+def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
+    """Return the points of a scenario file (or a shipped scenario's name), after `--set` assignments; without a name
+    of what these say alone.
 
     Raises InputError with every mistake of the file.
     """
+    if name is None:
+        if not options:
+            raise InputError("no scenario is named", "name one, or say all with --on SYSTEM and --set PATH=VALUE")
+        return points(Node({}, Place("--set", 1, 1)), options)
     path, mistakes = find_scenario(name), list[Diagnostic]()
-    return points(yaml_tree.read(path, str(path), mistakes), assignments, mistakes)
+    return points(yaml_tree.read(path, str(path), mistakes), options, mistakes)
 
 
-def points(tree: Node, assignments: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
+def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
     """Return the points of a scenario given as a located tree.
 
     Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
     """
     tree = with_machine(tree)
-    for index, option in enumerate(assignments, 1):
-        tree = with_machine(yaml_tree.assign(tree, option, index))
+    for text, source in assignments.sources(options):
+        tree = with_machine(assignments.assign(tree, text, source))
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
     if not _OF_SCENARIOS & set(tree.value) and _OF_MACHINES & set(tree.value):
@@ -135,14 +140,14 @@ def _places(tree: Node) -> dict[str, Place]:
     return {key: child.place for key, child in tree.value.items()}
 
 
-def topology_spec(name: str, nodes: int | None = None, assignments: Sequence[str] = ()) -> TopologySpec:
+def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
     """Read the arguments of `simcoll topology show`: a system or a topology file, changed by `--set topology.…`."""
     keys: dict[str, Any] = {"file" if name.endswith((".yaml", ".yml")) else "system": name}
     if nodes is not None:
         keys["nodes"] = nodes
     tree = yaml_tree.located({"topology": keys}, Place("topology", 1, 1))
-    for index, option in enumerate(assignments, 1):
-        tree = yaml_tree.assign(tree, option, index)
+    for text, source in assignments.sources(options):
+        tree = assignments.assign(tree, text, source)
     return yaml_tree.validate(TopologySpec, [tree.value["topology"]])[0]
 
 

@@ -61,15 +61,22 @@ class Gpu(Model):
     compute_capability: int | None = None
 
 
+def _of_infiniband(nic: Mapping[str, Any]) -> str:
+    """The profile of InfiniBand whose rate, 200 or 400 Gb/s, is nearest to that of a NIC as a ratio."""
+    rate = units.parse(nic.get("rate", "400 Gb/s"), "bandwidth") * 8 / 1e9
+    return "ib-hdr" if rate**2 < 200 * 400 else "ib-ndr"
+
+
 class Nic(Model):
     """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` says what
-    hops of the library's calls cost between nodes, where the profile of the calls does not."""
+    hops of the library's calls cost between nodes, where the profile of the calls does not; without it that of
+    InfiniBand, of the rate that is nearest."""
 
     model: str = ""
     rate: Bandwidth
     latency: DurationText
     trunk_latency: DurationText
-    profile: str = "ib-ndr"
+    profile: str = Field(default_factory=_of_infiniband)
 
 
 class Device(Model):

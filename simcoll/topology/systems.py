@@ -21,6 +21,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from simcoll import units
 from simcoll.config import yaml_tree
+from simcoll.config.machine_memory import check_memory
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count
 from simcoll.config.yaml_tree import Model, Node
@@ -42,6 +43,9 @@ from simcoll.topology.machine_files import (
 )
 from simcoll.topology.routing import RoutingPolicy
 from simcoll.topology.wiring import Link, Wiring
+
+# Of memory, for each link: 2,300 while a call on thousands of nodes is predicted, 10,000 while it is explained.
+LINK_BYTES: Final = 5000
 
 
 @functools.cache
@@ -292,10 +296,16 @@ def _hosts(spec: TopologySpec) -> Built:
     """A fabric of bare hosts, each of them a node."""
     assert spec.link is not None and spec.fabric is not None
     hosts = spec.hosts or math.prod(spec.dims or ())
+    _check_size(2 * hosts, f"{hosts} hosts", "hosts")
     plan = FabricPlan([(f"host{i}", {"kind": "host", "node": i}) for i in range(hosts)])
     cable = spec.link.link
     FABRICS[spec.fabric](plan, [[name] for name, _ in plan.devices], _shape(spec, cable, cable.latency))
     return plan, "shortest" if spec.fabric in fabrics.DIRECT else "ecmp", {}
+
+
+def _check_size(links: int, what: str, key: str) -> None:
+    """Raise InputError for more links than there is memory for."""
+    check_memory(links * LINK_BYTES, what, f"take fewer {key}", f"topology.{key}")
 
 
 def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
@@ -320,6 +330,7 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
         if nodes > 1:
             raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
         return plain, file.routing or "shortest", dict(file.routes)
+    _check_size(nodes * len(plain.links), f"{nodes} nodes of {file.name}", "nodes")
     plan, routes = FabricPlan(), dict[str, Sequence[str]]()
     for i in range(nodes):
         name = f"node{i}.".__add__

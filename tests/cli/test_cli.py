@@ -141,6 +141,13 @@ def test_words_that_are_no_command(words: list[str]):
         (["run", "quickstart", "--set", "sharing"], "PATH=VALUE"),
         (["run", "quickstart", "--set", "model.sharring=fifo"], "did you mean 'sharing'"),
         (["run", "quickstart", "--set", "size=[1 MiB"], "--set[1]"),
+        (
+            ["run", "quickstart", "--profile", "nccl-hoppr+tcp", "--set", "seed=x"],
+            "--profile:1:1: profile: 'nccl-hoppr'",
+        ),
+        (["run", "quickstart", "--profile", "nccl-hopper", "--set", "seed=x"], "--set[1]:1:6: seed"),
+        (["predict", "all_reduce", "--on", "hgx-h100", "--nodes", "1000000000", "--size", "4 B"], "GB of memory"),
+        (["recommend"], "--on SYSTEM"),
         (["run", "quickstart", "--set", "size.unit=MiB"], "--set[1]"),
         (["show", "ring", "--ranks", "3"], "COLLECTIVE/ALGORITHM"),
         (["show", "all_reduce/rng", "--ranks", "3"], "did you mean 'ring'"),
@@ -879,6 +886,14 @@ def test_a_machine_and_a_profile_are_options(command: str):
     assert asked.json == simcoll(command, "quickstart", *SETS, *words).json
     last = simcoll(command, "quickstart", *MACHINE, *words, "--set", "topology.nodes=1").json
     assert all(point["nodes"] == 1 for point in next(iter(value for value in last.values() if isinstance(value, list))))
+
+
+def test_no_scenario_is_needed():
+    """The keys of a scenario may all be options: then there is none to name."""
+    words = ("--on", "dgx-a100", "--set", "collective=all_gather", "--set", "size=1 KiB", "--quiet", "--json")
+    for command, its_own in (("explain", ("--no-what-if",)), ("recommend", ("--among", "ring"))):
+        asked = simcoll(command, *words, *its_own)
+        assert asked.status == 0 and "dgx-a100" in asked.out, asked.err
 
 
 def test_a_rehearsal_is_on_the_machine_asked_for():

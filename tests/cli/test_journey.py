@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,21 @@ def test_it_predicts_as_the_shipped_machine(machine: Path, collective: str, node
     words = ["predict", collective, "--nodes", nodes, "--size", "16 MiB", "--json", "--on"]
     own, shipped = (simcoll(*words, name).json["points"][0] for name in (machine, "hgx-h100"))
     assert own["time_us"] == pytest.approx(shipped["time_us"], rel=0.02)
-    for key in ("profile", "algorithm", "protocol", "confidence"):
+    for key in ("profile", "transport", "algorithm", "protocol", "confidence"):
         assert own[key] == shipped[key], key
-    assert own["profile"] == "nccl-hopper"
+    assert (own["profile"], own["transport"]) == ("nccl-hopper", "ib-ndr" if nodes > 1 else None)
+
+
+@pytest.mark.parametrize(("rate", "transport"), [(100, "ib-hdr"), (200, "ib-hdr"), (400, "ib-ndr"), (800, "ib-ndr")])
+def test_nics_take_the_nearest_transport(machine: Path, tmp_path: Path, rate: int, transport: str) -> None:
+    """A hand-written machine whose file names none says in the first line which NICs the costs were fitted to."""
+    text = re.sub(
+        r"(?m)^nic: .*", f"nic: {{rate: {rate} Gb/s, latency: 0.5 us, trunk_latency: 0.3 us}}", machine.read_text()
+    )
+    (tmp_path / "own.yaml").write_text(text)
+    asked = simcoll("predict", "all_reduce", "--on", tmp_path / "own.yaml", "--nodes", 2, "--size", "1 KiB")
+    about = f"+ {transport}, InfiniBand of {200 if rate < 300 else 400} Gb/s"
+    assert about in " ".join(asked.out.partition("#")[0].split()), asked.out
 
 
 def test_every_command_reads_it(machine: Path, tmp_path: Path) -> None:

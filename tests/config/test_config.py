@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.config import yaml_tree
+from simcoll.config import assignments, yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario._ranges import variants
@@ -134,12 +134,12 @@ def test_a_range_that_makes_no_sense_is_refused(text: str, what: str) -> None:
 
 def test_set_goes_through_the_same_validation() -> None:
     """--set creates missing keys, replaces given ones, and its mistakes are located in the option."""
-    tree = yaml_tree.assign(yaml_tree.parse("size: 1", "f.yaml"), "inner.depth=7", 1)
+    tree = assignments.assign(yaml_tree.parse("size: 1", "f.yaml"), "inner.depth=7", "--set[1]")
     assert yaml_tree.validate(_Outer, [tree])[0].inner.depth == 7
     with pytest.raises(InputError, match=r"^--set\[2\]:1:6: size: 'x' is not a whole number"):
-        yaml_tree.validate(_Outer, [yaml_tree.assign(tree, "size=x", 2)])
+        yaml_tree.validate(_Outer, [assignments.assign(tree, "size=x", "--set[2]")])
     with pytest.raises(InputError, match="not PATH=VALUE"):
-        yaml_tree.assign(tree, "size", 1)
+        assignments.assign(tree, "size", "--set[1]")
 
 
 @given(st.text(max_size=60))
