@@ -110,7 +110,17 @@ def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
 @pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_an_interrupted_lab_leaves_nothing(scenario: Path, ending: signal.Signals):
     """Ctrl-C and `kill` take down the network and the ranks in it."""
-    words: list[Any] = [sys.executable, "-c", SCRIPT, "lab", scenario, "--set", "measure.repeats=10000"]
+    words: list[Any] = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        "lab",
+        scenario,
+        "--set",
+        "measure.repeats=10000",
+        "--set",
+        "topology.hosts=2",
+    ]
     with subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         names = f"{network_namespaces.PREFIX}{running.pid}.*"
         while not any(

@@ -108,7 +108,7 @@ def test_a_cluster_changes_nothing(cluster: Cluster, folder: Path, monkeypatch: 
     """The bytes of a run on this machine, although the files that the scenario names are not where the workers are."""
     monkeypatch.chdir(folder)
     assert simcoll("run", "s.yaml", "-o", "here", "--quiet") == (0, "", "")
-    assert process("run", "s.yaml", "-o", "there", "--quiet", "--cluster", cluster.address, cwd=folder) == (0, "", "")
+    assert simcoll("run", "s.yaml", "-o", "there", "--quiet", "--cluster", cluster.address) == (0, "", "")
     assert (folder / "there/results.csv").read_bytes() == (folder / "here/results.csv").read_bytes()
 
 
@@ -119,7 +119,7 @@ def test_mistakes_in_files_are_placed_as_here(cluster: Cluster, folder: Path, mo
     here = simcoll("run", "s.yaml", "--quiet")
     assert here.status == 2
     assert here.err.startswith("star.yaml:1:")
-    assert process("run", "s.yaml", "--quiet", "--cluster", cluster.address, cwd=folder) == here
+    assert simcoll("run", "s.yaml", "--quiet", "--cluster", cluster.address) == here
 
 
 def test_own_algorithms_come_along(cluster: Cluster, folder: Path):
