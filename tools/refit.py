@@ -70,7 +70,9 @@ def table(name: str, digest: str, folders: Sequence[Path]) -> Path:
 def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     """Fit again, beginning at the profile's file, and write it; return a line about it. Raises InputError."""
     record = refit.record
-    names = [] if refit.way in LAUNCHES else list(refit.names)  # calibrate finds a launch by what a row says of it
+    small = all(size <= _fit_rows.SMALL for of in record.covers for size in (*of.fitted, *of.held_out))
+    # calibrate finds by itself which launch small rows tell
+    names = [] if refit.way in LAUNCHES and small else list(refit.names)
     files = [table(source.file, source.sha256, folders) for source in record.files]
     where = [text for text in record.where if not text.startswith("launch.")]
     sets = [f"profile={path}", *(text for text in record.where if text.startswith("launch."))]

@@ -127,7 +127,7 @@ class Window:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._inside.close()
         if kind is None:
-            self._backend.register_mem_pool(self._pool, symm=True)
+            self._backend.register_mem_pool(self._pool, True)  # as windows; stubs of torch do not know the argument
 
     def close(self) -> None:
         """Undo the registration, before the memory is freed."""
