@@ -458,6 +458,16 @@ def test_runs_of_a_point_are_one_row():
     assert len(parse_measured(table.replace("2,a", "2,b"), "t")) == 2
 
 
+def test_rows_that_were_measured_out_of_place_only():
+    """Some programs print no in-place part under a header that has one; a part that is cut off counts as none."""
+    texts = [re.sub(r"(2e-07) .*", r"\1", OLD), re.sub(r"(2e-07 .*) .*", r"\1", OLD)]
+    for text in texts:
+        rows = parse_measured(text, "log")
+        assert [(row.size_bytes, row.time_us, row.in_place_time_us) for row in rows] == [
+            (1024, 21.5, None), (2**20, 52.43, None)
+        ]  # fmt: skip
+
+
 def test_a_header_without_a_whole_row():
     """A text that ends before its first row is whole is told from one that is no table."""
     text = "\n".join(new().splitlines()[:15])

@@ -70,5 +70,6 @@ def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None
     cells = reader.cells(text, source, given)
     if not cells:
         begun = " but a header: no row below it is whole" if reader.looks(text) else ""
-        raise InputError(f"{source}: holds no measurement{begun}", reader.CURE)
+        debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""
+        raise InputError(f"{source}: holds no measurement{begun}{debug}", reader.CURE)
     return _rows.rows(cells, given, mistakes)

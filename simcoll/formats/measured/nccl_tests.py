@@ -2,8 +2,8 @@
 
 The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between the
 lines or in the middle of one, colours, bars of a Markdown table, and a header that lost its `#` (a heading, for
-Markdown). Rows that are incomplete, that have no out-of-place time, or that moved nothing (0 bytes: fewer elements than
-ranks) are left out. Sizes are total buffers in bytes, times in microseconds.
+Markdown). Rows without a whole out-of-place part, or that moved nothing (0 bytes: fewer elements than ranks) are left
+out; some programs measure out of place only, and print no more. Sizes are total buffers in bytes, times in microseconds.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def _tests(text: str, source: str) -> list[_Test]:
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = _plain(full)
         if test := _header(line, Place(source, number, 1), before):
+            _end(tests, partial, values)
             tests.append(test)
             before, partial = [], {}
             continue
@@ -95,6 +96,7 @@ def _tests(text: str, source: str) -> list[_Test]:
             tests[-1].calls.add(names.collective_named(call[1]))
         start = tests[-1].lead.search(line) if tests else None
         if start:
+            _end(tests, partial, values)
             partial = _lead(start, source, number)
             values, label = [], line[: start.start()].rstrip()
         after = start.end() if start else len(label) if line.startswith(label) else 0
@@ -106,7 +108,17 @@ def _tests(text: str, source: str) -> list[_Test]:
                 partial = {}
         else:
             before.append(full)
+    _end(tests, partial, values)
     return tests
+
+
+def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
+    """A row that ends after its out-of-place part, which comes first."""
+    if partial:
+        tail = tests[-1].tail
+        part = tail[: tail.index("time", 1)] if "time" in tail[1:] else tail
+        if len(values) >= len(part):
+            tests[-1].rows += _complete(partial, part, values[: len(part)])
 
 
 def _plain(line: str) -> str:
