@@ -93,10 +93,10 @@ def run(
     finally:
         if journal and whole:
             _finish(journal, whole, points, quiet, kind)
-    if trace and rows and not _status(rows):
-        _write_trace(trace, points[0])
     if page and whole:
         _write_report(page, whole, points, scenario, command)
+    if trace and rows and not _status(rows):
+        _write_trace(trace, points[0])
     return _status(rows) if rows or not shard else 0
 
 
@@ -290,4 +290,7 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     drawn = run_plots.draw(scenarios, rows, plots, kind)
     journal.drop()
     if not quiet:
-        print(f"{journal.folder / 'results.csv'} and {len(drawn)} plots in {plots}", file=sys.stderr)
+        print(
+            f"{journal.folder / 'results.csv'} and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}",
+            file=sys.stderr,
+        )

@@ -403,7 +403,11 @@ def load_network(name: str) -> Profile:
 
 
 def _network(name: str) -> Profile:
-    path = find_profile(name)
+    try:
+        path = find_profile(name)
+    except ValueError as error:  # a machine's file may name any
+        problem, _, cure = str(error).partition("; ")
+        raise wrong("profile", problem, cure) from None
     return parse_profile(yaml_tree.text_of(path), str(path))
 
 

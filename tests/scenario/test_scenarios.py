@@ -318,6 +318,15 @@ def test_a_machine_is_no_scenario(tmp_path: Path):
         simcoll.run(path)
 
 
+def test_a_machine_of_an_unknown_profile(tmp_path: Path):
+    """A machine's file that names no profile there is is refused in words, also where another profile is asked for."""
+    path = tmp_path / "machine.yaml"
+    path.write_text((shipped("topologies") / "hgx-h100.yaml").read_text().replace("nccl-hopper", "nope"))
+    for options in ((), ("--profile", "ideal")):
+        done = command("predict", "all_reduce", "--on", path, "--size", "1 KiB", *options)
+        assert done.status == 2 and "'nope' is neither a shipped profile nor a file" in done.err
+
+
 def test_a_barrier_has_no_size():
     """A barrier needs no size, and a sweep over sizes runs it once."""
     assert row(collective="barrier", algorithm="naive", size=["1 kB", "2 kB"])["size_bytes"] == 0

@@ -83,7 +83,8 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
     entries = _draw(grid, panels, "size_bytes", "busbw_GBps" if quantity == "busbw" else "time_us")
     _size_axes(grid, panels)
     _busbw_axes(grid) if quantity == "busbw" else _time_axes(grid)
-    finish_panels(figure, grid, panels, "Bus bandwidth over size" if quantity == "busbw" else "Time over size", entries)
+    headline = "Bus bandwidth over size" if quantity == "busbw" else "Time over size"
+    finish_panels(figure, grid, panels, headline, _without_hidden(entries, grid))
     return figure
 
 
@@ -102,7 +103,7 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
     for axes in grid:
         rank_axis(axes, {row["ranks"] for panel in panels for row in (*panel.rows, *panel.measured)})
         _time_axes([axes])
-    finish_panels(figure, grid, panels, "Time over ranks", entries)
+    finish_panels(figure, grid, panels, "Time over ranks", _without_hidden(entries, grid))
     return figure
 
 
@@ -191,6 +192,16 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
         _measured(axes, panel, x, value, entries)
         _bounds(axes, panel, x, value, entries)
     return _condensed(entries, drawn)
+
+
+def _without_hidden(entries: LegendLines, grid: Iterable[Axes]) -> LegendLines:
+    """The legend without bounds that lie above or below all that is shown."""
+    for axes in grid:
+        low, high = axes.get_ylim()
+        bounds = [np.asarray(line.get_ydata()) for line in axes.lines if line.get_label() == "bound"]
+        if any(ys.min() <= high and ys.max() >= low for ys in bounds):
+            return entries
+    return {name: line for name, line in entries.items() if name != "bound"}
 
 
 def _lines(

@@ -8,6 +8,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from simcoll import units
 from simcoll.prediction.result_rows import swept
@@ -25,6 +26,7 @@ from simcoll.report.plot.style import (
     separating,
     settings,
     size_axis,
+    time_text,
 )
 from simcoll.units import short_size
 
@@ -41,11 +43,14 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     if not steps:
         raise ValueError("no row is of a workload that ran; give the scenario a workload")
     across = next((column for column in swept(steps) if _sizes(steps, column)), None)
-    figure = frame(6.4, 3.3)
+    figure = frame(6.4, 3.3 if across else 0.9 + 0.4 * len(steps))
     axes = figure.subplots()
     entries = _lines(axes, steps, across) if across else _bars(axes, steps)
     dress(axes)
-    (axes.set_ylabel if across else axes.set_xlabel)("step (ms)", size=9, color=INK)
+    (axes.set_ylabel if across else axes.set_xlabel)("step", size=9, color=INK)
+    (axes.yaxis if across else axes.xaxis).set_major_formatter(
+        FuncFormatter(lambda value, _: time_text(value) if value else "0")
+    )
     best = min(steps, key=_step)
     where = f"{best['algorithm']}" + (
         f" at {_named(across)} {short_size(units.size_in(best.get(across)) or 0)}" if across else ""
@@ -84,13 +89,11 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D
     for name, points in series.items():
         sizes, drawn = sorted(points), look(str(next(iter(points.values())).get("algorithm") or ""))
         (line,) = axes.plot(
-            sizes, [_step(points[size]) / 1e3 for size in sizes], color=drawn.color, marker=drawn.marker, markersize=4
+            sizes, [_step(points[size]) for size in sizes], color=drawn.color, marker=drawn.marker, markersize=4
         )
         best = min(sizes, key=lambda size: _step(points[size]))
-        axes.plot(
-            [best], [_step(points[best]) / 1e3], marker="o", markersize=11, markerfacecolor="none", color=drawn.color
-        )
-        axes.plot(sizes, [points[size]["compute_us"] / 1e3 for size in sizes], **_COMPUTE)
+        axes.plot([best], [_step(points[best])], marker="o", markersize=11, markerfacecolor="none", color=drawn.color)
+        axes.plot(sizes, [points[size]["compute_us"] for size in sizes], **_COMPUTE)
         entries[name] = line
     size_axis(axes, {size for points in series.values() for size in points})
     axes.set_xlabel(_named(across), size=9, color=INK)
@@ -101,9 +104,9 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D
 def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
     columns = separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))
     names = [label(row, columns) for row in rows]
-    computed = axes.barh(names, [row["compute_us"] / 1e3 for row in rows], color=GREY, height=0.6)
+    computed = axes.barh(names, [row["compute_us"] for row in rows], color=GREY, height=0.6)
     exposed = axes.barh(
-        names, [row["exposed_us"] / 1e3 for row in rows], left=[row["compute_us"] / 1e3 for row in rows],
+        names, [row["exposed_us"] for row in rows], left=[row["compute_us"] for row in rows],
         color=look("ring").color, height=0.6,
     )  # fmt: skip
     axes.invert_yaxis()
