@@ -3,7 +3,8 @@
 The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between the
 lines or in the middle of one, colours, bars of a Markdown table, and a header that lost its `#` (a heading, for
 Markdown). Rows without a whole out-of-place part, or that moved nothing (0 bytes: fewer elements than ranks) are left
-out; some programs measure out of place only, and print no more. Sizes are total buffers in bytes, times in microseconds.
+out; some programs measure out of place only, and print no more. Sizes are total buffers in bytes, times in
+microseconds.
 """
 
 from __future__ import annotations
