@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from simcoll.dataclass import dataclass
 
 
 class SimcollError(Exception):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
 from simcoll.schedule.names import WORKLOAD

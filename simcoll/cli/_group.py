@@ -59,7 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
     gc.set_threshold(100_000, 50, 100)  # what a start makes, classes above all, is there until the end
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search all that is installed for some
     if asked := os.environ.get(COMPLETE):
         from simcoll.cli.completion import completed
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar, get_args
 
@@ -23,6 +23,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
 from simcoll import units
+from simcoll.config.late_type import LateType
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
@@ -378,7 +380,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 def _branch(annotation: Any, tag: str | int) -> Any:
     """The member of a tagged union that has the tag; None if there is none."""
-    arguments = get_args(annotation)
+    arguments = _arguments(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
     return next(filter(None, (_branch(argument, tag) for argument in arguments)), None)
@@ -387,8 +389,13 @@ def _branch(annotation: Any, tag: str | int) -> Any:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in get_args(annotation):
+    for argument in _arguments(annotation):
         yield from _models_in(argument)
+
+
+def _arguments(annotation: Any) -> tuple[Any, ...]:
+    """The parts of an annotation, types that are loaded late among them."""
+    return tuple(part.type if isinstance(part, LateType) else part for part in get_args(annotation))
 
 
 def dump(value: Any, *, inline: bool = False) -> str:

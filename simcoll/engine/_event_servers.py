@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import simpy
 from simpy.events import NORMAL, Event, EventPriority
 
 from simcoll.config.arrays import Numbers
+from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import Served
 from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, clocked, service_ps
 

@@ -7,7 +7,7 @@ sizes, rates and latencies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory, memory
 from simcoll.config.numba_loader import choose
+from simcoll.dataclass import dataclass
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Numbers
+from simcoll.dataclass import dataclass
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
 from simcoll.engine.timeline import Totals

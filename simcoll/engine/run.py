@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 import numpy as np
 
 from simcoll.config.arrays import Array
+from simcoll.dataclass import dataclass
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, check_room
 from simcoll.engine.folding import fold
@@ -91,7 +92,7 @@ class StreamedProgram:
         )
 
 
-def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:  # frozen
+def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:  # noqa: B008  (frozen)
     """Run a program by the quickest engine that `policy` allows.
 
     Raises StuckError if the run cannot finish, InputError if it takes longer than the clock runs or a size cannot be

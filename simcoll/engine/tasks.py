@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Index
 
 

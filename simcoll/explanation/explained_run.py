@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline

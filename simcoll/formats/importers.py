@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.dataclass import dataclass
 from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
 from simcoll.schedule.collectives import collective

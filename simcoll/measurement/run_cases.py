@@ -5,10 +5,11 @@ known before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement._rank_instructions import part_of
 from simcoll.measurement._rank_messages import RankTask, WorkTask

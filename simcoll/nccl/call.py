@@ -8,10 +8,11 @@ that it shares with the others. Kernels are not described to the last instructio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl import _p2p_messages, symmetric_kernels
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from simcoll import units
+from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.nccl import graph_search
 from simcoll.nccl.call_names import TunedCollective

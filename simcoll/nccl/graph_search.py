@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from simcoll import units
 from simcoll.config import yaml_tree
+from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, Place
 from simcoll.nccl._channel_demands import Draft
 from simcoll.nccl._channel_search import Round

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
 from typing import ClassVar
@@ -16,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Index
 from simcoll.prediction._channel_wires import alike
 from simcoll.prediction._plain_call import PlainCall

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Container
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.lru import LruCache
+from simcoll.dataclass import dataclass
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.transport import HOST, by_host, host_links, staged

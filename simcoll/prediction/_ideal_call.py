@@ -8,12 +8,12 @@ channel and whole buffers, is always among them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.lru import LruCache
+from simcoll.dataclass import dataclass
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S

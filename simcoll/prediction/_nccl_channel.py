@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call_names, chosen_call, tuner

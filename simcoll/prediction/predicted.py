@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.dataclass import dataclass
 from simcoll.engine import link_usage
 from simcoll.engine.composed import CallProgram
 from simcoll.engine.program import Program

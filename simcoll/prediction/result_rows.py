@@ -13,11 +13,12 @@ import operator
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 from simcoll.config import csv_text
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
 

@@ -8,7 +8,6 @@ from typing import Final
 from simcoll.errors import wrong
 from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
-from simcoll.workload.models import gpus
 
 _GPU_LINKS: Final = ("nvlink", "xgmi")  # from GPU to GPU, or to their switch; without them they are joined by PCIe
 
@@ -64,4 +63,6 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
 def peak_of(system: SystemFile) -> str | None:
     """The name under which `workload.models` has the peak of a machine's GPUs; None where it has none."""
     model = system.gpu.model.partition(" ")[0].lower() if system.gpu else ""
+    from simcoll.workload.models import gpus  # only workloads ask
+
     return model if model in gpus() else None

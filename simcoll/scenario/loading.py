@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 from simcoll.config import assignments, yaml_tree
 from simcoll.config.yaml_tree import Node
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
 from simcoll.scenario._ranges import differences, variants

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -18,6 +18,7 @@ from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import did_you_mean, wrong
 from simcoll.nccl.between_nodes import Transport

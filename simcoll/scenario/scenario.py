@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -23,6 +23,7 @@ from pydantic import (
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import yaml_tree
+from simcoll.config.late_type import LateType
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Duration, Size
 from simcoll.config.yaml_tree import Model
@@ -35,19 +36,26 @@ from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
-from simcoll.scenario.faults import Fault, fit_together
+from simcoll.scenario.faults import fit_together
 from simcoll.scenario.gpus_served import peak_of, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
-from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.systems import TopologySpec, described, shipped_systems
-from simcoll.workload.workload_keys import Workload
+
+if TYPE_CHECKING:
+    from simcoll.scenario.faults import Fault
+    from simcoll.scenario.variability import Variability
+    from simcoll.workload.workload_keys import Workload
+else:
+    Fault = Annotated[Any, LateType("simcoll.scenario.faults", "Fault")]
+    Variability = Annotated[Any, LateType("simcoll.scenario.variability", "Variability")]
+    Workload = Annotated[Any, LateType("simcoll.workload.workload_keys", "Workload")]
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
@@ -198,8 +206,7 @@ class Scenario(Model):
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
         every = {*CHOSEN, *_every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
-        asked = [getattr(value, "algorithm", None)]
-        asked += [each.algorithm for each in getattr(value, "operations", ()) if each.algorithm]
+        asked = [getattr(value, "algorithm", None), *(each.algorithm for each in getattr(value, "operations", ()))]
         for name in filter(None, asked):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
                 raise ValueError(f"{name!r} is no algorithm; {did_you_mean(name, every)}")

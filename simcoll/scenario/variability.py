@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from simcoll.config.quantity_field import Duration, Share
 from simcoll.config.yaml_tree import Model
+from simcoll.dataclass import dataclass
 
 # The place of a cause is part of the seed of its draws: a new cause goes to the end, or all draws change.
 CAUSES: Final = ("launch_skew", "compute_jitter", "slow", "slow_links", "faults")

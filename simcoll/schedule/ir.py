@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
 from simcoll.schedule.steps import Bools, Ints, Repeat, Step, StepPattern
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.schedule.collectives import collective as find_collective
 from simcoll.schedule.steps import StepPattern

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from simcoll import units
+from simcoll.dataclass import dataclass
 from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ regions that are off.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from simcoll.accuracy.fit._fit_rows import SMALL
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.config.arrays import Floats, Numbers
+from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario

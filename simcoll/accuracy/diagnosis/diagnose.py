@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
+from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import sweep

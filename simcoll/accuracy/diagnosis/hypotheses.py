@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from simcoll import units
 from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.dataclass import dataclass
 from simcoll.nccl import env_filter, tuner
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.call_names import COLLECTIVES, names

@@ -11,7 +11,6 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow

@@ -9,7 +9,7 @@ network that nobody measured has the common values and their spread.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import OF_TRANSPORT, ParameterSetting
 from simcoll.config.arrays import Floats
+from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction.intervals import NORMAL_90

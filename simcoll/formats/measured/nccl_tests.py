@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Final
 
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured._rows import LocatedCells
 from simcoll.schedule import names

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from simcoll.config.xml_tree import Element
+from simcoll.dataclass import dataclass
 from simcoll.formats.schedules._buffers import BufferSlots, ImportedProgram
 from simcoll.formats.schedules._thread_order import Hint, RecordedTransfers
 from simcoll.schedule.ir import Schedule

@@ -15,11 +15,12 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from simcoll.config import json_text
 from simcoll.config.import_log import ImportLog
+from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
 from simcoll.formats.schedules._buffers import BufferSlots, ImportedProgram

@@ -6,13 +6,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.groups import grouped
 from simcoll.config.import_log import ImportLog
+from simcoll.dataclass import dataclass
 from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile
 from simcoll.topology.systems import load_system, shipped_systems

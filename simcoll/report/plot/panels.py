@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcoll.config.groups import grouped
+from simcoll.dataclass import dataclass
 from simcoll.report.plot.style import INK, MAX_PANELS, PlotRow, dress, finish, frame, grid_shape, settings
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 import matplotlib
@@ -21,6 +21,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from simcoll.config.groups import grouped
+from simcoll.dataclass import dataclass
 from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth

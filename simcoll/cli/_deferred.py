@@ -1,0 +1,30 @@
+"""Modules that libraries import at their start and use in few functions: loaded when one of these runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+# pydantic's search for plugins in all that is installed, which takes 30 modules; its secret texts; numpy's pickles
+MODULES: Final = ("pydantic.plugin._loader", "secrets", "pickle")
+
+
+class _Deferred(ModuleType):
+    """Stands for a module until it is asked for a name. (`importlib.util.LazyLoader` loads when imported.)"""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # the machinery of imports looks at it
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def defer() -> None:
+    """Put those that are not loaded yet off until they are used; pydantic finds no plugins."""
+    for name in MODULES:
+        sys.modules.setdefault(name, _Deferred(name))
+    if isinstance(loader := sys.modules[MODULES[0]], _Deferred):
+        vars(loader)["get_plugins"] = tuple
