@@ -116,7 +116,7 @@ def _latency_ps(collective: str, root: int, topology: Topology, places: Sequence
         sources, targets = [places[root]], [places[(root + 1) % n]]
     elif collective in ("broadcast", "scatter"):
         sources = [places[root]]
-    return max(max(map(topology.least_latencies(source).__getitem__, targets)) for source in sources)
+    return int(topology.least_latencies(sources, targets).max())
 
 
 def _bandwidth_ps(

@@ -144,8 +144,8 @@ def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun) -> Iterator[tuple
 def _begun_soon(
     left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun
 ) -> Iterator[RunSteps[ResultRow]]:
-    until = time.perf_counter() + MOMENT_S
-    while left and len(numbers) < MOST_TOGETHER and (not numbers or time.perf_counter() < until):
+    until = time.process_time() + MOMENT_S
+    while left and len(numbers) < MOST_TOGETHER and (not numbers or time.process_time() < until):
         number, point = left.popleft()
         numbers.append(number)
         begun(number)

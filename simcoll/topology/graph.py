@@ -8,7 +8,6 @@ every link has a `Link`. Ranks are placed on GPUs, where there are any, and on h
 from __future__ import annotations
 
 import copy
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from simcoll.config.arrays import Numbers
 from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
+from simcoll.topology._least_latencies import Ways
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
 from simcoll.topology.wiring import MEMORY, Link, Wiring
@@ -37,10 +37,11 @@ RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 T = TypeVar("T")
 MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
 # What a topology makes of its links.
-_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds", "_least", "_ways")
+_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")
 
 
-_LEAST: Final[LruCache[Mapping[str, int]]] = LruCache(1 << 20, len)
+_LEAST: Final[LruCache[Numbers]] = LruCache(1 << 20, np.size)
+_WAYS: Final[LruCache[Ways]] = LruCache(1 << 20, lambda ways: len(ways.tails))
 
 
 class Topology:
@@ -353,39 +354,13 @@ class Topology:
 
     # --- what no schedule can beat ---
 
-    @cached_property
-    def _least(self) -> dict[str, Mapping[str, int]]:
-        """The ones that were asked for."""
-        return {}
-
-    def least_latencies(self, source: str) -> Mapping[str, int]:
-        """ps of the way of least latency to every device, over whatever devices: ranks may hand data on."""
-        if source not in self._least:  # the same for all of the layout whose links have these latencies
-            known = self.layout, self.latencies.tobytes(), self._known(source)
-            self._least[source] = _LEAST.get(known, lambda: self._dijkstra(source))
-        return self._least[source]
-
-    def _dijkstra(self, source: str) -> dict[str, int]:
-        least, ways, queue = {source: 0}, self._ways, [(0, source)]
-        while queue:
-            came, u = heapq.heappop(queue)
-            if came == least[u]:
-                for v, latency, ends in ways[u]:
-                    if came + latency < least.get(v, came + latency + 1):
-                        least[v] = came + latency
-                        if not ends:
-                            heapq.heappush(queue, (came + latency, v))
-        return least
-
-    @cached_property
-    def _ways(self) -> dict[str, list[tuple[str, int, bool]]]:
-        """Out of each device: to where, in how many ps, and whether that has no other way out than back."""
-        out: dict[str, list[tuple[str, int]]] = {device: [] for device in self.kinds}
-        for (u, v), latency in zip(self.links, self.latencies.tolist(), strict=True):
-            if u != v:
-                out[u].append((v, latency))
-        back = {v: ways[0][0] if len(ways) == 1 else None for v, ways in out.items()}
-        return {u: [(v, latency, not out[v] or back[v] == u) for v, latency in ways] for u, ways in out.items()}
+    def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
+        """ps of the way of least latency, (sources, targets), over whatever devices: ranks may hand data on."""
+        number = self._router.number
+        known = self.layout, self.latencies.tobytes(), tuple(number[self._known(source)] for source in sources)
+        ways = _WAYS.get(self.layout, lambda: Ways(len(number), self._router.links))
+        least = _LEAST.get(known, lambda: ways.least(self.latencies, np.array(known[2])))
+        return least[:, [number[self._known(target)] for target in targets]]
 
     def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
         """B/s of all links out of a set of devices, and of all into it."""
