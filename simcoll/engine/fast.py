@@ -1,18 +1,21 @@
 """The fast engine: the rules of `event` without a Python object per event. Same integers, tested by `==`.
 
-Two ways: `replay` takes transfers in index order as long as that is the order of time, which it checks as it runs;
+Three ways: `replay` takes transfers in index order as long as that is the order of time, which it checks as it runs;
+`by_link` takes links one behind the other, where nobody waits for what was received and no times are asked for;
 otherwise a heap of (time, index) does, in the loop `fifo` or `fair`. The loops of `kernels` run as they are for small
 programs and compiled by numba, where that is installed, for large ones.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
+from simcoll.engine import _link_order
 from simcoll.engine._kernel_run import KernelResult, KernelRun
 from simcoll.engine.kernels import waits
 from simcoll.engine.program import Program
@@ -24,7 +27,7 @@ class FastResult(NamedTuple):
     """The result of a run of the fast engine."""
 
     timeline: Timeline | None  # None if it could not finish
-    shortcut: str  # "replay" or "none"
+    shortcut: str  # "replay", "by link" or "none"
     compiled: bool
 
 
@@ -94,7 +97,10 @@ def _play(run_: KernelRun, shortcuts: bool) -> tuple[KernelResult | None, str]:
         and program.params.blocking == "no"
         and program.bandwidths[program.routes.links].all()
     ):
-        ways = {"replay": run_.replay, **ways}
+        in_order = {"replay": run_.replay}
+        if run_.keep == "nothing" and _link_order.serves(program):
+            in_order["by link"] = functools.partial(_link_order.by_link, run_)
+        ways = {**in_order, **ways}
     for shortcut, way in ways.items():
         outcome = way()
         if outcome.ended == len(program):

@@ -10,6 +10,9 @@ of a few, so that nobody sends to one who stands for itself) on links that stand
   receiver serves in a step stands at different places in its senders' lists;
 * transfers of one pair that are to be distinguished (`slots`) are: no two receivers of a sender become one.
 
+In a schedule of one step nobody hands on what came. There all receivers are kept, apart from the senders of one turn:
+so everyone may send to everyone, as long as receiving takes no time.
+
 Anything else is refused, and the schedule run as it is.
 """
 
@@ -41,7 +44,7 @@ FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 @dataclass(frozen=True, eq=False)
 class Folded:
     """A schedule of a few ranks on a network of their links. Each stands for `times` ranks, each link i for the links
-    `stands_for[i]` (times,) of the whole."""
+    `stands_for[i]` (times,) of the whole. Receivers that are kept `apart` are the agents of the schedule."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -50,6 +53,7 @@ class Folded:
     routes_of: dict[tuple[int, int], tuple[int, ...]]
     times: int
     stands_for: Numbers
+    apart: bool = False
     layout: Hashable = field(default_factory=object)
 
     def on(self, network: RoutedNetwork) -> Folded | None:
@@ -63,7 +67,7 @@ class Folded:
     @property
     def devices(self) -> tuple[str, ...]:
         """The names of the ranks."""
-        return tuple(map(str, range(self.schedule.n)))
+        return tuple(map(str, range(self.schedule.participants)))
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
         """Links from one rank to another, or to itself."""
@@ -82,29 +86,57 @@ def fold(
     """The stream of a few ranks that stand for all; None where that would not be exact. `further`: also where only
     several turns of the stream's rotation, such as a node's, map the network onto itself.
 
-    All chunks must be of one size, nobody late, and every rank have one channel: that is for the caller to see to.
+    All chunks must be of one size, nobody late, and every rank have one channel, or one for each peer: that is for the
+    caller to see to.
     """
     where = (stream, network.layout, tuple(devices), further)
     known = _FOLDED.known(where) if network.layout is not None else None
-    found = known and known.on(network)
+    if isinstance(known, _Unlike) and known.on(network):
+        return None
+    found = known.on(network) if isinstance(known, Folded) else None
     if found is None:
         found = _folded(stream, network, devices, further)
-        if found is not None and network.layout is not None:
-            _FOLDED.keep(where, found)
+        if network.layout is not None:
+            _FOLDED.keep(where, found or _Unlike(network.bandwidths, network.latencies))
     return found
 
 
-_FOLDED: Final[LruCache[Folded]] = LruCache(MOST_FOLDED, lambda folded: len(folded.schedule))
+@dataclass(frozen=True, eq=False)
+class _Unlike:
+    """Links on which a schedule was not folded."""
+
+    bandwidths: Numbers
+    latencies: Numbers
+
+    def on(self, network: RoutedNetwork) -> bool:
+        """Whether those of a network are in no way more alike: equal where these are."""
+        sorts, others = _sorts(self), _sorts(network)
+        return bool(np.array_equal(sorts, others))
+
+
+_FOLDED: Final[LruCache[Folded | _Unlike]] = LruCache(
+    MOST_FOLDED, lambda found: len(found.schedule) if isinstance(found, Folded) else len(found.bandwidths)
+)
+
+
+def _sorts(network: RoutedNetwork | _Unlike) -> Numbers:
+    """The sort of each link: equal for equal bandwidths and latencies, in order of first use."""
+    sorts: dict[tuple[int, int], int] = {}
+    links = zip(network.bandwidths.tolist(), network.latencies.tolist(), strict=True)
+    return np.array([sorts.setdefault(link, len(sorts)) for link in links], np.int64)
 
 
 def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], further: bool) -> Folded | None:
-    turn, n = stream.rotation, stream.n
-    if turn is not None and further:
+    turn, n, once = stream.rotation, stream.n, stream.n_steps == 1
+    if turn is not None and (further or once):
         turn = _repeated(turn, stream, network, devices)
     if turn is None or stream.agents or not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
         return None
     few = _enough(turn, stream)
-    if not few:
+    apart = once and not few
+    if apart:
+        few = turn.ranks
+    if not few or n % few or n == few:
         return None
     links, number, columns = _Links(network, n // few), 0, []
     routes: FoldedRoutes = {}
@@ -120,13 +152,17 @@ def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[
             return None
         for row in kept.tolist():
             dst, route = int(step.dst[row]), tuple(links.number[path[hop[row] : hop[row + 1]]].tolist())
-            if routes.setdefault((int(step.src[row]), dst % few), (dst, route)) != (dst, route):
+            stand_in = dst if apart else dst % few
+            if routes.setdefault((int(step.src[row]), stand_in), (dst, route)) != (dst, route):
                 return None
         rows = _rows(part, kept)
         numbers = number + np.repeat(np.arange(part.steps), len(kept))
-        columns.append((numbers, rows, _turned_back(rows, turn, few, stream.n_chunks)))
+        if not apart:
+            slots = _turned_back(rows, turn, few, stream.n_chunks)
+            rows = rows._replace(dst=(rows.dst % few).astype(np.int32), dst_slot=slots.astype(np.int32))
+        columns.append((numbers, rows))
         number += part.steps
-    return _assembled(stream, few, columns, routes, links) if links.members else None
+    return _assembled(stream, few, columns, routes, links, apart) if links.members else None
 
 
 def _repeated(
@@ -135,16 +171,26 @@ def _repeated(
     """The fewest turns after which the routes of the first step look alike; None if that takes all of them."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
-    sorts = np.unique(np.stack([network.bandwidths, network.latencies]), axis=1, return_inverse=True)[1].ravel()
-    looks: dict[tuple[int, ...], int] = {}
-    look = np.full(n, -1, np.int64)
-    for row, rank in enumerate(step.src.tolist()):
-        kinds = (int(look[rank]), *sorts[path[hop[row] : hop[row + 1]]].tolist())
-        look[rank] = looks.setdefault(kinds, len(looks))
+    looks, place = _looks(_sorts(network)[path], hop), _place(step.src)
+    look = np.full((n, int(place.max(initial=-1)) + 1), -1, np.int64)
+    look[step.src, place] = looks
     for ranks in range(turn.ranks, n, turn.ranks):
-        if n % ranks == 0 and (look == np.roll(look, ranks)).all():
+        if n % ranks == 0 and (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
             return Rotation(ranks, turn.chunks * (ranks // turn.ranks) % turn.span, turn.span)
     return None
+
+
+def _looks(sorts: Numbers, hop: Numbers) -> Numbers:
+    """A number for each route, equal for those over links of the same sorts in the same order."""
+    lengths, base = np.diff(hop), int(sorts.max(initial=-1)) + 2
+    found = np.zeros(len(lengths), np.int64)
+    for at in range(int(lengths.max(initial=0))):
+        there = np.flatnonzero(lengths > at)
+        found *= base
+        found[there] += sorts[hop[there] + at] + 1
+        if found.max() >= 2**62 // base:
+            found = np.unique(found, return_inverse=True)[1].ravel()
+    return found
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
@@ -190,7 +236,8 @@ def _in_order(step: Step, turn: Rotation, n: int) -> bool:
     """Whether what a rank sends first, second, … is turned into what the rank one turn on sends first, second, …."""
     place, src = _place(step.src), (step.src + turn.ranks) % n
     turned = ((step.dst + turn.ranks) % n, turn.chunk(step.src_slot), turn.chunk(step.dst_slot), step.reduce)
-    was, becomes = np.lexsort((place, step.src)), np.lexsort((place, src))
+    many = int(place.max(initial=0)) + 1
+    was, becomes = (np.argsort(rank.astype(np.int64) * many + place) for rank in (step.src, src))
     here = (step.dst, step.src_slot, step.dst_slot, step.reduce)
     return all(np.array_equal(a[was], b[becomes]) for a, b in zip(here, turned, strict=True))
 
@@ -200,18 +247,18 @@ def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers
     dst, place = step.dst[kept] % few, _place(step.src[kept])
     lengths = np.diff(hop)[kept]
     own = np.concatenate([number[path[hop[row] : hop[row + 1]]] for row in kept]) if len(kept) else number[:0]
-    on_link = np.stack([np.repeat(place, lengths), own])
-    at_receiver = np.stack([place, dst])
-    return all(np.unique(pairs, axis=1).shape[1] == pairs.shape[1] for pairs in (on_link, at_receiver))
+    on_link = np.repeat(place, lengths) * (len(number) + 1) + own
+    at_receiver = place * few + dst
+    return all(len(np.unique(pairs)) == len(pairs) for pairs in (on_link, at_receiver))
 
 
 class _Links:
     """The links that stand for others: `number` (links,) of the one that stands for each, −1 as long as it is not
-    known."""
+    known, `place` (links,) of each among those that one stands for."""
 
     def __init__(self, network: RoutedNetwork, times: int):
         self.network, self.times = network, times
-        self.number = np.full(len(network.bandwidths), -1, np.int64)
+        self.number, self.place = (np.full(len(network.bandwidths), -1, np.int64) for _ in range(2))
         self.members: list[Numbers] = []
 
     def turned(self, step: Step, few: int, hop: Numbers, path: Numbers) -> bool:
@@ -219,50 +266,53 @@ class _Links:
         n = few * self.times
         _, rows = np.unique(step.src.astype(np.int64) * n + step.dst, return_index=True)  # one of each pair
         turns, src = np.divmod(step.src[rows].astype(np.int64), few)
-        rows = rows[np.lexsort((turns, (step.dst[rows] - turns * few) % n, src))].reshape(-1, self.times)
+        order = np.argsort((src * n + (step.dst[rows] - turns * few) % n) * self.times + turns)
+        rows = rows[order].reshape(-1, self.times)
         lengths = np.diff(hop)[rows]
         if (lengths != lengths[:, :1]).any():
             return False
-        takes = zip(rows, lengths[:, 0].tolist(), strict=True)
-        return all(self._take(path[hop[some] + at]) for some, length in takes for at in range(length))
+        for at in range(int(lengths.max(initial=0))):
+            links = path[hop[rows[lengths[:, 0] > at]] + at]
+            for pair, link in enumerate(links[:, 0].tolist()):
+                if self.number[link] < 0 and not self._take(links[pair]):
+                    return False
+            places = (self.place[links[:, :1]] + np.arange(self.times)) % self.times
+            if (self.number[links] != self.number[links[:, :1]]).any() or (self.place[links] != places).any():
+                return False
+        return True
 
     def _take(self, links: Numbers) -> bool:
-        """Links that are turned into each other: new ones of equal kind, or known to stand for each other."""
-        known = self.number[links]
-        if (known < 0).all():
-            network = self.network
-            alike = all((column[links] == column[links[0]]).all() for column in (network.bandwidths, network.latencies))
-            if not alike or len(np.unique(links)) < self.times:
-                return False
-            self.number[links] = len(self.members)
-            self.members.append(links)
-            return True
-        if (known != known[0]).any():
+        """New links that are turned into each other, if they are of equal kind and each another one."""
+        network = self.network
+        alike = all((column[links] == column[links[0]]).all() for column in (network.bandwidths, network.latencies))
+        if not alike or len(np.unique(links)) < self.times or (self.number[links] >= 0).any():
             return False
-        members = self.members[known[0]]
-        begin = int(np.flatnonzero(members == links[0])[0])
-        return bool((np.roll(members, -begin) == links).all())
+        self.number[links], self.place[links] = len(self.members), np.arange(self.times)
+        self.members.append(links)
+        return True
 
 
 def _assembled(
     stream: StreamedSchedule,
     few: int,
-    columns: Sequence[tuple[Numbers, Step, Numbers]],
+    columns: Sequence[tuple[Numbers, Step]],
     routes: FoldedRoutes,
     links: _Links,
+    apart: bool,
 ) -> Folded:
     """The schedule of the few, on the links that stand for all."""
-    rows = join(*(rows for _, rows, _ in columns))
+    rows = join(*(rows for _, rows in columns))
     schedule = Schedule(
         collective="all_reduce",  # whose sizes do not depend on who holds what
         algorithm=stream.algorithm,
         n=few,
         n_chunks=stream.n_chunks,
-        step=np.concatenate([numbers for numbers, _, _ in columns]).astype(np.int32),
+        agents=stream.n - few if apart else 0,
+        step=np.concatenate([numbers for numbers, _ in columns]).astype(np.int32),
         src=rows.src,
         src_slot=rows.src_slot,
-        dst=(rows.dst % few).astype(np.int32),
-        dst_slot=np.concatenate([slots for _, _, slots in columns]).astype(np.int32),
+        dst=rows.dst,
+        dst_slot=rows.dst_slot,
         reduce=rows.reduce,
         pipelined=stream.pipelined,
     )
@@ -275,4 +325,5 @@ def _assembled(
         routes_of={pair: route for pair, (_, route) in routes.items()},
         times=links.times,
         stands_for=members,
+        apart=apart,
     )

@@ -126,23 +126,23 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 def _streamed(program: StreamedProgram) -> Totals | None:
     """The totals of a long schedule, if it can be folded, or replayed as a stream."""
     stream, params = program.stream, program.params
-    if not params.channels or params.channels_by == "loop":  # streams number channels by chunk only
-        return None
     sizes = streamed.loop_sizes(stream, program.nbytes, program.itemsize, params.chunk)
     if stream.transfers * len(sizes) <= MOST_HELD:
         return None
-    return _folded(program, sizes[0]) or streamed.run(
-        stream, program.network, program.devices, params, sizes, program.arrivals
-    )
+    if folded := _folded(program, sizes[0]):
+        return folded
+    if not params.channels or params.channels_by == "loop":  # streams number channels by chunk only
+        return None
+    return streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
 
 
 def _folded(whole: StreamedProgram, sizes: Array) -> Totals | None:
     """The totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows meet: their rates
     might be rounded otherwise."""
     params = whole.params
-    alike = params.channels == 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
+    alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
     folded = fold(whole.stream, whole.network, whole.devices) if alike and params.blocking == "no" else None
-    if folded is None:
+    if folded is None or (folded.apart and (params.o_recv or params.gamma)):
         return None
     few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))
     if few is None or (params.sharing == "fair" and few.shortcut != "replay"):

@@ -2,7 +2,8 @@
 
 * `full`: symbolic. Which ranks' contributions does each slot hold, and does any count twice? Exact.
 * `fingerprint`: 64-bit random values added modulo 2⁶⁴: a wrong schedule passes with probability 2⁻⁶⁴ a slot, for a
-  fraction of the memory.
+  fraction of the memory. Where nothing is reduced it is exact as well, and `full` is this: no two blocks of ranks have
+  the same value, and none has 0, as they are drawn by a bijection.
 
 Chunks that are never mixed are proved some at a time, so that memory is bounded; of those that a verified rotation of
 ranks turns into each other one is proved for all.
@@ -42,7 +43,8 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
     >>> prove(build("all_reduce", "ring", 4))
     """
     check_shape(source)
-    full = reading == "full" or collective(source.collective).at_least_once  # where some count twice, sums say nothing
+    twice = collective(source.collective).at_least_once  # where some count twice, sums say nothing
+    full = twice or (reading == "full" and any(part.first.reduce.any() for part in source.parts()))
     check = _check_symbols if full else _check_fingerprints
     for chosen in _portions(source, (source.n // 4 + 9) if full else 16):
         check(source, chosen)
@@ -239,6 +241,8 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
     state[places.of(rank, _slots(chosen, slot))] = draw(before[rank, slot, 0], before[rank, slot, 1])
     for _, step, read, write in _moves(source, chosen, places):
         values = state[read]
+        if not values.all():
+            _check_symbols(source, chosen)  # names what sends nothing
         for part in _rounds(write):
             at = write[part]
             state[at] = values[part] + np.where(step.reduce[part], state[at], np.uint64(0))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.building_blocks import several
-from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.registry import Request, around, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send
 
 
@@ -17,7 +17,14 @@ def all_pairs(request: Request) -> Iterator[StepPattern]:
         yield send(*building_blocks.peers(request.n), 0, reduce=True)
 
 
-@register("all_gather", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
+@register(
+    "all_gather",
+    "direct",
+    chunks=chunk_per_rank,
+    cost="alpha + (n - 1) * beta * m / n",
+    cost_for=several,
+    rotation=around,
+)
 def direct_all_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its block to everyone: 1 step, n(n−1) messages."""
     rank, others = building_blocks.peers(request.n)
@@ -47,7 +54,13 @@ def two_shot(request: Request) -> Iterator[StepPattern]:
 
 
 @register(
-    "all_to_all", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
+    "all_to_all",
+    "direct",
+    chunks=chunk_per_rank,
+    cost="alpha + (n - 1) * beta * m / n",
+    cost_for=several,
+    library=True,
+    rotation=around,
 )
 def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
     """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages."""

@@ -1,0 +1,105 @@
+"""Links taken one behind the other end as the heap does, by `==`, and where ways lead round they are not taken."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from networks import full_mesh, grid, star, two_level
+
+from simcoll.config.numba_loader import have_numba
+from simcoll.engine import fast
+from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import Params
+from simcoll.schedule.ir import Schedule
+from simcoll.topology.graph import Link, Topology
+
+LINK = Link(7_000_000, 900)
+
+
+def _links(rng: random.Random) -> dict[tuple[str, str], Link]:
+    """A few links of other rates and latencies."""
+    hosts = [f"h{i}" for i in range(6)]
+    return {(host, "switch"): Link(rng.choice((3, 7, 11)) * 10**6, rng.choice((1, 900))) for host in hosts[::2]}
+
+
+def _network(rng: random.Random, n: int) -> Topology:
+    memory = Link(20_000_000, 5)
+    return rng.choice(
+        [
+            lambda: star(n, LINK, memory=rng.choice((None, memory))),
+            lambda: two_level(n, LINK, rng.choice((1, 2, 4))),
+            lambda: full_mesh(n, LINK),
+            lambda: grid((n,), LINK, wraps=rng.random() < 0.5),
+        ]
+    )()
+
+
+def _random_program(seed: int) -> Program:
+    """Anyone sends to anyone what was there at the start, several times, itself too."""
+    rng = random.Random(seed)
+    n = 2 * rng.randint(1, 4)
+    topology = _network(rng, n)
+    count, chunks = rng.randint(1, 40), rng.randint(1, 5)
+    rows = np.array([(rng.randrange(n), rng.randrange(n), rng.randrange(chunks)) for _ in range(count)], np.int32)
+    if "memory" not in str(topology.links) and rng.random() < 0.5:
+        rows = rows[rows[:, 0] != rows[:, 1]]
+    slots = (chunks + rows[:, 2]).astype(np.int32)  # scratch, which nobody reads
+    schedule = Schedule(
+        collective="all_reduce",
+        algorithm="random",
+        n=n,
+        n_chunks=chunks,
+        step=np.zeros(len(rows), np.int32),
+        src=rows[:, 0].copy(),
+        src_slot=rows[:, 2].copy(),
+        dst=rows[:, 1].copy(),
+        dst_slot=slots,
+        reduce=np.array([rng.random() < 0.5 for _ in rows], np.bool_),
+    )
+    tiny = rng.random() < 0.5
+    params: dict[str, Any] = {
+        "channels": rng.choice((0, 1, 2)),
+        "o_send": rng.choice((0, 0, 1, 500)),
+        "o_recv": rng.choice((0, 0, 1, 700)),
+        "g": rng.choice((0, 0, 3000)),
+        "gamma": rng.choice((0, 0, 9_000_000)),
+        "channel_bandwidth": rng.choice((0, 0, 2_000_000)),
+        "chunk": rng.choice((0, 3 if tiny else 3000)),
+    }
+    late = {rank: rng.choice((0, 1, 40_000_000)) for rank in range(n)} if rng.random() < 0.4 else {}
+    nbytes = rng.choice((1, 7, 40)) if tiny else rng.randint(1, 40_000)
+    return bind(schedule, topology, topology.ranks, Params(sharing="fifo", **params), nbytes, arrivals=late)
+
+
+def _checked(seed: int) -> bool:
+    """Whether links were taken one behind the other; all ways of running end at the same time."""
+    program, taken = _random_program(seed), False
+    if not len(program):
+        return False
+    expected = fast.totals(program, shortcuts=False)
+    assert expected is not None
+    for compiled in (False, True):
+        if have_numba() or not compiled:
+            found = fast.totals(program, compiled=compiled)
+            assert found is not None
+            assert found.makespan_ps == expected.makespan_ps, (seed, compiled, found.shortcut)
+            taken |= found.shortcut == "by link"
+    return taken
+
+
+def test_link_by_link_is_event_by_event() -> None:
+    """Of 300 random programs of one step, on stars, trees, meshes, lines and rings, with channels, loops, costs, late
+    ranks and ties, each ends when it does event by event; enough of them are run link by link."""
+    assert sum(map(_checked, range(300))) >= 60
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", range(10))
+def test_link_by_link_is_event_by_event_at_length(batch: int) -> None:
+    """The same for 5,000 more."""
+    for seed in range(300 + batch * 500, 800 + batch * 500):
+        _checked(seed)
