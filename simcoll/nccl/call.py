@@ -278,7 +278,7 @@ class NcclCall:
         if self.parts:
             return each * (self.parts.blocks - 1)
         on_links = 0 if self.kind == "LL" else service(round(self._block_moves * self._blocks), bandwidth)
-        alone = service(round(self._block_moves), costs.P2P.both)
+        alone = service(round(self._block_moves), costs.P2P.first)
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
     @property

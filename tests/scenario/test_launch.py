@@ -91,7 +91,7 @@ def test_blocks_that_begin_later(collective: str, size: int, ranks: int) -> None
 
 def test_late_blocks_catch_up() -> None:
     """The delay falls as calls grow, from that of all blocks to none."""
-    law = BLOCKS.replace("P2P: {", "P2P: {both: 20 GB/s, ")
+    law = BLOCKS.replace("P2P: {", "P2P: {first: 20 GB/s, ")
     sizes = [1 << power for power in range(21, 31)]
     longer = [
         predicted("all_gather", size, 8, gpus("all"), law=law).time_ps
