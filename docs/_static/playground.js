@@ -70,12 +70,12 @@ function timeline(schedule, ranks, setting, width = 640, lane = 22) {
   for (const [src, slot, dst, , reduces, begin, sent, end] of bars) {
     const [y, to] = [src, dst].map(rank => rank * lane + lane / 2);
     const what = slot < schedule.chunks ? `chunk ${slot}` : `scratch ${slot - schedule.chunks}`;
-    const told = made("svg:title", {}, `${what}: ${src} to ${dst}${reduces ? ", added there" : ""}, ${said(begin)} to ${said(end)}`);
+    const label = made("svg:title", {}, `${what}: ${src} to ${dst}${reduces ? ", added there" : ""}, ${said(begin)} to ${said(end)}`);
     if (src !== dst)
       picture.append(made("svg:line", {x1: x(sent), y1: y, x2: x(end), y2: to, class: "flight",
         stroke: colour(slot % schedule.chunks, schedule.chunks), "stroke-dasharray": reduces ? "none" : "3 2"}));
     picture.append(made("svg:rect", {x: x(begin), y: y - lane * 0.3, width: Math.max(1, x(sent) - x(begin) - 0.6),
-      height: lane * 0.6, fill: colour(slot % schedule.chunks, schedule.chunks)}, told));
+      height: lane * 0.6, fill: colour(slot % schedule.chunks, schedule.chunks)}, label));
     if (x(sent) - x(begin) > 26)
       picture.append(made("svg:text", {x: (x(begin) + x(sent)) / 2, y: y + 3.5, class: "label"}, `to ${dst}`));
   }

@@ -66,10 +66,10 @@ def _dead(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
     _, _, hop, links = program.routes
     route = links[hop[reached.way[i]] : hop[reached.way[i] + 1]].tolist()
     dead = next(link for link in route if not bandwidths[link])
-    told = f"waits for link {program.link_names[dead]}, which is down"
+    problem = f"waits for link {program.link_names[dead]}, which is down"
     if not changes or dead not in since or dead not in changes.timeouts:
-        return told, None
+        return problem, None
     patience = changes.timeouts[dead]
     when = max(since[dead], reached.started[i]) + patience
     since_us, when_us = (exact_us(ps).rstrip("0").rstrip(".") for ps in (since[dead], when))
-    return f"{told} since {since_us} us; timed out at {when_us} us, after {format_duration(patience)}", when
+    return f"{problem} since {since_us} us; timed out at {when_us} us, after {format_duration(patience)}", when

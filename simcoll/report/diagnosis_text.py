@@ -27,10 +27,10 @@ def text(document: dict[str, Any]) -> str:
     of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
     spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
     table, shared = text_table.fitted(columns, points, spare)
-    told = "\n".join([
+    findings = "\n".join([
         f"# simcoll {__version__}: diagnose",
         f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
-        f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes tell",
+        f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes show",
         *([f"# {shared}"] if shared else []),
         table,
         *why,
@@ -42,7 +42,7 @@ def text(document: dict[str, Any]) -> str:
         *_ranked(document),
         *_verdict(document),
     ])  # fmt: skip
-    return "\n".join([text_table.wrapped(of_diagnosis(document), "  "), text_table.remarks_wrapped(told)])
+    return "\n".join([text_table.wrapped(of_diagnosis(document), "  "), text_table.remarks_wrapped(findings)])
 
 
 def _state(point: dict[str, Any]) -> str:

@@ -188,7 +188,11 @@ def _kept(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.long)])
-@pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--jobs", 2], pytest.param(["--shard", "1/1"], marks=pytest.mark.long)],  # test_shards.py has more of these
+    ids=["alone", "jobs", "shard"],
+)
 def test_a_run_killed_at_any_moment_goes_on(words: list[object], kills: int, slow: tuple[Path, bytes], tmp_path: Path):
     """SIGKILL, again and again: no row in the log is ever lost or computed twice, and the bytes in the end are those
     of a run that was never killed."""

@@ -219,7 +219,7 @@ def test_it_works_in_a_browser(scheme: Any, tmp_path: Path) -> None:
         assert page.evaluate(view) == whole
         page.keyboard.press("ArrowDown")
         page.keyboard.press(".")
-        assert "from" in page.locator(".told").first.inner_text()
+        assert "from" in page.locator(".readout").first.inner_text()
         box = page.locator("canvas.lanes").first.bounding_box()
         page.mouse.move(box["x"] + 250, box["y"] + 27)
         assert "ncclDevKernel_AllReduce" in page.locator("#tip").inner_text()

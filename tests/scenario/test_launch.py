@@ -325,7 +325,7 @@ def table(
     """A measured table as a law makes it; `said` stands in a column that tells how calls were launched."""
     rng, lines = np.random.default_rng(7), [f"system,library,collective,ranks,nodes,dtype,size_bytes,time_us{column}"]
     for collective in ("all_reduce", "all_to_all", "send_recv"):
-        for ranks in (2, 4, 8):
+        for ranks in (2, 8):
             for size in sizes:
                 took = predicted(collective, size, ranks, *ways, law=truth).time_ps / 1e6 * rng.normal(1, noise)
                 more = f",{said}" if column else ""

@@ -91,7 +91,7 @@ def _runs(file: Path, assignments: list[str]) -> None:
     [
         ("quickstart", {"busbw.png", "latency.png", "timeline-all_reduce-ring.png"}),
         ("sub-groups", {"busbw.png", "utilisation-all_reduce-tree.png"}),
-        ("h100-measured", {"busbw.png", "latency.png"}),
+        pytest.param("h100-measured", {"busbw.png", "latency.png"}, marks=pytest.mark.long),  # its rows: just above
     ],
 )
 def test_shipped_scenarios_draw(name: str, plots: set[str], tmp_path: Path):

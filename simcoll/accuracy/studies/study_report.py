@@ -258,7 +258,7 @@ def _verdicts(finding: Finding) -> Iterator[str]:
         if len(unseen) < len(held):
             yield "The other held-out rows tell how wide intervals are, so they cannot tell whether these hold.\n"
         elif any(row.fitted for row in finding.scored):
-            yield "These same rows told how wide intervals are, so this is no test of them.\n"
+            yield "The width of intervals was learnt from these same rows, so this is no test of them.\n"
     ranking = scores.ranking(*_tables(finding.scored))
     if ranking:
         order = "" if ranking["in_order"] is None else f"; {ranking['in_order']:.1f} % of {ranking['pairs']} pairs "

@@ -111,7 +111,7 @@ def _timeline(run: ExplainedRun, most: int) -> str:
         f'{notes}<div class="lanes-of-a-point"><div class="tools">{buttons} <span>{escape(_KEYS)}</span></div>'
         f'<div class="timeline"><canvas class="axis"></canvas>'
         f'<canvas class="lanes" tabindex="0" role="img" aria-label="{escape(label)}"></canvas></div>'
-        f'<p class="told" aria-live="polite"></p>'
+        f'<p class="readout" aria-live="polite"></p>'
         f'<script type="application/json">{script_text(data)}</script></div>'
         "<noscript><p>The timeline needs JavaScript.</p></noscript>"
     )

@@ -54,7 +54,7 @@ class Timeline {
     });
     this.axis = box.querySelector("canvas.axis");
     this.lanes = box.querySelector("canvas.lanes");
-    this.told = box.querySelector(".told");
+    this.readout = box.querySelector(".readout");
     this.chosen = null;  // [track, slice]
     box.querySelectorAll("button[data-do]").forEach(button => button.addEventListener("click", () => this.act(button.dataset.do)));
     this.lanes.addEventListener("keydown", event => this.key(event));
@@ -118,7 +118,7 @@ class Timeline {
   choose(track, slice) {
     this.chosen = [track, slice];
     const one = this.tracks[track].slices[slice];
-    this.told.textContent = one ? this.tell(track, one).replaceAll("\n", " · ") : "";
+    this.readout.textContent = one ? this.tell(track, one).replaceAll("\n", " · ") : "";
     if (one && (one.end < this.from || one.begin > this.to)) {
       const half = (this.to - this.from) / 2;
       this.view(one.begin - half, one.begin + half);
