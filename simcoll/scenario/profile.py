@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
 
-from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model
 from simcoll.dataclass import dataclass
-from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
+from simcoll.engine.timing_model import Blocking, ChannelsBy
 from simcoll.errors import did_you_mean, wrong
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
@@ -419,34 +418,3 @@ _shipped_network = functools.cache(_network)
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
     return yaml_tree.validate(Profile, [yaml_tree.parse(text, source)])[0]
-
-
-# --- writing ---
-
-
-def spelt(params: Params) -> dict[str, object]:
-    """Write parameters as the key `model` of a profile has them, exactly; those equal to `one-port` are left out."""
-    plain = Params()
-    given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
-    return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}
-
-
-def _exact(value: int, digits: int) -> str:
-    return f"{value // 10**digits}.{value % 10**digits:0{digits}d}".rstrip("0").rstrip(".")
-
-
-def _duration_text(ps: int) -> str:
-    return f"{_exact(ps, 6)} us"
-
-
-def _bandwidth_text(rate: int) -> str:
-    return f"{_exact(rate, 9)} GB/s"
-
-
-_SPELT: Final[dict[str, Callable[[Any], object]]] = {
-    **dict.fromkeys(("o_send", "o_recv", "g"), _duration_text),
-    **dict.fromkeys(("gamma", "channel_bandwidth"), _bandwidth_text),
-    "channels": lambda channels: channels or "per-peer",
-    "chunk": units.format_size,
-    "blocking": lambda blocking: blocking == "sends-first" or blocking,
-}

@@ -26,7 +26,8 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
-from simcoll.scenario.profile import ModelSpec, load_profile, parse_profile, spelt
+from simcoll.scenario.profile import ModelSpec, load_profile, parse_profile
+from simcoll.scenario.profile_text import spelt
 
 pytestmark = needs("scipy")
 

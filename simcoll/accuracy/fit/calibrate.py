@@ -37,7 +37,8 @@ from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile, spelt
+from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile
+from simcoll.scenario.profile_text import spelt
 from simcoll.scenario.scenario import UNFITTED
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
