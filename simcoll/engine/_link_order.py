@@ -8,9 +8,10 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops
-from simcoll.engine._kernel_run import NO_TIMES, KernelResult, KernelRun
+from simcoll.engine._kernel_run import NO_INDICES, KernelResult, KernelRun
 from simcoll.engine.kernels import link_kernel
-from simcoll.engine.kernels.records import Heap, LinkRun, Queues, Routes, Servers
+from simcoll.engine.kernels.link_records import LinkRun, Queues, Waiting
+from simcoll.engine.kernels.records import Routes, Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 
@@ -19,13 +20,14 @@ MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead
 
 class LinkOrder(NamedTuple):
     """The part that programs share whose columns are the same: the links that are waited at, each behind all from which
-    heads come to it; where the queue of each link begins, and how many wait there; the transfers of each sender and
-    the next of each one's channel."""
+    heads come to it, and how many wait at each of all; the rest as in `LinkRun`."""
 
     links: Array
     room: Array
+    marked: Array
     first: Array
     items: Array
+    ways: Array
     after: Array
 
 
@@ -40,38 +42,35 @@ def by_link(run_: KernelRun) -> KernelResult:
     """Run a program link by link; none of its transfers ends where its links do not allow that."""
     program, loops = run_.program, run_.loops
     columns = (program.way, program.routes.hop, program.routes.links, program.channel_before)
-    follows = run_.ways.follows()
-    order = program.once("link order", columns, lambda: _order(program, follows, loops))
+    order = program.once("link order", columns, lambda: _order(program, run_.ways.follows(), loops))
     if order is None:
         return KernelResult(0, 0, ())
-    costs = run_.costs()
+    plan, costs, net = run_.plan(), run_.costs(), run_.net()
+    if (one := int(program.kind[0])) == program.kind.min() == program.kind.max():
+        plan, net = plan._replace(kind=run_.give(NO_INDICES)), net._replace(service=net.service[one * net.rates :])
+        costs = costs._replace(cap=costs.cap[one:])
     sides = np.bincount(program.side, minlength=run_.sides) if len(costs.receive) else np.zeros(run_.sides, np.int64)
-    first = np.concatenate([[0], np.cumsum(np.append(order.room, sides))])
-    longest = int(np.diff(first).max(initial=0))
-    chained, count = len(order.after) > 0, run_.count
-    start = np.where(program.channel_before == NONE, 0, NONE) if chained else NO_TIMES
-    nowhere = run_.fill(0, NONE)
+    begin = np.concatenate([[0], np.cumsum(np.append(order.room, sides))])
+    most = max(int(np.diff(begin).max(initial=0)), int(np.diff(order.first).max(initial=0)))
+    start = np.zeros(run_.count, np.int64)
+    start[order.after[order.after >= 0]] = NONE
+    times, tails = (loops.room(int(begin[-1]), np.int64) for _ in range(2))
+    items, at = (loops.room(int(begin[-1])) for _ in range(2))
     run = LinkRun(
-        plan=run_.plan(),
+        plan=plan,
         costs=costs,
         routes=Routes(*run_.gives(*program.routes[2:])),
         lead=run_.lead(),
-        here=run_.give(program.arrivals[program.routes.src] if program.arrivals.any() else NO_TIMES),
-        follows=run_.give(follows),
-        net=run_.net(),
+        here=run_.give(program.arrivals[program.routes.src] if program.arrivals.any() else np.zeros(0, np.int64)),
+        marked=run_.give(order.marked),
+        net=net,
         first=run_.give(order.first),
         items=run_.give(order.items),
+        ways=run_.give(order.ways),
         after=run_.give(order.after),
-        start=run_.give(start.astype(np.int64)),
-        heap=run_.heap(int(np.diff(order.first).max(initial=0))),
-        at=loops.fill(count, 0, np.int8),  # a way has not more links than levels
-        tail=loops.room(count, np.int64),
-        queues=Queues(
-            queue=Heap(loops.room(int(first[-1]), np.int64), loops.room(int(first[-1])), nowhere),
-            spare=Heap(loops.room(longest, np.int64), loops.room(longest), nowhere),
-            first=run_.give(first[:-1]),
-            fill=run_.give(first[:-1].copy()),
-        ),
+        start=run_.give(start),
+        waiting=Waiting(loops.room(most, np.int64), loops.room(most), loops.room(most)),
+        queues=Queues(times, tails, items, at, run_.give(begin[:-1]), run_.give(begin[:-1].copy())),
         free=Servers(run_.freed(), run_.zeros(run_.sides)),
         links=run_.give(order.links),
         sides=run_.give(np.flatnonzero(sides).astype(np.int32)),
@@ -81,34 +80,37 @@ def by_link(run_: KernelRun) -> KernelResult:
 
 
 def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
-    """None where ways lead round, or where channels make a link wait that others come to from elsewhere."""
+    """None where ways lead round, or where a link is the first for several senders, or for one and a later for others:
+    then its queue would have to be known while senders set out."""
     kernel, (src, _, hop, links) = loops.like(link_kernel), program.routes
-    count, ways = len(program.bandwidths), (loops.give(hop), loops.give(links))
-    level = loops.fill(count, 0)
-    if not kernel.levels(*ways, level, MOST_LEVELS):
+    ways, level = (loops.give(hop), loops.give(links)), loops.fill(len(program.bandwidths), 0)
+    if not _own_first(src, hop, links) or not kernel.levels(*ways, level, MOST_LEVELS):
         return None
-    chained = bool((program.channel_before >= 0).any())
-    if chained and not _own_first(src, hop, links):
-        return None
+    room, marked = loops.fill(len(level), 0, np.int64), loops.room(len(links))
     taken = np.bincount(program.way, minlength=len(src))
-    room = loops.fill(count, 0, np.int64)
-    kernel.count(*ways, loops.give(follows), loops.give(taken), not chained, room)
+    kernel.mark(*ways, loops.give(follows), loops.give(taken), room, marked)
     waited = np.flatnonzero(np.asarray(room))
     by_level = waited[np.argsort(np.asarray(level)[waited], kind="stable")].astype(np.int32)
-    first = np.append(0, np.cumsum(np.bincount(program.src, minlength=program.schedule.participants)))
-    items, after = loops.room(len(program)), loops.fill(len(program) if chained else 0, NONE)
-    kernel.in_groups(loops.give(program.src), loops.give(first[:-1].copy()), items)
-    if chained:
-        kernel.turned_round(loops.give(program.channel_before), after)
-    columns = (np.asarray(column, np.int32) for column in (items, after))
-    return LinkOrder(by_level, np.asarray(room, np.int64), first, *columns)
+    senders = src[program.way]
+    first = np.append(0, np.cumsum(np.bincount(senders, minlength=program.schedule.participants)))
+    found = loops.room(len(program))
+    kernel.in_groups(loops.give(senders), loops.give(first[:-1].copy()), found)
+    items = np.asarray(found, np.int32)
+    after, place = np.full(len(program), NONE, np.int32), np.empty(len(program), np.int32)
+    place[items] = np.arange(len(items), dtype=np.int32)
+    behind = np.flatnonzero(program.channel_before != NONE)
+    after[place[program.channel_before[behind]]] = place[behind]
+    return LinkOrder(
+        by_level, np.asarray(room, np.int64), np.asarray(marked, np.int32), first, items, program.way[items], after
+    )
 
 
 def _own_first(src: Array, hop: Array, links: Array) -> bool:
     """Whether every link that is the first of a way is that of one sender only, and never a later one."""
     begins = hop[:-1][np.diff(hop) > 0]
-    first, sender = links[begins], src[np.diff(hop) > 0]
+    first, sender, count = links[begins], src[np.diff(hop) > 0], int(links.max(initial=-1)) + 1
     later = np.ones(len(links), np.bool_)
     later[begins] = False
-    owners = len(np.unique(first.astype(np.int64) * (int(src.max(initial=0)) + 1) + sender))
-    return owners == len(np.unique(first)) and not np.isin(np.unique(first), np.unique(links[later])).any()
+    owner, behind = np.full(count, NONE, np.int64), np.zeros(count, np.bool_)
+    owner[first], behind[links[later]] = sender, True
+    return not behind[first].any() and bool((owner[first] == sender).all())

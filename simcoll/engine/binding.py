@@ -7,7 +7,7 @@ sizes, rates and latencies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -60,12 +60,13 @@ def bind(
     loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)
+    slots = params.slots if params.slots < loops * schedule.most_of_a_pair else 0  # who never waits for a credit
     # A frame keeps its schedule, so that no other has the id.
-    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, params.slots)
+    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, slots)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
     if frame is None:
         compiled = choose(loops * len(schedule), compiled)
-        frame = _framed(schedule, network, devices, params, loops, compiled)
+        frame = _framed(schedule, network, devices, replace(params, slots=slots), loops, compiled)
         if network.layout is not None and loops * len(schedule) <= _FRAMES.most // 3:
             _FRAMES.keep(where, frame)
     sizes, kind, memo = frame.sized(held, piece, bool(compiled))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -154,6 +155,12 @@ class Schedule:
     def messages(self) -> int:
         """Transfers between two participants: local copies are none."""
         return int((self.src != self.dst).sum())
+
+    @cached_property
+    def most_of_a_pair(self) -> int:
+        """The most transfers from one participant to one other."""
+        pairs = self.src.astype(np.int64) * self.participants + self.dst
+        return int(np.unique(pairs, return_counts=True)[1].max(initial=0))
 
     def __len__(self) -> int:
         return len(self.step)

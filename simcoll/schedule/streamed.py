@@ -13,7 +13,7 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Step, StepPattern
 from simcoll.schedule.symmetry import Rotation
 
-HELD: Final = 4_000_000  # rows up to which the parts of a stream are kept: some 70 MB
+HELD: Final = 5_000_000  # rows up to which the parts of a stream are kept, and the whole of it: some 90 MB each
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,14 @@ class StreamedSchedule:
         return max([self.n_chunks, *(_highest(part) + 1 for part in self.parts())])
 
     def schedule(self) -> Schedule:
-        """The schedule with all its transfers in memory."""
+        """The schedule with all its transfers in memory; the same each time where these are few enough to be kept."""
+        return self._whole if self.transfers <= HELD else self._written_out()
+
+    @cached_property
+    def _whole(self) -> Schedule:
+        return self._written_out()
+
+    def _written_out(self) -> Schedule:
         names = ("collective", "algorithm", "n", "n_chunks", "agents", "pipelined", "root")
         return Schedule.from_steps(self.parts(), in_order=True, **{name: getattr(self, name) for name in names})
 

@@ -77,29 +77,26 @@ def _random_program(seed: int) -> Program:
 
 def _checked(seed: int) -> bool:
     """Whether links were taken one behind the other; all ways of running end at the same time."""
-    program, taken = _random_program(seed), False
+    program = _random_program(seed)
     if not len(program):
         return False
-    expected = fast.totals(program, shortcuts=False)
+    expected = fast.totals(program, shortcuts=False, compiled=False)
+    found = fast.totals(program, compiled=have_numba() and seed % 20 == 0)
     assert expected is not None
-    for compiled in (False, True):
-        if have_numba() or not compiled:
-            found = fast.totals(program, compiled=compiled)
-            assert found is not None
-            assert found.makespan_ps == expected.makespan_ps, (seed, compiled, found.shortcut)
-            taken |= found.shortcut == "by link"
-    return taken
+    assert found is not None
+    assert found.makespan_ps == expected.makespan_ps, (seed, found.shortcut)
+    return found.shortcut == "by link"
 
 
 def test_link_by_link_is_event_by_event() -> None:
-    """Of 300 random programs of one step, on stars, trees, meshes, lines and rings, with channels, loops, costs, late
+    """Of 160 random programs of one step, on stars, trees, meshes, lines and rings, with channels, loops, costs, late
     ranks and ties, each ends when it does event by event; enough of them are run link by link."""
-    assert sum(map(_checked, range(300))) >= 60
+    assert sum(map(_checked, range(160))) >= 32
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("batch", range(10))
 def test_link_by_link_is_event_by_event_at_length(batch: int) -> None:
     """The same for 5,000 more."""
-    for seed in range(300 + batch * 500, 800 + batch * 500):
+    for seed in range(160 + batch * 500, 660 + batch * 500):
         _checked(seed)

@@ -2,7 +2,7 @@
 
 Heads then come to a link from links before it only, never from those behind. So all that come to it are known, with
 their times, as soon as the links before it are done, and it serves them in the order of (time, index): no event is
-needed. What comes from one link comes in order, so that few streams have to be merged.
+needed. What comes from one link comes in order, so only a few streams have to be merged, and memory is read in turn.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
-from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import LinkRun, Queues
+from simcoll.engine.kernels.link_records import LinkRun, Queues, Waiting
 
 NEVER = 2**62
+LAST, FOLLOWED, BEYOND = 1, 2, 3  # marks of a link on a way: the last one; the next one follows it; too late
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
-heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
-value = waits.value
+value = load_like(__name__, plain_waits).value
 
 
 @jit
@@ -37,12 +36,17 @@ def levels(hop: Any, links: Any, level: Any, most: Any) -> Any:
 
 
 @jit
-def count(hop: Any, links: Any, follows: Any, taken: Any, from_first: Any, room: Any) -> None:
-    """Add to `room` of each link the transfers that wait there, of which `taken` go each way: those whose link before
-    it is another for other transfers, and at the first link if `from_first`."""
+def mark(hop: Any, links: Any, follows: Any, taken: Any, room: Any, marked: Any) -> None:
+    """Set `marked` of each link of each way to 4 times its number and its marks; add to `room` of each link the
+    transfers that wait there, of which `taken` go each way: those to which it comes behind several others."""
     for w in range(len(hop) - 1):
         for e in range(hop[w], hop[w + 1]):
-            if (e > hop[w] and not follows[links[e]]) or (e == hop[w] and from_first):
+            marked[e] = 4 * links[e]
+            if e + 1 == hop[w + 1]:
+                marked[e] += LAST
+            elif follows[links[e + 1]]:
+                marked[e] += FOLLOWED
+            if e > hop[w] and not follows[links[e]]:
                 room[links[e]] += taken[w]
 
 
@@ -55,131 +59,156 @@ def in_groups(group: Any, fill: Any, items: Any) -> None:
 
 
 @jit
-def turned_round(before: Any, after: Any) -> None:
-    """Set `after` of each transfer to the one that has it `before`."""
-    for i in range(len(before)):
-        if before[i] >= 0:
-            after[before[i]] = i
-
-
-@jit
 def by_link(run: LinkRun) -> Any:
     """Serve all transfers, link by link. Returns how many ended, and the latest time of all."""
-    plan, costs, routes, lead, here, _, net, first, items, after, start, heap, _, _, queues, free, links, sides = run
-    queue, latest = queues.queue, 0
+    _, costs, _, lead, here, _, net, first, items, ways, after, start, waiting, queues, free, links, sides = run
+    latest = 0
     for sender in range(len(first) - 1):
         size = 0
-        for e in range(first[sender], first[sender + 1]):
-            i = items[e]
-            if len(after) == 0 or start[i] >= 0:  # else the one before it on its channel starts it
-                t = value(here, plan.way[i])
-                if len(after):
-                    start[i] = t
-                size = heaps.push(heap, size, t + value(lead, plan.way[i]), i)
+        for j in range(first[sender], first[sender + 1]):
+            if start[j] >= 0:  # else the one before it on its channel starts it
+                start[j] = value(here, ways[j])
+                size = push(waiting, size, start[j] + value(lead, ways[j]), items[j], j)
         while size:
-            t, i = heap.times[0], heap.items[0]
-            size = heaps.pop(heap, size)
-            if len(after) == 0 and routes.hop[plan.way[i]] < routes.hop[plan.way[i] + 1]:
-                put(queues, routes.links[routes.hop[plan.way[i]]], t, i)
-                continue
-            sent, t = onward(i, 0, t, 0, run)
-            latest = max(latest, t)
-            if len(after) and after[i] >= 0:
-                start[after[i]] = max(sent, start[i] + value(costs.gap, plan.way[i]))
-                size = heaps.push(heap, size, start[after[i]] + value(lead, plan.way[after[i]]), after[i])
+            t, i, j = waiting.times[0], waiting.items[0], waiting.at[0]
+            sent, t = set_out(i, ways[j], t, run)
+            latest, k = max(latest, t), after[j]
+            if k >= 0:
+                start[k] = max(sent, start[j] + value(costs.gap, ways[j]))
+                waiting.times[0], waiting.items[0], waiting.at[0] = start[k] + value(lead, ways[k]), items[k], k
+            else:
+                size -= 1
+                waiting.times[0], waiting.items[0] = waiting.times[size], waiting.items[size]
+                waiting.at[0] = waiting.at[size]
+            sink(waiting, size, 0)
     for p in range(len(links)):
-        link = links[p]
-        merge(queues, queues.first[link], queues.fill[link])
-        for e in range(queues.first[link], queues.fill[link]):
-            i = queue.items[e]
-            _, t = onward(i, run.at[i], queue.times[e], run.tail[i], run)
-            latest = max(latest, t)
+        size = streams(queues, links[p], waiting)
+        while size:
+            e = waiting.at[0]
+            _, t = onward(queues.items[e], queues.at[e], queues.times[e], queues.tails[e], False, run)
+            latest, size = max(latest, t), advance(queues, links[p], waiting, size)
     for p in range(len(sides)):
-        side = sides[p] + len(net.rate_of)
-        merge(queues, queues.first[side], queues.fill[side])
-        for e in range(queues.first[side], queues.fill[side]):
-            i = queue.items[e]
-            t = max(queue.times[e], free.side[sides[p]]) + costs.receive[i]
-            free.side[sides[p]] = t
-            latest = max(latest, t)
-    return len(plan.way), latest
+        side, k = sides[p], sides[p] + len(net.rate_of)
+        size = streams(queues, k, waiting)
+        while size:
+            t = max(waiting.times[0], free.side[side]) + costs.receive[waiting.items[0]]
+            free.side[side] = t
+            latest, size = max(latest, t), advance(queues, k, waiting, size)
+    return len(ways), latest
 
 
-@inner
-def onward(i: Any, at: Any, t: Any, tail: Any, run: LinkRun) -> Any:
-    """The head of transfer `i` comes at `t` to link `at` of its way when that serves it, and passes all that follow it;
-    then it waits at the next, or at its receive side. Returns when it was sent, and the latest time so far; NEVER is
-    all that is beyond the range of the clock."""
-    plan, (_, cap, receive, _), (hop, links), _, _, follows, net, _, _, _, _, _, _, _, queues, free, _, _ = run
-    w, kind, sent = plan.way[i], plan.kind[i], t + 1
-    e, behind, onto = hop[w] + at, hop[w + 1], True
-    if e == behind:  # a local copy without a memory link
-        tail = sent
-    while e < behind and onto:
-        link = links[e]
+@inline
+def set_out(i: Any, way: Any, t: Any, run: LinkRun) -> Any:
+    """Transfer `i` is ready at `t`; returns as `onward` does."""
+    hop, receive = run.routes.hop, run.costs.receive
+    sent, last = t + 1, t + 1
+    if hop[way] < hop[way + 1]:
+        sent, last = onward(i, hop[way], t, 0, True, run)
+    elif value(receive, i):  # a local copy without a memory link
+        put(run.queues, run.plan.side[i] + len(run.net.rate_of), t + 1, 0, i, 0)
+    return sent, last
+
+
+@inline
+def onward(i: Any, e: Any, t: Any, tail: Any, opens: Any, run: LinkRun) -> Any:
+    """The head of transfer `i` comes at `t` to link `e` of all ways when that serves it, and passes all that follow it;
+    then it waits at the next, or at its receive side. It is the first link if the way `opens`. Returns when it was
+    sent, and the latest time so far; NEVER is all that is beyond the range of the clock."""
+    plan, (_, cap, receive, _), _, _, _, marked, net, _, _, _, _, _, _, queues, free, _, _ = run
+    kind, sent, marks = value(plan.kind, i), t, FOLLOWED
+    while marks == FOLLOWED:
+        link, marks = marked[e] >> 2, marked[e] & 3
         s = net.service[kind * net.rates + net.rate_of[link]]
         r = max(t, free.link[link])
         free.link[link] = r + s
-        if at == 0:
+        if opens:
             tail = r + max(s, value(cap, kind))
-            sent = tail
+            sent, opens = tail, False
         else:
             tail = max(r + s, tail)
         if tail >= NEVER:  # later sums must not come out negative
-            return NEVER, NEVER
+            sent, tail, marks = NEVER, NEVER, BEYOND
+            break
         t, tail = r + net.latency[link], tail + net.latency[link]  # of head and tail at the next link
-        at += 1
         e += 1
-        onto = e < behind and follows[links[e]]
-    if e < behind:
-        run.at[i], run.tail[i] = at, tail
-        put(queues, links[e], t, i)
-    elif value(receive, i):
-        put(queues, plan.side[i] + len(net.rate_of), tail, i)
+    if marks == 0:
+        put(queues, marked[e] >> 2, t, tail, i, e)
+    elif marks == LAST and value(receive, i):
+        put(queues, plan.side[i] + len(net.rate_of), tail, tail, i, e)
     return sent, tail
 
 
 @inline
-def put(queues: Queues, server: Any, t: Any, i: Any) -> None:
-    """Transfer `i` comes to a server at `t`."""
-    e = queues.fill[server]
-    queues.queue.times[e], queues.queue.items[e] = t, i
-    queues.fill[server] = e + 1
+def put(queues: Queues, server: Any, t: Any, tail: Any, i: Any, e: Any) -> None:
+    """Transfer `i` comes to a server at `t`, which is link `e` of all ways."""
+    k = queues.fill[server]
+    queues.times[k], queues.tails[k], queues.items[k], queues.at[k] = t, tail, i, e
+    queues.fill[server] = k + 1
+
+
+# --- streams: a heap of the first entries of stretches that stand in order ---
+
+
+@inner
+def streams(queues: Queues, server: Any, waiting: Waiting) -> Any:
+    """Enter the first entry of each stretch of a queue; returns how many there are."""
+    size, before = 0, -1
+    for e in range(queues.first[server], queues.fill[server]):
+        if before < 0 or comes_before(queues, e, before):
+            size = push(waiting, size, queues.times[e], queues.items[e], e)
+        before = e
+    return size
 
 
 @inline
-def earlier(queue: Any, a: Any, b: Any) -> Any:
-    """Whether entry `a` of a queue is to be served before entry `b`."""
-    times, items = queue.times, queue.items
+def advance(queues: Queues, server: Any, waiting: Waiting, size: Any) -> Any:
+    """Put the next of its stretch in the place of the first entry; returns how many stretches are left."""
+    e = waiting.at[0]
+    if e + 1 < queues.fill[server] and not comes_before(queues, e + 1, e):
+        waiting.times[0], waiting.items[0], waiting.at[0] = queues.times[e + 1], queues.items[e + 1], e + 1
+    else:
+        size -= 1
+        waiting.times[0], waiting.items[0], waiting.at[0] = waiting.times[size], waiting.items[size], waiting.at[size]
+    sink(waiting, size, 0)
+    return size
+
+
+@inline
+def comes_before(queues: Any, a: Any, b: Any) -> Any:
+    """Whether entry `a` is to be served before entry `b`."""
+    times, items = queues.times, queues.items
     return times[a] < times[b] or (times[a] == times[b] and items[a] < items[b])
 
 
 @inner
-def merge(queues: Queues, first: Any, end: Any) -> None:
-    """Sort the entries from `first` up to `end`, by merging those that stand in order already."""
-    (times, items, _), (spare_times, spare_items, _), queue = queues.queue, queues.spare, queues.queue
-    runs = 2
-    while runs > 1:
-        a, runs, out = first, 0, 0
-        while a < end:
-            b = a + 1
-            while b < end and not earlier(queue, b, b - 1):
-                b += 1
-            if a == first and b == end:
-                return
-            c = b
-            while c < end and (c == b or not earlier(queue, c, c - 1)):
-                c += 1
-            x, y = a, b
-            while x < b or y < c:
-                if y == c or (x < b and not earlier(queue, y, x)):
-                    spare_times[out], spare_items[out] = times[x], items[x]
-                    x += 1
-                else:
-                    spare_times[out], spare_items[out] = times[y], items[y]
-                    y += 1
-                out += 1
-            a = c
-            runs += 1
-        for k in range(out):
-            times[first + k], items[first + k] = spare_times[k], spare_items[k]
+def push(waiting: Waiting, size: Any, t: Any, i: Any, e: Any) -> Any:
+    """Enter transfer `i`, which comes at `t`; returns the new size."""
+    times, items, at = waiting
+    k = size
+    while k > 0:
+        above = (k - 1) >> 2
+        if times[above] < t or (times[above] == t and items[above] < i):
+            break
+        times[k], items[k], at[k] = times[above], items[above], at[above]
+        k = above
+    times[k], items[k], at[k] = t, i, e
+    return size + 1
+
+
+@inner
+def sink(waiting: Waiting, size: Any, k: Any) -> None:
+    """Move entry `k` down to where it belongs."""
+    times, items, at = waiting
+    t, i, e = times[k], items[k], at[k]
+    while True:
+        below = 4 * k + 1
+        if below >= size:
+            break
+        for other in range(below + 1, min(below + 4, size)):
+            if comes_before(waiting, other, below):
+                below = other
+        if t < times[below] or (t == times[below] and i < items[below]):
+            break
+        times[k], items[k], at[k] = times[below], items[below], at[below]
+        k = below
+    times[k], items[k], at[k] = t, i, e

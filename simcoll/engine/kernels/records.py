@@ -336,42 +336,6 @@ class ReplayRun(NamedTuple):
     heads: Heads
 
 
-class Queues(NamedTuple):
-    """Who waits at each server, links before receive sides: `queue.items[first[s]:fill[s]]` from `queue.times` on;
-    `spare` is room to sort the longest. They have no places."""
-
-    queue: Heap
-    spare: Heap
-    first: Column
-    fill: Column
-
-
-class LinkRun(NamedTuple):
-    """All that `by_link` works on; `here` as for `replay`. Sender p has `items[first[p]:first[p + 1]]`. `after` is the
-    next transfer on the channel of each, `start` 0 for the first on a channel and −1 for others; both are empty where
-    channels have one each. `at` is the place of each transfer on its way, `tail` when its tail comes there. `links` are
-    those that are waited at, each behind all from which heads come to it, `sides` the receive sides."""
-
-    plan: Plan
-    costs: Costs
-    routes: Routes
-    lead: Column
-    here: Column
-    follows: Column
-    net: Net
-    first: Column
-    items: Column
-    after: Column
-    start: Column
-    heap: Heap
-    at: Column
-    tail: Column
-    queues: Queues
-    free: Servers
-    links: Column
-    sides: Column
-
-
 # --- the streamed engine ---
 
 

@@ -1,0 +1,52 @@
+"""The columns that the loop works on which takes link by link: see `records`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simcoll.engine.kernels.records import Column, Costs, Net, Plan, Routes, Servers
+
+
+class Waiting(NamedTuple):
+    """A heap of transfers by (time, index), four entries below each; `at` is where more is to be found about each."""
+
+    times: Column
+    items: Column
+    at: Column
+
+
+class Queues(NamedTuple):
+    """The transfers that wait at server s, from `first[s]` up to `fill[s]`, links before receive sides: when head and
+    tail of each come there; its number; and the place of the link on its way, among those of all ways."""
+
+    times: Column
+    tails: Column
+    items: Column
+    at: Column
+    first: Column
+    fill: Column
+
+
+class LinkRun(NamedTuple):
+    """All that `by_link` works on; `here` as for `replay`, `plan.kind` empty if there is one size, `marked` by place on
+    all ways. Those that sender p sends stand from `first[p]` to `first[p + 1]`: the transfer, its way, where the next
+    of its channel stands or −1, and 0 for the first of a channel, −1 for others. `links` are those that are waited at,
+    each behind all from which heads come to it, `sides` the receive sides."""
+
+    plan: Plan
+    costs: Costs
+    routes: Routes
+    lead: Column
+    here: Column
+    marked: Column
+    net: Net
+    first: Column
+    items: Column
+    ways: Column
+    after: Column
+    start: Column
+    waiting: Waiting
+    queues: Queues
+    free: Servers
+    links: Column
+    sides: Column
