@@ -138,11 +138,6 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
     found = nccl_graphs.stored(system.nccl, len(gpus), nodes)
     if found is not None and _stay(found["ring"], settings):
         return found
-    if system.gpu and system.gpu.vendor == "amd":
-        raise InputError(
-            f"{system.name}: which channels RCCL finds for {len(gpus)} GPUs a node is not known",
-            "write them into the file of the system, under nccl",
-        )
     own = system.nccl.p2p_level if system.nccl else None
     if settings.p2p_level is None and own:
         settings = replace(settings, p2p_level=own)

@@ -10,6 +10,7 @@ Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
@@ -18,6 +19,7 @@ from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, Place
+from simcoll.nccl import _mesh_rings
 from simcoll.nccl._channel_demands import Draft
 from simcoll.nccl._channel_search import Round
 from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
@@ -97,6 +99,8 @@ def _cached(system: str, gpus: tuple[int, ...], across: bool, version: str | Non
         settings = replace(settings, nvls=False)
     node = _node(file, gpus, across, settings)
     node.find_paths(rules)
+    if file.gpu and file.gpu.vendor == "amd":
+        return _of_mesh(file.name, node, across)
     return _Search(node, rules, across, settings, release).graphs()
 
 
@@ -140,6 +144,35 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     kinds = dict(devices)
     rate = units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
     return NodePaths([kinds[name] for name in names], links, rate)
+
+
+def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
+    """What RCCL's channels are taken for where each GPU has a link to each other: as many rings as the links allow, and
+    between nodes as many as the ports of NICs serve, too. Raises InputError for other machines, whose rings are tables
+    of RCCL's source."""
+    count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
+    speeds = {path.bandwidth for path in direct}
+    if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
+        problem = f"{name}: which channels RCCL finds for GPUs that are not all joined alike is not known"
+        raise InputError(problem, "write them into the file of the system, under nccl")
+    orders, far = _mesh_rings.rings(count) if not across else _mesh_rings.paths(count), PIX
+    speed = min(speeds, default=node.net_GBps)
+    if across:
+        nearest = [min((node.paths[gpu, net] for net in node.nets), key=lambda path: path.type) for gpu in node.gpus]
+        far = max(path.type for path in nearest)
+        speed = min(speed, *(path.bandwidth for path in nearest))
+        orders = orders[: len(node.nets) * int(node.net_GBps // speed)]
+    ring = ChannelGraph(
+        channels=len(orders),
+        intra=speed,
+        inter=speed,
+        pattern="ring",
+        type_intra="NVL" if count > 1 else "LOC",
+        type_inter=PATHS[far],
+        same_channels=len(orders) == 1,
+        orders=orders,
+    )
+    return {"ring": ring, "tree": ring.model_copy(update={"pattern": "balanced_tree"})}
 
 
 class _Search:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import simcoll
+from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.nccl import graph_search
@@ -20,26 +21,7 @@ from simcoll.topology.machine_files import MachineFile, SystemFile, template
 from simcoll.topology.nccl_graphs import ChannelGraph
 from simcoll.topology.systems import load_system, shipped_systems
 
-NVIDIA = [name for name in shipped_systems() if (gpu := load_system(name).gpu) and gpu.vendor == "nvidia"]
-# stored for a NIC beside each GPU, unlike their links
-BESIDE = ("a3-mega", "hgx-h100", "hgx-h100-efa", "hgx-h200", "hgx-b200")
-
-
-def own_switch(name: str) -> SystemFile:
-    """The system with a PCIe switch for each GPU and its NIC, in place of one for two."""
-    system = load_system(name)
-    plan = [rule for rule in system.links if rule.kind != "pcie"]
-    pcie: list[dict[str, Any]] = [
-        {"pairs": pairs, "bandwidth": "48 GB/s", "latency": "0.25 us", "kind": "pcie"}
-        for pairs in (
-            [[f"gpu{i}", f"pcie_switch{i}"] for i in range(8)],
-            [[f"nic{i}", f"pcie_switch{i}"] for i in range(8)],
-            [[f"pcie_switch{i}", f"cpu{i // 4}"] for i in range(8)],
-        )
-    ]
-    document = system.model_dump(by_alias=True, exclude_none=True)
-    links = [rule.model_dump(by_alias=True, exclude_defaults=True) for rule in plan] + pcie
-    return SystemFile.model_validate({**document, "devices": {**document["devices"], "pcie_switch": 8}, "links": links})
+WITH_GRAPHS = [name for name in shipped_systems() if (file := load_system(name).nccl) and file.graphs]
 
 
 def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
@@ -57,7 +39,7 @@ def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
 
 def test_rings_of_p5_are_as_logged() -> None:
     """Two nodes of EC2 P5: NCCL 2.20.3 prints these ways through the first node (KeitaW/p5-nccl-test on GitHub)."""
-    ring = search(own_switch("hgx-h100-efa"), 8, across=True, version="2.20")["ring"]
+    ring = search(load_system("hgx-h100-efa"), 8, across=True, version="2.20")["ring"]
     down = [tuple((i - k) % 8 for k in range(8)) for i in range(0, 8, 2)]
     up = [tuple((i + k) % 8 for k in range(8)) for i in range(1, 8, 2)]
     assert ring.orders == tuple(itertools.chain(*zip(down, up, strict=True)))
@@ -79,21 +61,10 @@ def test_one_node_of_h200_is_as_logged() -> None:
 
 # --- what files store ---
 
-# Where rows differ from the search in numbers: worked out by hand, without what is said here.
-DIFFER = {
-    ("one", 2, "tree", ("a100-pcie", "gh200-4", "hgx-a100-4", "hgx-a100-4-slingshot")): "channels of both directions",
-    ("one", 3, "tree", ("a3-mega", "gh200-4", "hgx-h100", "hgx-h100-efa", "hgx-h200")): "a chain's end sends nothing",
-    ("one", 3, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
-    ("one", 4, "tree", ("hgx-b200", "hgx-b300", "gb200-nvl72", "rtx-pro-6000")): "the same",
-    ("several", 3, "tree", ("hgx-a100-4",)): "what goes to another GPU's NIC takes NVLink",
-    ("several", 8, "tree", ("l40s-pcie",)): "what goes through an Intel processor counts 6/5",
-    ("several", 8, "ring", ("hgx-b200",)): "its NVLinks have room for ways to another GPU's NIC, so no NIC is crossed",
-}
-
 
 def stored_rows() -> Iterator[tuple[str, str, int]]:
     """System, one or several nodes, and GPUs a node; of the rack of 72 a few."""
-    for name in NVIDIA:
+    for name in WITH_GRAPHS:
         rows = load_system(name).nccl
         assert rows
         counts = {(row.nodes, n) for row in rows.graphs for n in range(row.gpus[0], row.gpus[1] + 1)}
@@ -105,21 +76,36 @@ def stored_rows() -> Iterator[tuple[str, str, int]]:
 
 @pytest.mark.parametrize(("name", "size", "gpus"), list(stored_rows()))
 def test_the_search_finds_what_files_store(name: str, size: str, gpus: int) -> None:
-    """Channels and speeds are those of the rows, and where NICs are as the rows say, pattern and crossing too."""
-    system = own_switch(name) if name in BESIDE else load_system(name)
+    """Channels, speeds, patterns and paths, whether channels are alike, and whether they cross NICs."""
+    system = load_system(name)
     kept = nccl_graphs.stored(system.nccl, gpus, 1 if size == "one" else 2)
     found = search(system, gpus, across=size == "several")
     assert kept
     for kind, graph in kept.items():
-        if not any((size, gpus, kind) == case[:3] and name in case[3] for case in DIFFER):
-            assert numbers(found[kind]) == numbers(graph), kind
-        if kind == "nvls" or (kind == "tree" and size == "several"):
-            assert found[kind].same_channels == graph.same_channels, kind
+        assert found[kind].model_copy(update={"orders": graph.orders}) == graph, kind
+        assert not graph.orders or hops(graph) == hops(found[kind]), "the same links, whatever the order of channels"
 
 
-def numbers(graph: ChannelGraph) -> tuple[object, ...]:
-    """What is compared."""
-    return graph.channels, graph.intra, graph.inter, graph.pattern, graph.cross_nic
+def hops(graph: ChannelGraph) -> Counter[tuple[int, int]]:
+    """How many of a graph's rings go from one GPU to another."""
+    return Counter(hop for order in graph.orders for hop in zip(order, (*order[1:], order[0]), strict=True))
+
+
+@pytest.mark.parametrize("name", WITH_GRAPHS)
+def test_channels_that_are_alike_go_one_way(name: str) -> None:
+    """They share every link, and between nodes one port of a NIC: more than these carry is only for unlike ones."""
+    system = load_system(name)
+    out = Counter[str]()
+    for (u, _), bandwidth in link_speeds(system).items():
+        out[u] = max(out[u], bandwidth)
+    port = units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
+    assert system.nccl
+    for row in system.nccl.graphs:
+        for gpus in {*row.gpus}:
+            graph = row.of(gpus)
+            if graph.same_channels and graph.pattern == "ring":
+                assert graph.channels * graph.intra <= max(out.values()), row
+                assert row.nodes == "one" or graph.channels * graph.inter <= port, row
 
 
 # --- what any graph keeps ---
@@ -127,7 +113,7 @@ def numbers(graph: ChannelGraph) -> tuple[object, ...]:
 VARIANTS = {
     "8 x 200G": changed("hgx-h100", nic={**load_system("hgx-h100").nic.model_dump(), "rate": "200 Gb/s"}),  # type: ignore[union-attr]  # it has
     "H800": changed("hgx-h100", nvlink=8 / 18),
-    "own switches": own_switch("hgx-h100"),
+    "hgx-h100": load_system("hgx-h100"),
     **{
         name: load_system(name) for name in ("dgx-a100", "dgx1-v100", "gh200-4", "hgx-a100-4", "l40s-pcie", "a100-pcie")
     },
@@ -250,6 +236,27 @@ def test_slower_nics_make_slower_rings() -> None:
     assert ring.channels * ring.inter == 8 * 24
 
 
+@pytest.mark.parametrize("gpus", range(1, 9))
+def test_a_mesh_of_amd_is_filled(gpus: int) -> None:
+    """Of n GPUs that are all joined no two rings share a link, and nearly all links are in one: n - 1 rings, one less
+    for 4 and 6; between nodes each way begins and ends at a GPU of its own."""
+    system = load_system("mi300x")
+    for across, count in ((False, gpus - 1 - (gpus in (4, 6))), (True, gpus - (gpus in (3, 5)))):
+        if not across and gpus == 1:
+            continue
+        ring = search(system, gpus, across)["ring"]
+        assert ring.channels == len(ring.orders) == count
+        assert all(sorted(order) == list(range(gpus)) for order in ring.orders)
+        assert max((hops(ring) if not across else inner(ring)).values(), default=1) == 1
+        if across:
+            assert len({order[0] for order in ring.orders}) == len({order[-1] for order in ring.orders}) == count
+
+
+def inner(graph: ChannelGraph) -> Counter[tuple[int, int]]:
+    """How many ways go from one GPU to another, within the node."""
+    return Counter(hop for order in graph.orders for hop in itertools.pairwise(order))
+
+
 # --- settings ---
 
 
@@ -266,7 +273,7 @@ def test_without_p2p_paths_lead_through_the_host() -> None:
 
 def test_fewer_nics_and_no_crossing() -> None:
     """NCCL_IB_HCA leaves a ring for each NIC; NCCL_CROSS_NIC=0 keeps a ring on one NIC."""
-    system = own_switch("hgx-h100")
+    system = load_system("hgx-h100")
     two = search(system, 8, True, None, SearchSettings(nics=(0, 1)))["ring"]
     assert two.channels * two.inter <= 2 * 50
     kept = search(system, 8, True, None, SearchSettings(cross_nic=0))["ring"]

@@ -584,7 +584,6 @@ nccl:
         ("hgx-h100 --nodes 2 --ranks 5", "5 ranks on 2 nodes are not as many on each; take a multiple of 2"),
         ("hgx-h100 --ranks 16", "hgx-h100 has 8 GPUs a node, not 16"),
         ("hgx-h100 --nodes 4 --ranks 2", "2 ranks on 4 nodes are not as many on each"),
-        ("mi300x --nodes 2 --ranks 6", "which channels RCCL finds for 3 GPUs a node is not known"),
         ("hgx-h100 --algo pat", "no pair of algorithm and protocol is left"),
         ("hgx-h100 --graph no-such.xml", "no-such.xml: cannot be read"),
     ],

@@ -121,7 +121,7 @@ def test_routes_are_those_of_breadth_first_search(name: str, policy: str) -> Non
 
 def test_machines_that_are_not_alike_are_routed_apart() -> None:
     """A slow NVLink sends the traffic of its own machine over PCIe, and of no other."""
-    topology = make(system="hgx-h100", nodes=3, links={"node1.gpu0->node1.nvswitch0": {"bandwidth": "1 GB/s"}})
+    topology = make(system="dgx-a100", nodes=3, links={"node1.gpu0->node1.nvswitch0": {"bandwidth": "1 GB/s"}})
     for node, way in enumerate(("nvswitch0", "pcie_switch0", "nvswitch0")):
         assert names(topology, f"node{node}.gpu0", f"node{node}.gpu1")[1] == f"node{node}.{way}"
 
@@ -167,7 +167,7 @@ def test_rails_use_the_nic_of_the_destination() -> None:
     for i, k in itertools.product(range(8), range(8)):
         way = names(topology, f"node0.gpu{i}", f"node1.gpu{k}")
         proxy = [] if i == k else ["node0.nvswitch0", f"node0.gpu{k}"]
-        switch = f"pcie_switch{k // 2}"
+        switch = f"pcie_switch{k}"
         out = [f"node0.gpu{i}", *proxy, f"node0.{switch}", f"node0.nic{k}", f"rail{k}"]
         assert way == [*out, f"node1.nic{k}", f"node1.{switch}", f"node1.gpu{k}"]
 
