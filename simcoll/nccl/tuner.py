@@ -148,7 +148,8 @@ def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, a
     if graph is None:
         return False
     knows_p2c = isinstance(constants, RcclConstants) or constants.knows_p2c
-    inter = "PHB" if graph.type_inter == "P2C" and not knows_p2c else graph.type_inter
+    by_c2c = any(each.type_inter == "P2C" for each in comm.graphs.values())  # then all do, or by PXN
+    inter = "PHB" if by_c2c and not knows_p2c else graph.type_inter
     return (
         comm.capability >= 70 and PATHS.index(inter) <= farthest and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
     )
