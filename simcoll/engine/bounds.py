@@ -80,7 +80,7 @@ def lower_bound_ps(
     reduce, even if they do not in this schedule."""
     found: list[int] = []
     for group in schedule.groups:
-        places = tuple(devices[rank] for rank in group)
+        places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
             ends = schedule.collective, schedule.root
             limits = _LIMITS.get((topology, places, *ends), functools.partial(_limits, *ends, topology, places))

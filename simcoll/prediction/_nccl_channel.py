@@ -296,6 +296,13 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
     """B/s from the first GPU to another of its node, where it has least."""
+    return _BETWEEN.get((rated, tuple(places)), lambda: _least_between(rated, places))
+
+
+_BETWEEN: Final[LruCache[int]] = LruCache(64, lambda _: 1)
+
+
+def _least_between(rated: Topology, places: Sequence[str]) -> int:
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)

@@ -294,10 +294,6 @@ class Profile(Model):
         """Whether calls are run as NCCL's kernels run them, so that one channel stands for all."""
         return self.kernels is not None
 
-    def serve(self, topology: Topology) -> Topology:
-        """The topology with its links as they serve, routes as they are; the same where nothing changes."""
-        return served(topology, self.links)
-
 
 def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""

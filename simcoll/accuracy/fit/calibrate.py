@@ -35,6 +35,7 @@ from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
+from simcoll.prediction.placing import served_by
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile
@@ -404,7 +405,7 @@ def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[D
         if which not in settings:
             model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
             params = scenario.model_copy(update={"model": model}).params()
-            settings[which] = fingerprint(served.serve(topology), params)
+            settings[which] = fingerprint(served_by(topology, served.links), params)
         forced = "auto" if scenario.protocol == "none" else scenario.protocol
         key = (row.collective, scenario.algorithm, forced, row.ranks, row.nodes or 1, topology.name, settings[which])
         sizes[key][0 if fitted else 1].add(row.size_bytes)
