@@ -6,50 +6,70 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from simcoll.config.decoding import decoded
 from simcoll.errors import InputError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
-def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """The shipped names of a kind that begin as what was typed does, for shells."""
 
-    def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """The names of these kinds that begin as what was typed does, for shells; with `file` the shell's own files."""
+
+    def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from simcoll.cli.convert import FORMATS
+        from simcoll.config.yaml_tree import shipped
         from simcoll.scenario.loading import shipped_scenarios
         from simcoll.scenario.profile import shipped_profiles
+        from simcoll.schedule import registry
         from simcoll.schedule.collectives import COLLECTIVES
         from simcoll.topology.systems import shipped_systems
+
+        def algorithms() -> list[str]:
+            asked = context.params.get("collective")
+            every = (name for c in COLLECTIVES if asked in (None, c) for name in registry.names(c))
+            return ["auto", "all", *dict.fromkeys(every)]
 
         known: dict[str, Callable[[], Iterable[str]]] = {
             "scenario": shipped_scenarios,
             "system": shipped_systems,
             "profile": shipped_profiles,
             "collective": lambda: COLLECTIVES,
+            "algorithm": algorithms,
+            "executor": lambda: ("nccl", "msccl", "p2p"),
+            "schedule": lambda: (f"{c}/{name}" for c in COLLECTIVES for name in registry.names(c)),
+            "table": lambda: sorted(path.name for path in shipped("measured").glob("*.csv")),
+            "format": lambda: FORMATS,
         }
-        return [name for name in known[kind]() if name.startswith(begun)]
+        found = [CompletionItem(begun, type="file")] if "file" in kinds else []  # first: it empties what bash has
+        found += [CompletionItem(name) for k in kinds if k in known for name in known[k]() if name.startswith(begun)]
+        return found
 
     return names
 
 
-SCENARIO = click.argument("scenario", shell_complete=completed("scenario"))
-SCENARIO_OR_KEYS = click.argument("scenario", required=False, shell_complete=completed("scenario"))
+SCENARIO = click.argument("scenario", shell_complete=completed("file", "scenario"))
+SCENARIO_OR_KEYS = click.argument("scenario", required=False, shell_complete=completed("file", "scenario"))
 COLLECTIVE = click.argument("collective", shell_complete=completed("collective"))
 SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
 _PROFILE = click.option(
     "--profile",
     metavar="NAME",
     help="Profile of the costs: a shipped one, or a file.",
-    shell_complete=completed("profile"),
+    shell_complete=completed("file", "profile"),
 )
 _ON = click.option(
     "--on",
     "system",
     metavar="SYSTEM",
     help="In place of its topology: a shipped system, or a file.",
-    shell_complete=completed("system"),
+    shell_complete=completed("file", "system"),
 )
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 _MEASURED_ON = click.option(
@@ -58,13 +78,16 @@ _MEASURED_ON = click.option(
     "topology",
     metavar="SYSTEM|FILE.yaml",
     help="What it was measured on: a shipped system, or a file.",
-    shell_complete=completed("system"),
+    shell_complete=completed("file", "system"),
 )
 _MEASURED_NODES = click.option(
     "--nodes", metavar="N[,N…]", help="Keep rows of so many nodes; rows that do not say are of these."
 )
 _COLLECTIVE = click.option(
-    "--collective", metavar="NAME", help="Keep rows of this collective; rows that do not say are of it."
+    "--collective",
+    metavar="NAME",
+    help="Keep rows of this collective; rows that do not say are of it.",
+    shell_complete=completed("collective"),
 )
 FORMAT = click.option(
     "--format", "kind", type=click.Choice(["png", "svg", "pdf"]), default="png", show_default=True, help="Of pictures."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS
+from simcoll.cli._options import JSON, SETS, completed
 
 
 @click.command(name="list")
@@ -38,7 +38,7 @@ def topology_list() -> None:
 
 
 @topology.command(name="show")
-@click.argument("name")
+@click.argument("name", shell_complete=completed("file", "system"))
 @click.option("--nodes", type=int, help="Number of nodes.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file.")
 @JSON

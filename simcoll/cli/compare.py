@@ -8,12 +8,18 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, measured_on, measured_text, topology_key, with_measured_on
+from simcoll.cli._options import JSON, SETS, completed, measured_on, measured_text, topology_key, with_measured_on
 from simcoll.errors import InputError
 
 
 @click.command()
-@click.argument("tables", nargs=-1, required=True, metavar="[SCENARIO|RESULTS.csv|system=NAME] MEASURED.csv|-")
+@click.argument(
+    "tables",
+    nargs=-1,
+    required=True,
+    metavar="[SCENARIO|RESULTS.csv|system=NAME] MEASURED.csv|-",
+    shell_complete=completed("file", "scenario", "table"),
+)
 @click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of both tables.")
 @SETS
 @click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON
+from simcoll.cli._options import JSON, completed
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "
 @click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
 @click.option("--as", "kind", metavar="KIND", help="What the file is, where it is not recognised.")
-@click.option("--assume", metavar="SYSTEM", help="Shipped system that lends what a topology does not carry.")
+@click.option(
+    "--assume",
+    metavar="SYSTEM",
+    help="Shipped system that lends what a topology does not carry.",
+    shell_complete=completed("system"),
+)
 @click.option("--collective", metavar="NAME", help="What a schedule or a table is of, where the file does not say.")
 @click.option(
     "--set",
@@ -77,8 +82,18 @@ def _stdin() -> bytes:
 
 
 @click.command(name="export")
-@click.argument("what", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json|SYSTEM|TOPOLOGY.yaml|RESULTS")
-@click.option("--to", required=True, metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.")
+@click.argument(
+    "what",
+    metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json|SYSTEM|TOPOLOGY.yaml|RESULTS",
+    shell_complete=completed("file", "schedule", "system"),
+)
+@click.option(
+    "--to",
+    required=True,
+    metavar="FORMAT",
+    help=f"One of: {', '.join(FORMATS)}.",
+    shell_complete=completed("format"),
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
 @click.option("--ranks", type=click.IntRange(1), help="Number of ranks of a schedule.")
 @click.option("--root", default=0, show_default=True, type=click.IntRange(0), help="Root of a schedule.")

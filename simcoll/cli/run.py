@@ -107,13 +107,23 @@ def run(
     "system",
     metavar="SYSTEM",
     help="A shipped system, or a topology's YAML file.",
-    shell_complete=completed("system"),
+    shell_complete=completed("file", "system"),
 )
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 @click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
 @click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
-@click.option("--algorithm", default="auto", show_default=True, help="A name, a list, auto or all.")
-@click.option("--executor", help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]")
+@click.option(
+    "--algorithm",
+    default="auto",
+    show_default=True,
+    help="A name, a list, auto or all.",
+    shell_complete=completed("file", "algorithm"),
+)
+@click.option(
+    "--executor",
+    help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]",
+    shell_complete=completed("executor"),
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for results.csv, manifest.json, plots/.")
 @FORMAT
 @SETS
@@ -143,7 +153,7 @@ def predict(
         raise InputError("nothing says which machine", f"add --on {A_SYSTEM}")
 
     def given(value: Any, option: str) -> Node:
-        return parse(value, option) if isinstance(value, str) else Node(value, Place(option, 1, 1))
+        return parse(value, option) if isinstance(value, str) and value.strip() else Node(value, Place(option, 1, 1))
 
     topology = {topology_key(system): given(system, "--on")}
     if nodes is not None:

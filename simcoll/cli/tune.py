@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from simcoll.cli._options import JSON
+from simcoll.cli._options import JSON, completed
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 
 @click.command()
-@click.argument("system")
+@click.argument("system", shell_complete=completed("file", "system"))
 @click.option("--nodes", default=1, show_default=True, type=click.IntRange(1), help="Number of nodes.")
 @click.option("--ranks", type=click.IntRange(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
 @click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")

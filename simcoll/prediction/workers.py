@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import threading
 import time
@@ -88,11 +89,28 @@ def _in_processes(
             yield delayed(_in_process)(task, function, os.getpid())
 
     # One point at a time to each process: a row is kept as soon as it is there, and no process hoards the long ones.
-    run = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+    few = min(jobs, len(points)) if jobs > 0 else jobs
+    run = Parallel(n_jobs=few, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
     try:
-        yield from run(handed_out())
+        with _uninterrupted():
+            rows = run(handed_out())
+        yield from rows
     except BrokenProcessPool:
         raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes started meanwhile ignore Ctrl-C, which a terminal sends to all: the one that waits for them ends them,
+    and they have nothing to say."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _in_process(task: _WorkerTask, function: PointFunction, parent: int) -> tuple[int, ResultRow]:

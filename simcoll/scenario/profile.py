@@ -402,8 +402,7 @@ def _network(name: str) -> Profile:
     try:
         path = find_profile(name)
     except ValueError as error:  # a machine's file may name any
-        problem, _, cure = str(error).partition("; ")
-        raise wrong("profile", problem, cure) from None
+        raise wrong("profile", *str(error).split("; ", 1)) from None
     return parse_profile(yaml_tree.text_of(path), str(path))
 
 

@@ -919,6 +919,12 @@ def test_shells_complete(shell: str, monkeypatch: pytest.MonkeyPatch):
         ("simcoll ru", "run"),
         ("simcoll run quick", "quickstart"),
         ("simcoll run --prof", "--profile"),
+        ("simcoll predict all_gather --on hgx-h1", "hgx-h100"),
+        ("simcoll predict all_gather --algorithm bru", "bruck"),
+        ("simcoll show all_reduce/ri", "all_reduce/ring"),
+        ("simcoll compare h100", "h100_sxm_nccl-2.27.3.csv"),
+        ("simcoll topology show dgx", "dgx-a100"),
+        ("simcoll export all_reduce/ring --to ms", "msccl"),
     ):
         monkeypatch.setenv("_SIMCOLL_COMPLETE", f"{shell}_complete")
         monkeypatch.setenv("COMP_WORDS", words)
