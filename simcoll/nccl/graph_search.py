@@ -147,8 +147,8 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
 
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
-    """What RCCL's channels are taken for where each GPU has a link to each other: as many rings as the links allow, and
-    between nodes as many as the ports of NICs serve, too. Raises InputError for other machines, whose rings are tables
+    """The channels that RCCL is taken to have where each GPU has a link to each other: rings, as many as the links allow;
+    between nodes as many as the ports of NICs serve. Raises InputError for other machines, whose rings are tables
     of RCCL's source."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}

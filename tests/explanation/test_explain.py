@@ -52,7 +52,7 @@ def check(played: Program, seed: int) -> None:
     assert sum(by_cause(path.shares()).values()) == times.makespan_ps, seed
 
 
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize("batch", [0, 1, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(2, 10))])
 def test_segments_add_up(batch: int) -> None:
     """Of random programs, of one operation and of several, the segments of the path meet without gap or overlap, from
     0 to the end of the run."""
@@ -79,7 +79,7 @@ def check_changed(seed: int) -> None:
         assert all(a.end_ps == b.begin_ps for a, b in pairwise(path)), seed
 
 
-@pytest.mark.parametrize("batch", range(5))
+@pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(1, 5))])
 def test_segments_add_up_with_links_that_change(batch: int) -> None:
     """The same where links become slower, die, come back and are gone around."""
     for seed in range(batch * 60, batch * 60 + 60):

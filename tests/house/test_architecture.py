@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from command import ROOT
+from sources import MODULES, PACKAGE, tree
 
 import simcoll
 from simcoll import api
 
-PACKAGE = ROOT / "simcoll"
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "shipped" not in path.relative_to(PACKAGE).parts)
 NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
 HOMES = {  # library: where it may be imported
     "simpy": ["engine/event.py", "engine/_event_servers.py"],
@@ -35,18 +34,13 @@ MOST_LINES, HARD_LIMIT = 350, 450
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def _imports(path: Path) -> list[tuple[int, str]]:
     """Line and dotted name of everything a module imports, also inside functions and under TYPE_CHECKING."""
     return list(_imported(path))
 
 
 def _imported(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -78,7 +72,7 @@ def test_libraries_have_one_home():
 
 def test_public_things_have_docstrings():
     """Every module, public class and public function has one."""
-    bare = [f"{path.relative_to(ROOT)}: {name}" for path in MODULES for name in _without_docstring(_tree(path))]
+    bare = [f"{path.relative_to(ROOT)}: {name}" for path in MODULES for name in _without_docstring(tree(path))]
     assert not bare
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from command import ROOT
+from sources import MODULES, PACKAGE, tree
 
-PACKAGE = ROOT / "simcoll"
 HEADLESS = re.compile(r"(What|Whose|How|Who|Where|When|Which|Of|As|That|Those|By|To whom|From)\b")
 WORDS = re.compile(r"\b(told(?! apart)|tells)\b")
 
@@ -17,11 +17,7 @@ WORDS = re.compile(r"\b(told(?! apart)|tells)\b")
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
     """The syntax tree of each module of the package, by its path."""
-    return {
-        str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if "shipped" not in path.relative_to(PACKAGE).parts
-    }
+    return {str(path.relative_to(PACKAGE)): tree(path) for path in MODULES}
 
 
 def _wrong_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
@@ -34,7 +30,7 @@ def _wrong_docstrings(name: str, tree: ast.Module) -> Iterator[str]:
 
 def test_docstrings_have_a_subject(trees: dict[str, ast.Module]) -> None:
     """No docstring opens with a headless clause (`What …`, `How …`)."""
-    assert not [line for name, tree in trees.items() for line in _wrong_docstrings(name, tree)]
+    assert not [line for name, module in trees.items() for line in _wrong_docstrings(name, module)]
 
 
 def test_headless_clauses_are_found() -> None:
@@ -69,7 +65,7 @@ def _types(tree: ast.Module) -> Iterator[str]:
 def test_a_type_name_has_one_meaning(trees: dict[str, ast.Module]) -> None:
     """No two modules define a class or an alias of a type under one name, except for those that are listed."""
     homes: dict[str, list[str]] = {}
-    for name, tree in trees.items():
-        for defined in _types(tree):
+    for name, module in trees.items():
+        for defined in _types(module):
             homes.setdefault(defined, []).append(name)
     assert not {defined: names for defined, names in homes.items() if len(names) > 1}

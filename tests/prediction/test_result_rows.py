@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from command import simcoll as command
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcoll
@@ -47,6 +47,7 @@ def plain(row: ResultRow) -> dict[str, Any]:
     return {column: value for column, value in row.items() if value is not None}
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(ROWS, max_size=4))
 def test_every_row_is_read_back_as_it_was_written(
     rows: list[ResultRow], tmp_path_factory: pytest.TempPathFactory
@@ -58,6 +59,7 @@ def test_every_row_is_read_back_as_it_was_written(
     assert json.loads(result_rows.document(rows))["points"] == [dict(row) for row in rows]
 
 
+@settings(max_examples=40)
 @given(row=ROWS, time_ps=st.integers(0, 2**60), marks=st.tuples(*[st.booleans()] * 3))
 def test_a_row_survives_the_journal_and_other_processes(row: ResultRow, time_ps: int, marks: tuple[bool, ...]) -> None:
     """Public columns and marks alike: a row is made again from its record, and from its pickle."""

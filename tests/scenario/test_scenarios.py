@@ -89,7 +89,7 @@ def _runs(file: Path, assignments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "plots"),
     [
-        ("quickstart", {"busbw.png", "latency.png", "timeline-all_reduce-ring.png"}),
+        pytest.param("quickstart", {"busbw.png", "timeline-all_reduce-ring.png"}, marks=pytest.mark.long),
         ("sub-groups", {"busbw.png", "utilisation-all_reduce-tree.png"}),
         pytest.param("h100-measured", {"busbw.png", "latency.png"}, marks=pytest.mark.long),  # its rows: just above
     ],
