@@ -147,9 +147,9 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
 
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
-    """The channels that RCCL is taken to have where each GPU has a link to each other: rings, as many as the links allow;
-    between nodes as many as the ports of NICs serve. Raises InputError for other machines, whose rings are tables
-    of RCCL's source."""
+    """The channels that RCCL is taken to have where each GPU has a link to each other: rings, as many as the links
+    allow; between nodes as many as the ports of NICs serve. Raises InputError for other machines, whose rings are
+    tables of RCCL's source."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
