@@ -133,7 +133,7 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) ->
     if own is None:  # of a fit that an older release made
         every = known.errors.get("held_out", known.errors["fitted"])
         return Parts(noise_of(), 0.0, max(-math.log(every.low), math.log(every.high)) / NORMAL_90, len(known.covers))
-    rows = [series for series in known.covers if series.fitted]
+    rows = [series for series in known.covers if series.fitted and not series.former]
     ranks = [series.ranks for series in rows]
     news: dict[Kind, bool] = {
         "sizes": True,

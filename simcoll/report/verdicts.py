@@ -271,7 +271,8 @@ def of_calibration(document: JsonAnswer) -> str:
     tail = f", {scored['mape']:.1f} % on {scored['rows']} rows that were not fitted" if scored else ""
     count = len(document["parameters"])
     named = "1 parameter" if count == 1 else f"{count} parameters"
-    return f"{document['profile']}: {named} fitted to {fit['rows']} rows, off by {fit['mape']:.1f} %{tail}."
+    done = f"{named} fitted to {fit['rows']} rows" if count else f"nothing is changed by {fit['rows']} rows"
+    return f"{document['profile']}: {done}, off by {fit['mape']:.1f} %{tail}."
 
 
 def of_tuner(document: JsonAnswer) -> str:

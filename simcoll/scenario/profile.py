@@ -114,6 +114,8 @@ class Series(Model):
     setting: str
     fitted: tuple[int, ...] = ()
     held_out: tuple[int, ...] = ()
+    former: bool = False
+    """Of the fit that this one began with, whose costs of such calls stayed."""
 
 
 class TableSource(Model):

@@ -15,6 +15,7 @@ from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
+from simcoll.report.verdicts import of_calibration
 from simcoll.scenario.loading import load
 from simcoll.scenario.profile import find_profile, parse_profile
 
@@ -124,12 +125,23 @@ def test_messages_do_not_move_the_links_of_other_calls(folder: Path):
 
 
 def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
-    """From rows of the shipped profile itself, no prediction moves by more than the noise."""
+    """From rows of the shipped profile itself, no prediction moves by more than the noise. The first line says that
+    nothing is changed, and the series to which the profile was fitted are covered as before."""
     chance = np.random.default_rng(3)
     plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
     law = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
     table = measured(law, "t.csv", chance, 0.0, "collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]")
-    assert errors(fitted(table, "collective=all_reduce"))["fitted"] < 0.5
+    found = fitted(table, "collective=all_reduce")
+    assert errors(found)["fitted"] < 0.5
+    assert "nothing is changed by 15 rows" in of_calibration(found.document)
+    assert found.document["parameters"] == []
+    now, before = (
+        parse_profile(text, "p").calibration for text in (found.text, find_profile("nccl-hopper").read_text())
+    )
+    assert now and before
+    former = [series.model_copy(update={"former": False}) for series in now.covers if series.former]
+    assert former == list(before.covers)
+    assert now.intervals == before.intervals
 
 
 def test_a_parameter_at_its_limit_is_an_error(folder: Path):

@@ -16,7 +16,7 @@ from simcoll.accuracy.fit.parameters import cost_of, family
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.intervals import NORMAL_90
-from simcoll.scenario.profile import Profile
+from simcoll.scenario.profile import CABLE, Profile
 
 # How machines of one kind differ, as a share of a cost, beside the interval of a fit to one of them. Rates of links and
 # of what loads from them follow from clocks, which are alike everywhere; times of fences and NICs depend on processors
@@ -83,6 +83,11 @@ def independent(rows: Sequence[MeasuredRow]) -> int:
 def series(row: MeasuredRow) -> tuple[object, ...]:
     """Return what rows of one series have in common: they differ in size only."""
     return row.system, row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype
+
+
+def of_network(name: str) -> bool:
+    """Whether a parameter belongs to messages between nodes and their cables, of which less is known than of GPUs."""
+    return name.startswith(f"{parameters.TRANSPORT}.") or name.endswith((f".{CABLE}", ".trunk"))
 
 
 def zero(name: str, costs: Mapping[str, float]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,15 @@ from numpy.typing import NDArray
 
 import simcoll
 from simcoll.accuracy import bad_rows, scores, table_join
-from simcoll.accuracy.fit import _fit_rows, _least_squares, _own_errors, _posterior_estimate, _prior, parameters
+from simcoll.accuracy.fit import (
+    _coverage,
+    _fit_rows,
+    _least_squares,
+    _own_errors,
+    _posterior_estimate,
+    _prior,
+    parameters,
+)
 from simcoll.accuracy.fit._estimate import Estimate, estimate
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
@@ -34,8 +41,6 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
-from simcoll.prediction.confidence import fingerprint
-from simcoll.prediction.placing import served_by
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile
@@ -45,7 +50,6 @@ from simcoll.scenario.scenario import UNFITTED
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
 NINETY: Final = 1.6449 / 1.2816  # normal quantiles of 95 % and 90 %: scales a range of 80 % to one of 90 %
-_SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # of `covers`
 MANY: Final = 8  # least number of rows of a region for percentiles of its errors
 
 
@@ -195,7 +199,7 @@ def _written(
 ) -> Calibrated:
     """Write the profile, and score it with the values as rounded in the text."""
     texts = {name: parameters.text(name, cost) for name, cost in estimated.costs.items()}
-    alone = set(texts) <= set(parameters.BESIDE)
+    alone = bool(texts) and set(texts) <= set(parameters.BESIDE)
     head = _beside(begin, texts) if alone else _head(data, begin, texts)
     served = parse_profile(yaml_tree.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
@@ -204,14 +208,16 @@ def _written(
     if not chosen.all():
         errors["held_out"] = scores_of(predicted, data.measured, ~chosen)
     ends = {name: _ends(name, estimated) for name in texts}
+    former = [] if alone else _coverage.former(begin.profile, texts)
+    intervals = {name: [parameters.text(name, end) for end in pair] for name, pair in ends.items()}
     about = {
         **about,
         "left": dict(estimated.left),
-        "intervals": {name: [parameters.text(name, end) for end in pair] for name, pair in ends.items()},
+        "intervals": {**({} if alone else _coverage.still_known(begin.known or {}, "transport" in head)), **intervals},
         "errors": errors,
         "regions": _regions(data, predicted, chosen),
         "uncertainty": _uncertainty(data, predicted, chosen, estimated),
-        "covers": _covers(data, chosen, served),
+        "covers": [*_coverage.covers(data, chosen, served), *former],
     }
     text = yaml_tree.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
     parse_profile(text, begin.name)  # what is written can be read
@@ -250,10 +256,11 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
         key, _, kind = name.partition(".")
         if kind and not (parameters.of_kernels(name) or name in (*parameters.BESIDE, *parameters.OF_TRANSPORT)):
             shares.setdefault(kind, {})[key] = text
+    how = "fitted to" if texts else f"{start.name}, unchanged by"
     launch = texts.get("launch", parameters.text("launch", start.launch))
     return {
         "name": begin.name,
-        "description": f"fitted to {len(data)} rows of the harness {harness} on {Path(topology).stem}",
+        "description": f"{how} {len(data)} rows of the harness {harness} on {Path(topology).stem}",
         "source": f"simcoll calibrate, {time.strftime('%Y-%m-%d')}; see calibration",
         "harness": harness,
         **({"generations": list(begin.generations)} if blocks and begin.generations else {}),
@@ -394,29 +401,6 @@ def _regions(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) 
     names = np.array(scores.located(list(zip(keys, sizes, predicted.tolist(), strict=True))))
     each = {name: which & (names == name) for name in scores.REGIONS}
     return {name: scores_of(predicted, data.measured, flags) for name, flags in each.items() if flags.sum() >= MANY}
-
-
-def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
-    """List the series of the rows with the sizes that were fitted and those that were only scored."""
-    sizes: dict[tuple[object, ...], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
-    settings = {}
-    for row, which, fitted in zip(data.rows, data.which.tolist(), chosen.tolist(), strict=True):
-        scenario, topology = data.scenarios[which], data.questions[which].topology
-        if which not in settings:
-            model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
-            params = scenario.model_copy(update={"model": model}).params()
-            settings[which] = fingerprint(served_by(topology, served.links), params)
-        forced = "auto" if scenario.protocol == "none" else scenario.protocol
-        key = (row.collective, scenario.algorithm, forced, row.ranks, row.nodes or 1, topology.name, settings[which])
-        sizes[key][0 if fitted else 1].add(row.size_bytes)
-    return [
-        {
-            **{name: value for name, value in zip(_SERIES, key, strict=True) if (name, value) != ("protocol", "auto")},
-            "fitted": sorted(fitted),
-            "held_out": sorted(scored - fitted),
-        }
-        for key, (fitted, scored) in sizes.items()
-    ]
 
 
 def _points(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -> list[Document]:
