@@ -26,9 +26,15 @@ def counts_line(schedule: Schedule) -> str:
 
 
 def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Counts and speed-up by rank count."""
+    """Steps and speed-up in a sentence, counts and times by rank count."""
+    first, last = rows[0], rows[-1]
+    steps = f"{first['steps']} step{'s' * (first['steps'] != 1)}"
+    if first["steps"] != last["steps"]:
+        steps += f" on {first['ranks']} ranks to {last['steps']} on {last['ranks']}"
+    gains = " to ".join(dict.fromkeys(str(row["speed-up"]) for row in (first, last)))
+    head = text_table.wrapped(f"{name}: {steps}; {gains} times as fast as the plainest algorithm.", "  ")
     foot = "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there"
-    return f"# {name}\n{text_table.render(list(rows[0]), rows)}\n{foot}"
+    return f"{head}\n{text_table.render(list(rows[0]), rows)}\n{text_table.wrapped(foot)}"
 
 
 def proof_table(rows: Sequence[Mapping[str, Any]]) -> str:
