@@ -60,7 +60,9 @@ def bind(
     loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)
-    slots = params.slots if params.slots < loops * schedule.most_of_a_pair else 0  # who never waits for a credit
+    slots = params.slots
+    if slots and slots >= loops * schedule.most_of_a_pair:  # nobody ever waits for a credit
+        slots = 0
     # A frame keeps its schedule, so that no other has the id.
     where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, slots)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None

@@ -130,7 +130,9 @@ def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[
     turn, n, once = stream.rotation, stream.n, stream.n_steps == 1
     if turn is not None and (further or once):
         turn = _repeated(turn, stream, network, devices)
-    if turn is None or stream.agents or not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
+    if turn is None or stream.agents or (once and _surely_tied(turn, stream, network, devices)):
+        return None
+    if not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
         return None
     few = _enough(turn, stream)
     apart = once and not few
@@ -178,6 +180,18 @@ def _repeated(
         if n % ranks == 0 and (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
             return Rotation(ranks, turn.chunks * (ranks // turn.ranks) % turn.span, turn.span)
     return None
+
+
+def _surely_tied(turn: Rotation, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> bool:
+    """Whether some ranks of a turn send over one link at the same place of their lists, in a schedule of one step: a
+    look at few rows that spares one at all, as on trunks."""
+    step = next(stream.parts()).first
+    kept = _kept(step, turn.ranks)
+    hop, path = network.routes(devices, step.src, step.dst)  # of all: the same are asked for again
+    lengths = np.diff(hop)
+    own = path[np.repeat(np.isin(np.arange(len(lengths)), kept), lengths)]
+    on_link = np.repeat(_place(step.src[kept]), lengths[kept]) * len(network.bandwidths) + own
+    return len(np.unique(on_link)) < len(on_link)
 
 
 def _looks(sorts: Numbers, hop: Numbers) -> Numbers:
