@@ -49,6 +49,7 @@ class Form:
     fsdp: tuple[int, ...] = (32, 128, 512, 2048)
     exchanged: tuple[int, ...] = (256, 1024)  # ranks that send to all others
     exchanged_fairly: tuple[int, ...] = (64, 128)
+    limit: int = 120  # cpu s of a point of a large run
     held: bool = True  # the points are those of which something is asked
 
 

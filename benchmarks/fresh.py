@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,10 +22,14 @@ Found = dict[str, Any]
 Key = TypeVar("Key", bound=Hashable)
 
 
-def measure(work: str, **what: Any) -> Any:
-    """What a function of `benchmarks.work` returns when it is called in a fresh process."""
+def measure(work: str, *, limit: int = 0, **what: Any) -> Any:
+    """The result of a function of `benchmarks.work` that is called in a fresh process; of one that takes more than
+    `limit` CPU seconds only a remark (0: no limit)."""
     command = [sys.executable, "-m", "benchmarks.work", work, json.dumps(what)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    limits = functools.partial(resource.setrlimit, resource.RLIMIT_CPU, (limit, limit + 1)) if limit else None
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=limits)
+    if limit and done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return {"how": f"stopped at {limit} cpu s"}
     if done.returncode:
         raise SystemExit(f"benchmarks: {work} failed with exit status {done.returncode}: {json.dumps(what)}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -49,7 +56,7 @@ def rounds(points: Mapping[Key, Callable[[], Found]], runs: int) -> dict[Key, Fo
     found: dict[Key, list[Found]] = {key: [] for key in points}
     for turn in range(runs):
         for key, run in points.items():
-            if not turn or found[key][0]["s"] < LONG:
+            if not turn or found[key][0].get("s", LONG) < LONG:
                 found[key].append(run())
     return {key: middle(rows) for key, rows in found.items()}
 

@@ -311,29 +311,36 @@ def workloads(form: Form) -> Iterator[Table]:
 
 
 def large(form: Form) -> Iterator[Table]:
-    """Training steps of NCCL's calls and all_to_all on many ranks, how they grow, and what they are to lean SimPy."""
-    peer = f"lean SimPy, ring of {form.lean}"
-    todo: dict[tuple[str, int], Callable[[], Found]] = {
-        (peer, form.lean): functools.partial(measure, "lean", ranks=form.lean)
-    }
-    for template, counts in (("ddp", form.ddp), ("fsdp", form.fsdp)):
-        for nodes in counts:
-            todo[f"{template} step of {form.step}", 8 * nodes] = point(cases.training(template, form.step, nodes))
-    for sharing, ranks in (("fifo", form.exchanged), ("fair", form.exchanged_fairly)):
-        for n in ranks:
-            tree = cases.point(cases.oversubscribed(n, 2), sharing, "direct", collective="all_to_all")
-            todo[f"all_to_all, 2:1 tree, {sharing}", n] = point(tree)
-    rows: list[Found] = []
-    found = rounds(todo, form.runs)
-    for (what, ranks), row in found.items():
-        grown = {}
-        if rows and rows[-1]["what"] == what:
-            before = rows[-1]
-            grown["exponent"] = math.log(row["cpu s"] / before["cpu s"]) / math.log(ranks / before["ranks"])
-        of_lean = row["cpu s"] / found[peer, form.lean]["cpu s"]
-        rows.append({"what": what, **row, "ranks": ranks, "of lean": of_lean, **grown})
+    """Training steps of NCCL's calls, all_to_all and rings on many ranks, each kind a table as soon as it is done: how
+    they grow, and what they are to lean SimPy. What takes longer than the form's limit is stopped."""
     columns = ("what", "ranks", "messages", "how", "s", "cpu s", "MB", "of lean", "exponent")
-    yield Table("large runs; the exponent of ranks by which cpu s grow", columns, rows)
+    lean = measure("lean", ranks=form.lean)
+    yield Table(f"lean SimPy, ring of {form.lean}", columns, [{"what": "lean SimPy", "ranks": form.lean, **lean}])
+    for what, points in _many_ranks(form).items():
+        runs = {n: functools.partial(measure, "point", keys=keys, limit=form.limit) for n, keys in points.items()}
+        rows: list[Found] = []
+        for ranks, row in rounds(runs, form.runs).items():
+            grown = {}
+            if rows and "cpu s" in rows[-1] and "cpu s" in row:
+                grown["exponent"] = math.log(row["cpu s"] / rows[-1]["cpu s"]) / math.log(ranks / rows[-1]["ranks"])
+            of_lean = {"of lean": row["cpu s"] / lean["cpu s"]} if "cpu s" in row else {}
+            rows.append({"what": what, **row, "ranks": ranks, **of_lean, **grown})
+        yield Table(f"{what}; the exponent of ranks by which cpu s grow", columns, rows)
+
+
+def _many_ranks(form: Form) -> dict[str, dict[int, Keys]]:
+    """The points of each kind, by ranks."""
+    found = {
+        f"{template} step of {form.step}": {8 * nodes: cases.training(template, form.step, nodes) for nodes in counts}
+        for template, counts in (("ddp", form.ddp), ("fsdp", form.fsdp))
+    }
+    for sharing, counts in (("fifo", form.exchanged), ("fair", form.exchanged_fairly)):
+        found[f"all_to_all, 2:1 tree, {sharing}"] = {
+            n: cases.point(cases.oversubscribed(n, 2), sharing, "direct", collective="all_to_all") for n in counts
+        }
+    found["ring, links different"] = {form.unequal: cases.point(cases.star(form.unequal, "different"))}
+    found["ring"] = {form.grouped: cases.point(cases.star(form.grouped))}
+    return found
 
 
 def _run(name: str, sets: Sequence[str]) -> list[str]:
