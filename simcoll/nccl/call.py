@@ -365,7 +365,10 @@ class NcclCall:
         """Time of a GPU's proxy for a byte of data of what is run, in ps: for the messages of all channels that it
         serves, and for sends and receives if it has both."""
         p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
-        both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 and not p2p else 2
+        if p2p:  # the root of a gather receives only, that of a scatter sends only
+            both = 1 if self.collective in ("gather", "scatter") else 2
+        else:
+            both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
         in_host = self.protocol == "LL" and not p2p  # where sends and receives were measured none was copied
         moved = transport.staged_ps(self.on_wire, in_host=in_host)
         if self.protocol == "Simple" and self.communicator.capability < FLUSHED:

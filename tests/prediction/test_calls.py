@@ -421,6 +421,21 @@ def test_no_algorithm_escapes_staging(collective: str, algorithm: str, nodes: in
     assert 1 <= took / (nbytes * least / (gpus * rate)) < 4
 
 
+def test_roots_serve_one_side() -> None:
+    """A proxy of a gather's root receives only, one of a scatter's root sends only; of an all-to-all each does both.
+
+    On nodes of one GPU, and of two of eight GPUs: the root's proxies have a message of each rank of other nodes."""
+
+    def added(collective: str, ranks: int, nodes: int) -> int:
+        laws = (text(transport={"proxy": proxy}) for proxy in ("1 ms", "0 us"))
+        much, none = (call("hgx-h100", collective, 1024 * ranks, law, ranks=ranks, nodes=nodes).time_ps for law in laws)
+        return much - none
+
+    for ranks, nodes in ((4, 4), (16, 2)):
+        both = added("all_to_all", ranks, nodes)
+        assert added("gather", ranks, nodes) == pytest.approx(both / 2, rel=0.02)
+
+
 def test_reading_back() -> None:
     """Proxies read back what NICs have written, message by message: with Simple, and not from Hopper on."""
 

@@ -1,0 +1,106 @@
+"""Compare contention on networks that are not stars with SimGrid, another simulator of flows that share links.
+
+    python tools/simgrid.py        (needs g++ and libsimgrid-dev)
+
+A line for each network and schedule: the makespan in ps by SimGrid and by simcoll, and how far they are apart. The
+first numbers are those that tests/engine/test_simgrid.py keeps. SimGrid's model CM02 divides a link in proportion to
+the inverse of the latency of each route. So all routes have the same latency here, by a link of their own that nothing
+limits; simcoll's have 1 ns a link. Messages to one peer go one after the other, as over a channel.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import simcoll
+from simcoll.schedule import algorithms
+from simcoll.schedule.ir import Schedule
+from simcoll.topology.graph import Topology
+from simcoll.topology.systems import TopologySpec, build
+
+SOURCE: Final = Path(__file__).parent / "simgrid_routes.cpp"
+BYTES: Final = 4_000_000  # of a chunk
+EVEN_PS: Final = 20_000  # latency of every route, in SimGrid
+FREE: Final = "1e15"  # B/s of links that limit nothing
+LINK: Final = {"bandwidth": "50 GB/s", "latency": "1 ns"}
+NETWORKS: Final[dict[str, dict[str, Any]]] = {
+    "tree": {"fabric": "fat-tree", "levels": 2, "hosts": 12, "hosts_per_leaf": 4, "oversubscription": 3, "link": LINK},
+    "ring": {"fabric": "ring", "hosts": 8, "link": LINK},
+    "torus": {"fabric": "torus", "dims": [3, 4], "link": LINK},
+    "mesh": {"fabric": "full-mesh", "hosts": 5, "link": LINK},
+}
+SCHEDULES: Final = (
+    ("all_to_all", "direct"),
+    ("all_reduce", "ring"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_reduce", "halving_doubling"),
+)
+
+
+def time_ps(network: str, collective: str, algorithm: str) -> int:
+    """The makespan by simcoll, with links shared max-min fair and a channel a peer."""
+    spec = NETWORKS[network]
+    plan = schedule_of(network, collective, algorithm)
+    return simcoll.predict(
+        topology=spec,
+        collective=collective,
+        algorithm=algorithm,
+        size=f"{plan.n_chunks * BYTES} B",
+        dtype="uint8",
+        profile="one-port",
+        model={"sharing": "fair", "channels": "per-peer", "gamma": "0 ps/B"},
+    ).time_ps
+
+
+def schedule_of(network: str, collective: str, algorithm: str) -> Schedule:
+    """The schedule for all hosts of a network."""
+    hosts = len(build(TopologySpec.model_validate(NETWORKS[network])).ranks)
+    return algorithms.stream(collective, algorithm, hosts).schedule()
+
+
+def asked(topology: Topology, plan: Schedule) -> Iterator[str]:
+    """The lines that simgrid_routes.cpp reads."""
+    hosts = topology.ranks
+    moved = [row for row in zip(*(column.tolist() for column in plan.columns), strict=True) if row[1] != row[3]]
+    ways = {(a, b): topology.route(hosts[a], hosts[b]) for _, a, _, b, *_ in moved}
+    yield f"{len(hosts)} {len(topology.links) + len(ways)} {len(ways)} {len(moved)}"
+    for bandwidth, latency in zip(topology.bandwidths.tolist(), topology.latencies.tolist(), strict=True):
+        yield f"{bandwidth} {latency / 1e12!r}"
+    for way in ways.values():
+        yield f"{FREE} {(EVEN_PS - sum(int(topology.latencies[link]) for link in way)) / 1e12!r}"
+    for number, ((a, b), way) in enumerate(ways.items(), len(topology.links)):
+        yield f"{a} {b} {len(way) + 1} {' '.join(map(str, (*way, number)))}"
+    for index, (step, a, slot, b, *_) in enumerate(moved):
+        brought = {i for i, row in enumerate(moved) if row[0] < step and (row[3], row[4]) == (a, slot)}
+        ahead = [i for i, row in enumerate(moved[:index]) if (row[1], row[3]) == (a, b)]
+        before = sorted(brought | {*ahead[-1:]})
+        yield f"{a} {b} {BYTES} {len(before)} {' '.join(map(str, before))}"
+
+
+def main() -> int:
+    """Compile the program and print the comparison."""
+    with TemporaryDirectory() as folder:
+        program = Path(folder) / "routes"
+        command = ["c++", "-O1", "-std=c++17", "-o", str(program), str(SOURCE), "-lsimgrid"]
+        if subprocess.run(command).returncode:
+            print("SimGrid is missing: on Debian, apt-get install g++ libsimgrid-dev", file=sys.stderr)
+            return 1
+        for network, spec in NETWORKS.items():
+            topology = build(TopologySpec.model_validate(spec))
+            for collective, algorithm in SCHEDULES:
+                lines = "\n".join(asked(topology, schedule_of(network, collective, algorithm)))
+                done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+                theirs, ours = int(done.stdout), time_ps(network, collective, algorithm)
+                print(
+                    f"{network:<6} {collective + '/' + algorithm:<30} {theirs:>12} {ours:>12} {ours / theirs - 1:+.4%}"
+                )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
