@@ -10,30 +10,19 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = (
-    *("Link", "Point", "Prediction", "Reply", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step"),
-    *(
-        "Sweep",
-        "Topology",
-        "Transfer",
-        "build",
-        "calibrate",
-        "compare",
-        "diagnose",
-        "explain",
-        "export",
-        "load",
-        "measure",
-    ),
-    *("predict", "prove", "recommend", "register", "run", "send"),
-)
+# The names of `simcoll.api`, in their one place.
+PUBLIC = (
+    "Link", "Point", "Prediction", "Reply", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step",
+    "Sweep", "Topology", "Transfer", "build", "calibrate", "compare", "diagnose", "explain", "export", "load",
+    "measure", "predict", "prove", "recommend", "register", "run", "send",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in PUBLIC:
         raise AttributeError(f"module 'simcoll' has no attribute {name!r}")
     return getattr(importlib.import_module("simcoll.api"), name)
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *_PUBLIC]
+    return ["__version__", *PUBLIC]

@@ -11,58 +11,33 @@ mapping, keys as keywords, a `Sweep`, points, a `Topology` or a networkx graph, 
 
 from __future__ import annotations
 
-from simcoll.api._asked import Sweep
-from simcoll.api.questions import (
-    calibrate,
-    compare,
-    diagnose,
-    explain,
-    export,
-    load,
-    measure,
-    predict,
-    recommend,
-    run,
-)
-from simcoll.api.results import Reply, Results
-from simcoll.errors import SimcollError
-from simcoll.prediction.predicted import Prediction
-from simcoll.scenario.loading import Point
-from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.algorithms import build
-from simcoll.schedule.ir import Schedule, Transfer
-from simcoll.schedule.proof import prove
-from simcoll.schedule.registry import Request, register
-from simcoll.schedule.steps import Step, send
-from simcoll.topology.graph import Topology
-from simcoll.topology.wiring import Link
+from simcoll import PUBLIC
+from simcoll.api._asked import Sweep as Sweep
+from simcoll.api.questions import calibrate as calibrate
+from simcoll.api.questions import compare as compare
+from simcoll.api.questions import diagnose as diagnose
+from simcoll.api.questions import explain as explain
+from simcoll.api.questions import export as export
+from simcoll.api.questions import load as load
+from simcoll.api.questions import measure as measure
+from simcoll.api.questions import predict as predict
+from simcoll.api.questions import recommend as recommend
+from simcoll.api.questions import run as run
+from simcoll.api.results import Reply as Reply
+from simcoll.api.results import Results as Results
+from simcoll.errors import SimcollError as SimcollError
+from simcoll.prediction.predicted import Prediction as Prediction
+from simcoll.scenario.loading import Point as Point
+from simcoll.scenario.scenario import Scenario as Scenario
+from simcoll.schedule.algorithms import build as build
+from simcoll.schedule.ir import Schedule as Schedule
+from simcoll.schedule.ir import Transfer as Transfer
+from simcoll.schedule.proof import prove as prove
+from simcoll.schedule.registry import Request as Request
+from simcoll.schedule.registry import register as register
+from simcoll.schedule.steps import Step as Step
+from simcoll.schedule.steps import send as send
+from simcoll.topology.graph import Topology as Topology
+from simcoll.topology.wiring import Link as Link
 
-__all__ = [
-    "Link",
-    "Point",
-    "Prediction",
-    "Reply",
-    "Request",
-    "Results",
-    "Scenario",
-    "Schedule",
-    "SimcollError",
-    "Step",
-    "Sweep",
-    "Topology",
-    "Transfer",
-    "build",
-    "calibrate",
-    "compare",
-    "diagnose",
-    "explain",
-    "export",
-    "load",
-    "measure",
-    "predict",
-    "prove",
-    "recommend",
-    "register",
-    "run",
-    "send",
-]
+__all__ = list(PUBLIC)

@@ -251,11 +251,8 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
     wanted = draw(np.maximum(owner, 0), block)
     whole = owner == ALL
     wanted[whole] = _sums(source, draw, chosen)[_group_of(source)[rank[whole]], slot[whole]]
-    wrong = np.flatnonzero(state[places.of(rank, _slots(chosen, slot))] != wanted)
-    if len(wrong):
-        _check_symbols(source, chosen)  # names what is wrong in words
-        first = int(wrong[0])
-        raise ScheduleError(_complaint(source, int(rank[first]), int(_slots(chosen, slot)[first])) + "wrong contents")
+    if (state[places.of(rank, _slots(chosen, slot))] != wanted).any():
+        _check_symbols(source, chosen)  # refuses it in words: equal symbols have equal numbers
 
 
 def _draw(n_chunks: int, owner: Numbers, block: Numbers) -> NDArray[np.uint64]:
