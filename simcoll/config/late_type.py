@@ -1,6 +1,6 @@
 """Types of keys that are loaded when a file has such a key: a start pays for what its file says, not for what it could.
 
-    Workload = Annotated[Any, LateType("simcoll.workload.workload_keys", "Workload")]
+Workload = Annotated[Any, LateType("simcoll.workload.workload_keys", "Workload")]
 """
 
 from __future__ import annotations
