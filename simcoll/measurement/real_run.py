@@ -35,6 +35,7 @@ import numpy as np
 
 import simcoll
 from simcoll.config import csv_text
+from simcoll.config.machine_memory import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
 from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
@@ -45,6 +46,7 @@ from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.schedule.names import WORKLOAD
+from simcoll.units import short_size
 
 OWN: Final = (  # columns after those that every measured table has
     *("op", "root", "in_place", "buckets", "async_op", "calls", "launches", "launch_us"),
@@ -54,6 +56,9 @@ OWN: Final = (  # columns after those that every measured table has
 )
 _RECORDED_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
 _OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change what both harnesses do
+# Memory of a rank, as measured with 1 KiB and 32 MiB on 2 ranks: torch, and buffers with what verifies them in float64.
+PROCESS_BYTES: Final = 250_000_000
+COPIES: Final = 12
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
 _MANY_TIMING: Final = (
     "median over runs, from a common start by compared clocks to the last rank's end (monotonic clock)"
@@ -79,6 +84,9 @@ def run(
     every = cases(points, backend, tell)
     for ranks in {case.ranks for case in every}:
         _check_devices(backend, ranks, launcher)
+    if backend == "gloo" and not launcher.prefix(0):  # what stands before a command may start it elsewhere
+        for case in every:
+            _check_buffers(case)
     rows: dict[int, CaseRow] = {}
     for ranks in dict.fromkeys(case.ranks for case in every):
         which = [index for index, case in enumerate(every) if case.ranks == ranks]
@@ -207,6 +215,14 @@ def check_torch() -> None:
         raise InputError(
             "torch is not installed", "install it into this environment, e.g. pip install 'simcoll[validate]'"
         )
+
+
+def _check_buffers(case: Case) -> None:
+    """Raise InputError where the processes of a case take more memory than this machine has."""
+    if isinstance(case.task, RankTask):
+        needed = case.ranks * (PROCESS_BYTES + COPIES * case.task.nbytes)
+        what = f"{case.ranks} processes with {short_size(case.task.nbytes)} each"
+        check_memory(needed, what, "give --ranks N with fewer of them, or a smaller size", "ranks")
 
 
 def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:

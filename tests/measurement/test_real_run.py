@@ -190,6 +190,12 @@ def test_what_means_cannot_be(asked: dict[str, Any], said: str):
         real_run.run(points(collective="all_reduce", algorithm="auto", **asked))
 
 
+def test_more_buffers_than_memory():
+    """No process starts where all of them together would not fit."""
+    with pytest.raises(InputError, match="3 processes with 1 TiB each take 39583 GB of memory, and this machine has"):
+        real_run.run(points(collective="all_reduce", algorithm="ring", size="1 TiB"))
+
+
 def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Path):
     """What is written is read again with the same numbers."""
     real_run.write(tmp_path / "t.csv", rows, "gloo")
