@@ -27,7 +27,8 @@ T = TypeVar("T")
 LEAST: Final = 4  # rows: fewer are quicker one by one
 MOST_CELLS: Final = 500_000  # transfers times rows that are held at a time: 4 MB a column
 MOST_SMALL: Final = 20_000  # transfers: of longer programs a run takes longer than all around it
-MOST_ORDERS: Final = 4  # of the events of one program that are remembered
+MOST_ORDERS: Final = 6  # of the events of one program that are remembered
+MOST_IN_VAIN: Final = 3  # to try an order costs about as much as a run
 MOST_ROWS: Final = 256  # beyond, vectors are as quick as they get
 
 
@@ -109,18 +110,21 @@ def _together(asked: Mapping[int, AskedRun], kept: bool) -> dict[int, Outcome | 
     first = next(iter(asked.values())).program
     orders: list[EventOrder] = first.once("orders", (first.way,), list)
     tried, found, left = [OWN_ORDER, *orders], dict[int, Outcome | Failure](), dict(asked)
+    in_vain, new = 0, False  # new orders, one after the other, in which no other row went; whether this one is new
     while len(left) >= LEAST and tried:
         rows = _Rows([program for program, _ in left.values()], kept).outcomes(tried.pop(0))
         right = {number: row for number, row in zip(left, rows, strict=True) if row}
         found |= right
         left = {number: each for number, each in left.items() if number not in right}
-        if not tried and len(left) > LEAST and not first.params.barrier and len(orders) < MOST_ORDERS:
+        in_vain = in_vain + 1 if new and not right else 0
+        if not tried and len(left) > LEAST and not first.params.barrier and in_vain < MOST_IN_VAIN:
             number = next(iter(left))
             program, policy = left.pop(number)
             found[number] = alone = _alone(program, replace(policy, keep="hops"))
             if isinstance(alone, Outcome) and alone.kept and alone.engine == "fast":
                 orders.append(events_of(program, alone.kept, alone.totals.shortcut))
-                tried.append(orders[-1])
+                tried, new = [orders[-1]], True
+                del orders[:-MOST_ORDERS]
                 found[number] = alone if kept else Outcome(alone.engine, alone.totals)
     return found
 
