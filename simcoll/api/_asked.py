@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket"})  # ke
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
 _OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of the commands, and the keys that they set
 _RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})  # keys of B/s
+_TIMES: Final = frozenset(  # keys of seconds
+    {"latency", "o_send", "o_recv", "g", "at", "until", "down_for", "period", "detection", "median", "mean"}
+)
 
 
 def _name(key: str) -> str:
@@ -40,8 +44,9 @@ class Sweep:
 
     Keys are those of a scenario file; one below another is written with two underscores: `model__sharing="fifo"`.
     `on` and `nodes` are, as options of the commands, the machine (`topology`) and the number of its nodes.
-    `topology` may be a name, a mapping, a `Topology` or a networkx graph, `algorithm` a name or a `Schedule`. Sizes and
-    bandwidths may be numbers of bytes and B/s. Raises InputError with every mistake when its points are asked for.
+    `topology` may be a name, a mapping, a `Topology` or a networkx graph, `algorithm` a name or a `Schedule`. Sizes,
+    bandwidths and times may be numbers of bytes, B/s and seconds. Raises InputError with every mistake when its points
+    are asked for.
 
     >>> sweep = Sweep(topology="hgx-h100", collective="all_reduce", algorithm=["ring", "tree"], size=2**20)
     >>> [point.scenario.algorithm for point in sweep.points]
@@ -111,6 +116,9 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
         return Sweep(asked, **keys).points
     if keys:
         raise InputError("keys change a sweep, not points that are made", "give them to Sweep(...) or load(...)")
+    if not isinstance(asked, list | tuple) or not all(isinstance(point, Point) for point in asked):
+        cure = "give a collective, a scenario's name or file, a mapping, a Sweep, or points"
+        raise InputError(f"{type(asked).__name__} is no question", cure)
     return list(asked)
 
 
@@ -146,8 +154,10 @@ def _plain(value: Any, key: str = "") -> Any:
         }
     if isinstance(value, list | tuple | range):
         return [_plain(child, key) for child in value]
+    if key in _TIMES and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value!r} s"
     if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):
-        if value != int(value):
+        if not math.isfinite(value) or value != int(value):
             raise InputError(f"{key}: {value} is no whole number", "give whole bytes, or a text: '64 MiB'")
         return f"{int(value)} {'B' if key in _SIZES else 'B/s'}"
     return str(value) if isinstance(value, Path) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, p
 from simcoll.api.results import Reply, Results
 from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
 from simcoll.prediction.predicted import Prediction
@@ -44,6 +44,8 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
     """
+    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     return Results(named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
@@ -106,7 +108,7 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     from simcoll.report import recommendation_text
     from simcoll.report.verdicts import of_recommendations
 
-    questions = recommendations(points_of(asked, keys), among)
+    questions = recommendations(points_of(asked, keys), [among] if isinstance(among, str) else among)
     for question in questions:
         question.simulate(jobs, lambda: None)
     found = [question.document() for question in questions]
@@ -210,6 +212,8 @@ def measure(
     """
     from simcoll.measurement import real_run
 
+    if backend not in ("gloo", "nccl"):
+        raise InputError(f"backend={backend!r} is not known", "give 'gloo' or 'nccl'")
     rows = real_run.run(points_of(asked, keys), backend=backend, timeout_s=timeout_s)
     if output:
         real_run.write(Path(output), rows, backend)
@@ -230,6 +234,9 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     from simcoll.config.import_log import ImportLog
     from simcoll.report import exporters
 
+    for name in options:
+        if name not in exporters.Options.__annotations__:
+            raise InputError(f"{name}= is no option", did_you_mean(name, exporters.Options.__annotations__))
     written = exporters.convert(file_of(what), to, exporters.Options(**options), ImportLog())
     if path is not None:
         write_atomically(Path(path), written)
@@ -253,6 +260,9 @@ def table(measured: Measured) -> tuple[str, str]:
     import csv
     import io
 
+    if not isinstance(measured, Iterable) or not all(isinstance(row, Mapping) for row in measured):
+        cure = "give a file, a shipped table, the text of one, rows as mappings, or a data frame"
+        raise InputError(f"{type(measured).__name__} is no measured table", cure)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(column for row in measured for column in row)))
     writer.writeheader()

@@ -29,7 +29,7 @@ class Link:
     latency: int
     kind: str = "link"
 
-    def __init__(self, bandwidth: float | str, latency: float | str, kind: str = "link"):
+    def __init__(self, bandwidth: float | str, latency: float | str = 0, kind: str = "link"):
         object.__setattr__(self, "bandwidth", _whole("bandwidth", bandwidth))
         object.__setattr__(self, "latency", max(1, _whole("latency", latency)))
         object.__setattr__(self, "kind", kind)

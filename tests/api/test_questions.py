@@ -82,6 +82,40 @@ def test_mistakes_of_keywords_are_named() -> None:
         sc.run(sc.load("quickstart"), size="1 MiB")
 
 
+P = {"on": "hgx-h100", "size": "1 MiB"}
+ODD: list[tuple[Any, str]] = [
+    (lambda: sc.predict(object()), "object is no question; give a collective"),  # type: ignore[arg-type]
+    (lambda: sc.run("all_reduce", on="hgx-h100", size=float("nan")), "nan is no whole number"),
+    (lambda: sc.run("all_reduce", on="hgx-h100", size=float("inf")), "inf is no whole number"),
+    (lambda: sc.run("all_reduce", jobs=0, **P), "jobs=0 means nothing; give 1, 2"),
+    (lambda: sc.compare(3, on="hgx-h100"), "int is no measured table; give a file"),
+    (lambda: sc.build("all_reduce", "ring", 0), "0 is no number of ranks"),
+    (lambda: sc.build("all_reduce", "ring", "4"), "'4' is no number of ranks"),  # type: ignore[arg-type]
+    (lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4), "rank= is no option; did you mean 'ranks'"),
+    (lambda: sc.measure("all_reduce", backend="mpi", **P), "backend='mpi' is not known; give 'gloo'"),  # type: ignore[arg-type]
+    (lambda: sc.recommend("all_reduce", among="x", **P), "--among: 'x' does not serve here"),
+]
+
+
+@pytest.mark.parametrize(("ask", "words"), ODD)
+def test_odd_arguments_are_named(ask: Any, words: str) -> None:
+    """What is not meant is refused as the command line refuses it, with what is wrong and what instead."""
+    with pytest.raises(sc.SimcollError, match=words):
+        ask()
+
+
+def test_numbers_are_quantities() -> None:
+    """Bytes, B/s and seconds may be numbers, and mean what texts with these units mean."""
+    texts = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1.5 us"}}
+    numbers = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": 25e9, "latency": 1.5e-6}}
+    times = [
+        sc.run("all_reduce", on=star, size=size, algorithm="ring", model={"o_send": sent})["time_ps"]
+        for star, size, sent in ((texts, "1 MiB", "2 us"), (numbers, 2**20, 2e-6))
+    ]
+    assert times[0] == times[1] != [None]
+    assert sc.Link("25 GB/s") == sc.Link(25e9, 0)
+
+
 def test_a_graph_goes_everywhere(star: str, tmp_path: Path) -> None:
     """A networkx graph and an algorithm of one's own are run, predicted, explained, recommended and compared."""
     keys = {"collective": "all_reduce", "algorithm": [star, "ring"], "size": "4 MB"}

@@ -5,6 +5,9 @@ One module a family, one function an algorithm; `simcoll.schedule.building_block
 
 from __future__ import annotations
 
+import operator
+
+from simcoll.errors import InputError
 from simcoll.schedule.algorithms import direct, doubling, hierarchical, naive, nvls, pat, ring, torus, tree
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.registry import Groups, Request, find
@@ -31,5 +34,11 @@ def stream(
     collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0
 ) -> StreamedSchedule:
     """The same step by step, for schedules too large to be held."""
+    try:
+        ranks = operator.index(n)
+    except TypeError:
+        ranks = 0
+    if ranks < 1:
+        raise InputError(f"{n!r} is no number of ranks", "give 1, 2, …")
     entry, options = find(collective, algorithm)
     return entry.stream(Request(n, root, groups, agents, options), algorithm.replace(" ", ""))
