@@ -127,7 +127,7 @@ engines: engine=[event, fast];model.sharing=[fair, fifo];shortcuts=[on, off]
 chunks: model.chunk=[whole, 64 KiB];model.channels=[1, 2, per-peer];model.slots=[none, 2]
 overheads: model={o_send: 1 us, o_recv: 0.5 us, g: 0.2 us, gamma: 800 GB/s, channel_bandwidth: 20 GB/s};engine=[event,
     fast]
-channels-by: model.chunk=64 KiB;model.channels=4;model.channels_by=[chunk, loop]
+channels-by: model.chunk=64 KiB;model.channels=4;model.channels_by=[chunk, step]
 blocking: model.blocking=[true, false, even-odd];algorithm=ring
 barrier: model.barrier=[true, false]
 profile-tcp: profile=tcp

@@ -171,12 +171,15 @@ def assemble(
 ) -> Program:
     """Derive channels, receive sides and credits, and put the program together.
 
-    In-network agents have one channel and one receive side per peer; `number` says nothing there.
+    In-network agents have one channel and one receive side per peer, or one for each number that steps have.
     """
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
-    channel, channels = numbered(src, np.where(src >= schedule.n, dst, number) if schedule.agents else number, compiled)
-    side, _ = numbered(dst, np.where(dst >= schedule.n, src, number) if schedule.agents else number, compiled)
+    to, of = dst, src
+    if params.channels_by == "step":
+        to, of = (each * np.int64(max(1, params.channels)) + number for each in (dst, src))
+    channel, channels = numbered(src, np.where(src >= schedule.n, to, number) if schedule.agents else number, compiled)
+    side, _ = numbered(dst, np.where(dst >= schedule.n, of, number) if schedule.agents else number, compiled)
     credit = np.broadcast_to(np.int32(NONE), len(way))
     if params.slots:
         connection, connections = numbered(numbered(src, dst, compiled)[0], number, compiled)
@@ -246,7 +249,7 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
 
 
 def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
-    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or loops do; or a peer
+    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or steps do; or a peer
     has one."""
     channels = params.channels
     if channels == 1:
@@ -254,8 +257,8 @@ def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
     loop, origin = program_order(schedule, loops)
     if not channels:
         return schedule.dst[origin]
-    if params.channels_by == "loop":
-        return loop % np.int32(channels)
+    if params.channels_by == "step":
+        return (schedule.step[origin] % np.int32(channels)).astype(np.int32)
     return ((loop * np.int64(schedule.n_chunks) + schedule.src_slot[origin]) % channels).astype(np.int32)
 
 

@@ -131,7 +131,7 @@ def _streamed(program: StreamedProgram) -> Totals | None:
         return None
     if folded := _folded(program, sizes[0]):
         return folded
-    if not params.channels or params.channels_by == "loop":  # streams number channels by chunk only
+    if not params.channels or params.channels_by == "step":  # streams number channels by chunk only
         return None
     return streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
 

@@ -28,7 +28,7 @@ from simcoll.schedule.ir import Schedule
 
 Sharing = Literal["fair", "fifo"]
 Blocking = Literal["no", "sends-first", "even-odd"]
-ChannelsBy = Literal["chunk", "loop"]
+ChannelsBy = Literal["chunk", "step"]
 Index = NDArray[np.signedinteger[Any]]  # int32 for numbers of transfers, links and steps; int64 for times and bytes
 
 PS_PER_S: Final = 10**12
@@ -42,7 +42,7 @@ class Params:
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
     the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channels_by` what goes to
-    them in turn, chunks over all loops or loops, `channel_bandwidth` the cap of one of them (0: none), `slots` the
+    them in turn, chunks over all loops or steps, `channel_bandwidth` the cap of one of them (0: none), `slots` the
     number of messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0:
     whole).
     """

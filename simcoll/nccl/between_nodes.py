@@ -31,6 +31,9 @@ class Transport(Model):
     """Time of a message from one proxy to the other, beside its bytes."""
     proxy: Duration = 0
     """Time of a proxy's thread to send or to receive a message. What one GPU sends and receives takes turns."""
+    operation: Duration = 0
+    """Time of a proxy to take up a send to a peer, or a receive from one, beside its messages. Where few messages go to
+    many peers it is what counts; in rings and trees the next call's is taken up meanwhile."""
     staging: BandwidthCap = 0
     """Bandwidth at which a proxy copies data that lie in the host's memory. `none`: NICs read and write them."""
     gpudirect: StrictBool = True
@@ -51,10 +54,9 @@ class Transport(Model):
         """Time of a hop beside what servers take, for a message of so many bytes."""
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
 
-    def served_ps(self, nbytes: int, both: int, *, unexpected: bool = False) -> int:
-        """Time of a proxy for a message of so many bytes, or for `both`, one that it sends and one that it receives,
-        beside moving its data."""
-        return both * (self.proxy + (self.unexpected if unexpected and nbytes <= SENT_AT_ONCE else 0))
+    def taken_up_ps(self, nbytes: int) -> int:
+        """Time of a proxy to take up a send and a receive of point-to-point messages of so many bytes."""
+        return 2 * (self.operation + (self.unexpected if nbytes <= SENT_AT_ONCE else 0))
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
         """Time of a proxy to copy the data of a message. `in_host`: they lie in the host's memory anyway."""
@@ -64,11 +66,12 @@ class Transport(Model):
     def crowded(self, nodes: int) -> float:
         """Share of the fabric that an all-to-all of so many nodes reaches.
 
-        The head of a queue keeps what is behind it from going elsewhere. Of n queues with random heads throughput is 1,
-        0.75, … 0.59 for n = 1, 2, … many (Karol, Hluchyj and Morgan, "Input versus output queueing on a space-division
-        packet switch", 1987): that is a congestion of 70 %.
+        The head of a queue keeps what is behind it from going elsewhere: to one of the n - 1 other nodes, so that two
+        nodes have none. With n destinations and random heads throughput is 1, 0.75, … 0.59 for n = 1, 2, … many (Karol,
+        Hluchyj and Morgan, "Input versus output queueing on a space-division packet switch", 1987): that is a
+        congestion of 70 %.
         """
-        return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / nodes))
+        return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / max(1, nodes - 1)))
 
 
 NO_TRANSPORT: Final = Transport()

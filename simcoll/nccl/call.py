@@ -212,10 +212,9 @@ class NcclCall:
             return {}
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            # a loop on each hop up and down the tree, one within nodes: who brought data for more would keep the links
-            # from those who hand sums out
+            # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk
             depth = (self.communicator.nodes - 1).bit_length()
-            return {"channels": 1 + 2 * depth, "channels_by": "loop"}
+            return {"channels": 4 + 2 * depth, "channels_by": "step"}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self._heads if self.collective == "all_reduce" else 1
@@ -223,7 +222,7 @@ class NcclCall:
             return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
-            return {"channels": 0, "channel_bandwidth": self._message_rate(block, transport), **self._credits}
+            return {"channels": 0, "channel_bandwidth": self._message_rate(block), **self._credits}
         if self.schedule == "chain_tree" and self.kind != "LL":  # a block for each of the two trees
             return {"o_send": block.slice, "channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
@@ -375,8 +374,23 @@ class NcclCall:
             moved += transport.flush
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
-        rounds = 1.0 if nvls else channels  # channels of NVLS wait for the same ranks, so a round serves them all
-        return (rounds * transport.served_ps(self.on_wire, both, unexpected=p2p) + channels * moved) / self.sent
+        # a round of the proxy serves what waits for it: with NVLS messages of all channels, which wait for the same
+        # ranks; point to point those of as many peers as a block serves at once
+        rounds = 1 / self._served if p2p else 1.0 if nvls else channels
+        once = transport.taken_up_ps(self.on_wire) / self.parts.part if self.parts and self.parts.part else 0.0
+        return (rounds * both * transport.proxy + channels * moved) / self.sent + once
+
+    @property
+    def _served(self) -> int:
+        """Point-to-point messages that a proxy serves in one round."""
+        comm, parts = self.communicator, self.parts
+        peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
+        return min(_p2p_messages.AT_ONCE, max(1, peers) * (parts.channels if parts else 1))
+
+    def leg_ps(self, costs: Kernels) -> int:
+        """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""
+        whole = self.schedule == "nvls_tree"
+        return service(self.chunk * self._heads, costs.NVLS.rate) // 4 if whole else 0
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""
@@ -393,7 +407,7 @@ class NcclCall:
         block: BlockCosts = getattr(costs, self.kind)
         return block
 
-    def _message_rate(self, block: BlockCosts, transport: Transport) -> int:
+    def _message_rate(self, block: BlockCosts) -> int:
         """B/s of a message by its blocks alone; 0: no limit. Between nodes they hand over each chunk to a proxy."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
@@ -401,7 +415,7 @@ class NcclCall:
         through = block.both if self.collective in ("all_to_all", "send_recv") else block.first
         alone = service(parts.first, block.first) + service(parts.part - parts.first, through)
         if self.communicator.nodes > 1:
-            alone += -(-parts.part // parts.sent) * (block.hop + transport.proxy)
+            alone += -(-parts.part // parts.sent) * (block.hop + block.net)
         others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
 

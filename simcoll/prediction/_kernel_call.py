@@ -210,7 +210,7 @@ class PrimitivesCall(KernelCall):
             moved += transport.flush
         # who has a neighbour before and one behind, of which another node has one, sends or receives there
         both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
-        took = self.channels(costs) * (transport.served_ps(sent, both) + moved)
+        took = self.channels(costs) * (both * transport.proxy + moved)
         return self._message(costs) * PS_PER_S / took if took else 0.0
 
     def launch_ps(self, costs: CostSetting) -> int:

@@ -161,7 +161,8 @@ class NcclChannel(PlainCall):
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
-        latencies = np.where(wires.to_network, net // 2, first * hop) + wires.to_host * block.host
+        within = first * (hop + wires.inside * self.call.leg_ps(kernels))
+        latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
         found: Index = np.maximum(latencies.astype(np.int64), 1)
         return found
 

@@ -56,7 +56,7 @@ class ModelSpec(Model):
     channels: Channels | None = None
     """Channels of a rank, each of which sends one message at a time. `per-peer` gives each destination its own."""
     channels_by: ChannelsBy | None = None
-    """What is dealt to the channels in turn: chunks, or loops over the schedule."""
+    """What is dealt to the channels in turn: chunks, or steps of the schedule."""
     slots: Slots | None = None
     """Messages in flight on a connection, or `none` for no limit."""
     chunk: Chunk | None = None

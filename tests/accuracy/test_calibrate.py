@@ -417,7 +417,7 @@ MODELS = st.fixed_dictionaries(
         **dict.fromkeys(("o_send", "o_recv", "g"), st.integers(0, 10**12)),
         **dict.fromkeys(("gamma", "channel_bandwidth"), st.integers(1, 10**13)),
         "channels": st.integers(0, 64),
-        "channels_by": st.sampled_from(["chunk", "loop"]),
+        "channels_by": st.sampled_from(["chunk", "step"]),
         "slots": st.integers(1, 64),
         "chunk": st.integers(1, 2**40),
         "barrier": st.booleans(),

@@ -140,6 +140,10 @@ def test_rows_that_cannot_be_right() -> None:
     for other in ({"ranks": 4}, {"dtype": "float16"}, {"algorithm": "ring"}, {"others": {"op": "max"}}):
         assert suspicious([a_row(1, 100.0), a_row(2, 10.0, **other)]) == [False, False], other
     assert suspicious([a_row(1, 12.0), a_row(2, 100.0), a_row(2, 10.0)]) == [True, False, False]  # of repeats the best
+    alike = [a_row(size, 20.0 + size / 8) for size in (1, 2, 4, 8)]
+    assert suspicious([*alike, a_row(16, 10.0)]) == [False] * 5  # so many in a row are how the library is
+    assert suspicious([*alike[1:], a_row(16, 10.0)]) == [True, True, True, False]
+    assert suspicious([*alike[:2], a_row(3, 30.0), *alike[2:], a_row(16, 10.0)]) == [True] * 5 + [False]
     assert suspicious([]) == []
 
 

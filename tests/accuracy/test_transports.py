@@ -72,4 +72,4 @@ def test_a_record_is_read_as_it_is_written() -> None:
     again = transports.recorded(known.network(profile))
     np.testing.assert_allclose(again.values, known.values, rtol=1e-3)
     np.testing.assert_allclose(again.widths, known.widths, rtol=1e-3)
-    assert set(known.intervals) == set(COSTS)
+    assert set(known.intervals) == set(COSTS) - {"transport.unexpected"}  # which InfiniBand does not have

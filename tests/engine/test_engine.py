@@ -220,7 +220,7 @@ def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
             "sharing": rng.choice(["fair", "fifo"]),
             "chunk": rng.choice([0, 1000]),
             "channels": rng.choice([0, 1, 2]),
-            "channels_by": rng.choice(["chunk", "loop"]),
+            "channels_by": rng.choice(["chunk", "step"]),
             "slots": rng.choice([0, 1, 2]),
             "o_send": rng.choice([0, 10**6]),
             "o_recv": rng.choice([0, 10**5]),
@@ -236,17 +236,17 @@ def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["all_reduce/double_binary_tree", "all_reduce/chain_tree"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_loops_go_to_channels_in_turn(name: str, channels: int) -> None:
-    """With `channels_by: loop` a sender sends what it has of loops `channels` apart one by one, in the order of
+def test_steps_go_to_channels_in_turn(name: str, channels: int) -> None:
+    """With `channels_by: step` a sender sends what it has of steps `channels` apart one by one, in the order of
     the program; by chunk it does not."""
     in_order = {}
-    for by in ("chunk", "loop"):
+    for by in ("chunk", "step"):
         how = {"chunk": 500, "channels": channels, "channels_by": by}
         played = program(name, star(5, TopologyLink(50 * 10**9, 500_000)), 40_000, **how)
-        found, loop = event.run(played), np.asarray(played.loop)
-        theirs = [np.flatnonzero((played.src == r) & (loop % channels == c)) for r in range(5) for c in range(channels)]
+        found, step = event.run(played), played.schedule.step[played.origin]
+        theirs = [np.flatnonzero((played.src == r) & (step % channels == c)) for r in range(5) for c in range(channels)]
         in_order[by] = all((found.start[its[1:]] >= found.sent[its[:-1]]).all() for its in theirs)
-    assert in_order == {"chunk": False, "loop": True}
+    assert in_order == {"chunk": False, "step": True}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids="/".join)

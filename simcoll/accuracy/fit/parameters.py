@@ -39,17 +39,18 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "LL128": ("hop", "reach", "net", "host", "host_reach"),
     "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_reach"),
     "NVLS": ("start", "hop", "rate", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "host", "host_reach"),
+    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "net", "host", "host_reach"),
 }
 TRANSPORT: Final = "transport"
 OF_TRANSPORT: Final = tuple(  # of messages between nodes
-    f"{TRANSPORT}.{key}" for key in ("latency", "connection", "proxy", "flush", "staging", "unexpected", "congestion")
+    f"{TRANSPORT}.{key}"
+    for key in ("latency", "connection", "proxy", "operation", "flush", "staging", "unexpected", "congestion")
 )
 _AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
     **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
     **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host", "store"), "launch"),
-    **dict.fromkeys(("latency", "proxy", "flush", "unexpected"), "launch"),
+    **dict.fromkeys(("latency", "proxy", "operation", "flush", "unexpected"), "launch"),
     **dict.fromkeys(("first", "rate", "both", "connection", "staging"), "channel_bandwidth"),
     **dict.fromkeys(("reach", "host_reach"), "efficiency"),
 }

@@ -8,7 +8,7 @@ network that nobody measured has the common values and their spread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -34,17 +34,19 @@ COSTS: Final = (*OF_TRANSPORT, SHARE)
 _ABOUT: Final[Mapping[str, tuple[float, float, float, float]]] = {
     "transport.latency": (0.5, 5e4, 1e9, 5e6),
     "transport.connection": (1.0, 1.0, 1e4, 20.0),
-    "transport.proxy": (0.5, 1e4, 1e8, 1e6),
+    "transport.proxy": (0.5, 1e4, 1e8, 5e5),
+    "transport.operation": (0.5, 1e4, 1e8, 1e6),
     "transport.flush": (0.7, 5e4, 1e9, 3e6),
     "transport.staging": (0.7, 10.0, 1e4, 200.0),
     "transport.unexpected": (0.7, 5e4, 1e9, 2e6),
     "transport.congestion": (0.7, 0.01, 4.0, 0.2),
     SHARE: (0.08, 0.5, 5.0, 1.1),
 }
+OF_SOME: Final = ("transport.unexpected",)  # messages before their buffers trouble Slingshot's provider only
+_RARE: Final = np.array([name in OF_SOME for name in COSTS])
 _FIRST: Final = np.array([_ABOUT[name][0] for name in COSTS])
 AS_MANY: Final = 2.0  # transports for which _FIRST counts beside those that show their spread
 OTHER_FAMILY: Final = 2.0  # times as far as members of a family may its common values lie from those of the others
-BY_CPU: Final = 0.3  # of a share of cables where data cross a CPU's bridge: root ports reach a half to all of a line
 TURNS: Final = 8  # of values and common values in turn, after which they move by less than a percent
 CYCLES: Final = 2  # of fits with the model itself, and of what is common to them
 ROUNDS: Final = 3  # linearisations of a fit
@@ -58,8 +60,8 @@ class Known(NamedTuple):
 
     @property
     def costs(self) -> dict[str, float]:
-        """The costs by name."""
-        return dict(zip(COSTS, np.exp(self.values).tolist(), strict=True))
+        """The costs by name; 0 for what it does not have."""
+        return _costs(self.values)
 
     @property
     def intervals(self) -> dict[str, tuple[str, str]]:
@@ -68,7 +70,7 @@ class Known(NamedTuple):
         found = {}
         for j, name in enumerate(COSTS):
             low, high = (float(end[j]) for end in (ends if not parameters.falls(name) else ends[::-1]))
-            if self.widths[j]:
+            if self.widths[j] and self.costs[name]:
                 found[name] = parameters.text(name, low), parameters.text(name, high)
         return found
 
@@ -81,14 +83,24 @@ class Known(NamedTuple):
 
 
 def recorded(profile: Profile) -> Known:
-    """Return what the record of a profile says of its costs; without a record, how transports differ."""
-    costs = [parameters.cost(name, profile, Params()) or _ABOUT[name][3] for name in COSTS]
-    values = np.log(np.maximum(costs, [_ABOUT[name][1] for name in COSTS]))
-    if profile.calibration is None:
-        return Known(values, np.where([name == SHARE and not profile.of_nics for name in COSTS], 0.0, _FIRST))
-    ends = {name: [parameters.cost_of(name, each) for each in pair] for name, pair in _intervals(profile).items()}
-    widths = [abs(np.log(ends[name][1] / ends[name][0])) / 2 / NORMAL_90 if name in ends else 0.0 for name in COSTS]
-    return Known(values, np.array(widths))
+    """Return what the record of a profile says of its costs; without a record, how transports differ.
+
+    What only some have, and this one lacks, stays away.
+    """
+    least, own = _bounds().lower, [parameters.cost(name, profile, Params()) for name in COSTS]
+    costs = [cost or _ABOUT[name][3] for name, cost in zip(COSTS, own, strict=True)]
+    lacked = _RARE & [not cost for cost in own]
+    fixed = lacked | [name == SHARE and not (profile.of_nics and CABLE in profile.links) for name in COSTS]
+    values, widths = np.where(lacked, least, np.maximum(np.log(costs), least)), np.where(fixed, 0.0, _FIRST)
+    for name, pair in (_intervals(profile) if profile.calibration else {}).items():
+        low, high = (parameters.cost_of(name, each) for each in pair)
+        widths[COSTS.index(name)] = abs(np.log(high / low)) / 2 / NORMAL_90
+    return Known(values, widths)
+
+
+def _costs(values: Floats) -> dict[str, float]:
+    found = zip(COSTS, np.exp(values).tolist(), strict=True)
+    return {name: cost if cost > 1.001 * _ABOUT[name][1] else 0.0 for name, cost in found}
 
 
 def _intervals(profile: Profile) -> Mapping[str, tuple[str, str]]:
@@ -97,14 +109,12 @@ def _intervals(profile: Profile) -> Mapping[str, tuple[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class ClusterSamples:
-    """Rows of a cluster on several nodes. `profile` is that of its GPUs, `transport` the name of that of its NICs;
-    `by_cpu`: data go from a GPU to a NIC by the bridge of a CPU, which takes a share of cables that no other has."""
+    """Rows of a cluster on several nodes. `profile` is that of its GPUs, `transport` the name of that of its NICs."""
 
     name: str
     transport: str
     samples: Samples
     profile: Profile
-    by_cpu: bool = False
 
     @property
     def coarse(self) -> ClusterSamples:
@@ -114,7 +124,7 @@ class ClusterSamples:
     def times(self, values: Floats, like: Profile) -> Floats:
         """Predict the rows, in ps, with these logarithms of costs, else as a profile of NICs."""
         start = replace(ParameterSetting.of(self.profile), transport=like.transport)
-        return self.samples.times(start.at(dict(zip(COSTS, np.exp(values).tolist(), strict=True))))
+        return self.samples.times(start.at(_costs(values)))
 
 
 class Common(NamedTuple):
@@ -122,18 +132,18 @@ class Common(NamedTuple):
 
     families: Mapping[str, Known]
 
-    def belief(self, family: str, given: Known, by_cpu: bool, share: float) -> Belief:
+    def belief(self, family: str, given: Known, share: float) -> Belief:
         """Return what is believed of a transport of a family; a cost that `given` has no width of stays."""
         values, widths = self.families[family]
-        widths = np.where([by_cpu and name == SHARE for name in COSTS], BY_CPU, widths)
         fixed = given.widths == 0
-        return Belief(np.where(fixed, given.values, values), np.where(fixed, 1e-6, widths), share)
+        own = fixed | _RARE
+        return Belief(np.where(own, given.values, values), np.where(fixed, 1e-6, widths), share)
 
 
-def common(known: Mapping[str, Known], family: Mapping[str, str], by_cpu: Collection[str], before: Common) -> Common:
+def common(known: Mapping[str, Known], family: Mapping[str, str], before: Common) -> Common:
     """Return what the known transports have in common, by `family` of each; `before` is where the search begins.
 
-    A transport counts the more the surer it is. Shares of cables of those that go by a CPU's bridge do not count.
+    A transport counts the more the surer it is.
     """
     found = dict(before.families)
     for name, (middle, spread) in before.families.items():
@@ -142,14 +152,15 @@ def common(known: Mapping[str, Known], family: Mapping[str, str], by_cpu: Collec
             continue
         values, doubts = (np.array([known[each][i] for each in members]) for i in (0, 1))
         counted = doubts > 0
-        counted[:, COSTS.index(SHARE)] &= [each not in by_cpu for each in members]
         weights = counted / (spread**2 + doubts**2)
         others = np.mean([each.values for each in found.values()], axis=0)
         other = 1 / (OTHER_FAMILY * _FIRST) ** 2 if len(found) > 1 else 0.0
-        middle = ((weights * values).sum(axis=0) + other * others) / (weights.sum(axis=0) + other)
+        total = weights.sum(axis=0) + other
+        mean = ((weights * values).sum(axis=0) + other * others) / np.where(total > 0, total, 1.0)
+        middle = np.where(total > 0, mean, middle)
         squares = (counted * ((values - middle) ** 2 + doubts**2)).sum(axis=0)
         spread = np.sqrt((AS_MANY * _FIRST**2 + squares) / (AS_MANY + counted.sum(axis=0)))
-        found[name] = Known(middle, spread)
+        found[name] = Known(np.where(_RARE, _bounds().lower, middle), np.where(_RARE, _FIRST, spread))
     return Common(found)
 
 
@@ -168,11 +179,6 @@ class Together:
         """The family of each transport."""
         return {name: profile.family or "" for name, profile in self.start.items()}
 
-    @property
-    def by_cpu(self) -> set[str]:
-        """Transports whose data cross a CPU's bridge."""
-        return {cluster.transport for cluster in self.clusters if cluster.by_cpu}
-
     def without(self, cluster: ClusterSamples) -> Known:
         """Return the transport of a cluster as the others show it: fitted to the others that have it, or else what its
         family has in common."""
@@ -181,7 +187,7 @@ class Together:
         if not others:
             del known[name]
         for _ in range(TURNS):
-            shared = common(known, self.family, self.by_cpu, shared)
+            shared = common(known, self.family, shared)
             if others:
                 known[name] = self._on_lines(others, shared)
         return known[name] if others else shared.families[self.family[name]]
@@ -191,7 +197,7 @@ class Together:
         lines = [self.lines[each.name] for each in clusters]
         at = Line(lines[0].values, *(np.concatenate([each[i] for each in map(_parts, lines)]) for i in (0, 1)))
         measured, share = _measured(clusters)
-        belief = shared.belief(self.family[name], self.known[name], name in self.by_cpu, share)
+        belief = shared.belief(self.family[name], self.known[name], share)
         values = _least_squares.refit(at, measured, _bounds(), _least_squares.OWN_ERROR, belief)
         return Known(values, _widths(Line(values, at.at(values), at.slopes), measured, belief, self.known[name]))
 
@@ -227,7 +233,7 @@ def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile
         for name in names:
             own = [each for each in coarse if each.transport == name]
             measured, share = _measured(own)
-            belief = together.common.belief(together.family[name], given[name], name in together.by_cpu, share)
+            belief = together.common.belief(together.family[name], given[name], share)
             begin = np.clip(known[name].values, *_bounds()[:2])
             line = _least_squares.fit(_model(own, start[name]), measured, begin, _bounds(), belief, ROUNDS)
             known[name] = Known(line.values, _widths(line, measured, belief, given[name]))
@@ -244,7 +250,7 @@ def _shared(together: Together) -> Together:
     """Return the transports with what they have in common."""
     shared = together.common
     for _ in range(TURNS):
-        shared = common(together.known, together.family, together.by_cpu, shared)
+        shared = common(together.known, together.family, shared)
     return replace(together, common=shared)
 
 

@@ -14,11 +14,7 @@ from simcoll.accuracy.fit.transports import ClusterSamples
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config.groups import grouped
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.communicator import communicator
 from simcoll.scenario.profile import Profile, load_network, load_profile, shipped_profiles
-from simcoll.topology.systems import load_system
-
-BY_CPU = ("PHB", "NODE", "SYS")  # paths from a GPU to a NIC by the bridge of a CPU, as NCCL names them
 
 
 def networks() -> dict[str, Profile]:
@@ -32,10 +28,7 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
     found = []
     for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
         samples, _ = _fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
-        first = own[0].point.scenario
-        system = load_system(first.topology.system or first.topology.file or "")
-        path = communicator(system, own[0].nodes, own[0].row.ranks).graphs["ring"].type_inter
-        found.append(ClusterSamples(name, own[0].place, samples, load_profile(first.profile), path in BY_CPU))
+        found.append(ClusterSamples(name, own[0].place, samples, load_profile(own[0].point.scenario.profile)))
     return found
 
 
