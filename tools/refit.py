@@ -164,7 +164,7 @@ def _write(
         "fitted": np.concatenate([each.times(known.values, start[each.transport]) for each in own]),
         "held_out": np.concatenate([missed[each.name] for each in own]),
     }
-    texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items()}
+    texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items() if value}
     share = texts.pop(transports.SHARE)
     keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items()}
     file["transport"] = keys if not like.transport or like.transport.gpudirect else {**keys, "gpudirect": False}
