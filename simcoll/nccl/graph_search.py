@@ -50,6 +50,10 @@ _BETWEEN: Final[dict[Generation, tuple[float, ...]]] = {
     "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
     "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 }
+# GB/s that NCCL counts of PCIe 3, 4 and 5 with 16 lanes, whatever a machine reaches of it; a link of LEAST_SHARE of one
+# is taken for it, as root ports of processors may carry so little of what peers send.
+_PCIE: Final = (12.0, 24.0, 48.0)
+LEAST_SHARE: Final = 0.75
 _KNOWS_BLACKWELL: Final = (2, 26)  # first releases with speeds of its own, with P2C, and with PXN over P2C
 _KNOWS_P2C: Final = (2, 27)
 _PXN_BY_C2C: Final = (2, 28)
@@ -137,13 +141,18 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     names = [name for name, _ in devices if name not in left_out]
     number = {name: i for i, name in enumerate(names)}
     links = [
-        (number[u], number[v], link.kind, link.bandwidth / 1e9)
+        (number[u], number[v], link.kind, _counted(link.kind, link.bandwidth / 1e9))
         for u, v, link in plan.links
         if u != v and u in number and v in number
     ]
     kinds = dict(devices)
     rate = units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
     return NodePaths([kinds[name] for name in names], links, rate)
+
+
+def _counted(kind: str, reached: float) -> float:
+    """GB/s that NCCL counts of a link by which so many are reached."""
+    return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
 
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
