@@ -225,7 +225,7 @@ def test_an_all_to_all_meets_congestion_whoever_runs_it(executor: str, tmp_path:
         (tmp_path / f"{name}.yaml").write_text(law, encoding="utf-8")
 
     def slower(collective: str, algorithm: str) -> float:
-        keys = {"collective": collective, "algorithm": algorithm, "executor": executor, "nodes": 2}
+        keys = {"collective": collective, "algorithm": algorithm, "executor": executor, "nodes": 4}
         times = (time_ps(64 << 20, **keys, profile=str(tmp_path / f"{name}.yaml")) for name in ("crowded", "free"))
         return next(times) / next(times)
 
