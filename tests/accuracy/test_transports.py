@@ -54,7 +54,7 @@ def test_what_rows_show_is_found_and_the_rest_is_common(together: Together) -> N
         assert own["transport.flush"] == pytest.approx(family["transport.flush"], rel=0.01)
     assert 3.0 < family["transport.latency"] / 1e6 < 6.0
     shown = together.known["a"].widths / together.common.families["rdma"].widths
-    assert shown[COSTS.index("transport.latency")] < 0.5 < shown[COSTS.index("transport.flush")]
+    assert shown[COSTS.index("transport.latency")] < 0.6 < shown[COSTS.index("transport.flush")]
 
 
 def test_a_cluster_left_out_says_nothing_of_itself(together: Together) -> None:
