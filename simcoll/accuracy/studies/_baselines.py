@@ -102,7 +102,7 @@ def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
 def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
     """Return system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
     tables = []
-    for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_nccl-*.csv")):
+    for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_nccl-[0-9]*.csv")):  # of a release
         rows = [row for row in read_measured(path) if row.dtype == "float16"]
         system = system_of(rows[0].system or "", path)
         tables.append((system, _capability(system) or 0, rows))
