@@ -31,7 +31,8 @@ PENALTY: Final = 0.015
 FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
 FAR_OFF: Final = 3.0  # a region whose median is that many times what it should be is not explained
 CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
-PROBES: Final = 8  # points on which a hypothesis is tried first if every point must be bound anew, which is slow
+BEHIND: Final = 2.0  # times the error of the best hypothesis from which on another is not tried on all points
+PROBES: Final = 8  # points on which a hypothesis is tried first
 # Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
@@ -117,8 +118,8 @@ def ranked(table: MeasuredTable, base: Fit) -> list[Fit]:
         if every := best.get(variants[0].family):  # one slow link costs no more time than all links with that share
             near = every.error < base.error
             variants = [variant for variant in variants if near and variant.share <= every.hypothesis.share]
-        if variants and variants[0].scenario is not HEALTHY.scenario:  # each point is bound anew
-            variants = _promising(variants, times, table, base)
+        if variants and variants[0] is not HEALTHY and variants[0].host == "as measured":
+            variants = _promising(variants, times, table, base, best.values())
         for variant in variants:
             fit = base if variant is HEALTHY else _under(variant, times, table)
             if fit is None or fit.score > worst:  # variants are ordered: after the first that is worse, all are worse
@@ -139,10 +140,10 @@ def ranked(table: MeasuredTable, base: Fit) -> list[Fit]:
 
 
 def _promising(
-    variants: Sequence[Hypothesis], times: _HypothesisTimes, table: MeasuredTable, base: Fit
+    variants: Sequence[Hypothesis], times: _HypothesisTimes, table: MeasuredTable, base: Fit, rivals: Iterable[Fit]
 ) -> list[Hypothesis]:
-    """Return the variant nearest to a few points that are off, if it is nearer there than the healthy machine; else
-    none.
+    """Return the variant nearest to a few points that are off, if it is nearer there than the healthy machine and not
+    far behind its rivals, with those before and after it where points need not be bound anew; else none.
     """
     off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
     probes = off[np.unique(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
@@ -154,15 +155,17 @@ def _promising(
             return np.inf
         return float(_errors(table.measured[points], predicted + base.predicted[points] - plain).mean())
 
+    behind = BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals)
     nearest, least = list[Hypothesis](), error(HEALTHY, probes)
-    for variant in variants:
+    for number, variant in enumerate(variants):
         tried = error(variant, first_probes) <= error(HEALTHY, first_probes)
         reached = error(variant, probes) if tried else np.inf
         if reached > least:
             break
         if reached < least:
-            nearest, least = [variant], reached
-    return nearest
+            around = 1 if variant.scenario is HEALTHY.scenario else 0
+            nearest, least = list(variants[max(0, number - around) : number + around + 1]), reached
+    return nearest if least <= behind else []
 
 
 def same(first: Fit, second: Fit) -> bool:
