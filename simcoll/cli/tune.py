@@ -72,7 +72,7 @@ def tune(
     if not table.entries:
         raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
     held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
-    source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCE
+    source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
     rows = _regrets(system, table, profile, output) if profile else []
     if as_json:
         print(json.dumps(_document(file.name, source, table) | ({"regret": rows} if profile else {}), indent=1))

@@ -154,7 +154,18 @@ class Recommendation:
         """All of it, for scripts; docs/recommend.md has the keys."""
         bests = self.bests
         first = bests[0].row
-        names = ("scenario", "topology", "collective", "workload", "ranks", "nodes", "dtype", "profile", "sharing")
+        names = (
+            "scenario",
+            "topology",
+            "collective",
+            "workload",
+            "ranks",
+            "nodes",
+            "dtype",
+            "profile",
+            "transport",
+            "sharing",
+        )
         confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
             **{name: first[name] for name in names if first[name] is not None},

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -23,11 +23,14 @@ from simcoll.nccl import _mesh_rings
 from simcoll.nccl._channel_demands import Draft
 from simcoll.nccl._channel_search import Round
 from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
-from simcoll.nccl.tuner_constants import Generation, numbers
+from simcoll.nccl.tuner_constants import Generation, Library, numbers
 from simcoll.topology.machine_files import MachineFile, SystemFile, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 
-SOURCE: Final = "searched for by the rules of NCCL 2.30; not compared with a log"
+SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the library whose channels they are
+    "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
+    "rccl": "what the links allow; RCCL's own rings are not known",
+}
 MOST_HEADS: Final = 32  # of NVLS
 MOST_SEARCHED: Final = 32  # channels that are looked for: half of those that kernels may use
 _STEPS: Final = 1 << 14  # of a round; of one whose channels are all alike, and of all rounds together

@@ -229,7 +229,8 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
         text = ", ".join(shown) + (", …" if len(choices) > _SHOWN else "") if len(choices) > 1 else choices[0]["choice"]
     more = f" ({len(documents) - 1} more below)" if len(documents) > 1 else ""
     tie = "; ties are within the profile's 90 % interval" if any(each["tie"] for each in choices) else ""
-    return f"Take {text}{more}; {trusted([first['profile']])}{tie}."
+    grounds = " + ".join([trusted([first["profile"]]), *map(between, filter(None, [first.get("transport")]))])
+    return f"Take {text}{more}; {grounds}{tie}."
 
 
 def of_comparison(document: JsonAnswer) -> str:

@@ -14,7 +14,6 @@ import simcoll
 from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
-from simcoll.nccl import graph_search
 from simcoll.nccl.graph_search import SearchSettings, search
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import MachineFile, SystemFile, template
@@ -293,4 +292,3 @@ def test_what_cannot_be_searched() -> None:
         search(load_system("hgx-h100"), 9, False)
     with pytest.raises(InputError, match="has no NICs"):
         search(load_system("hgx-h100"), 8, True, None, SearchSettings(nics=()))
-    assert graph_search.SOURCE
