@@ -165,7 +165,7 @@ def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
 
 def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
     at = grouped(range(len(places)), places.__getitem__)
-    members, crossing = list(at.values()), [topology.crossing({device}) for device in at]
+    members, crossing = list(at.values()), topology.crossing_each(at)
     ranks = np.array([len(of) for of in members])
     for inside in topology.enclosures(places):
         within = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []

@@ -288,7 +288,7 @@ class Topology:
         one by one where these have none."""
         count, tabled = np.full(len(src), -1, np.int64), np.zeros(0, np.int64)
         if len(src) >= MANY and not self._routes_given:
-            number = np.array([self._router.number[self._known(device)] for device in devices], np.int64)
+            number = np.array([self._number[self._known(device)] for device in devices], np.int64)
             count, tabled = self._tables.once(number[src], number[dst])
         left = count < 0
         routes = [self.route(devices[a], devices[b]) for a, b in zip(src[left], dst[left], strict=True)]
@@ -315,6 +315,16 @@ class Topology:
             alone = len({self._node[device] for device in devices}) == len(devices)
             self._stubs_of = {devices: ((stubs[0] >= 0) & alone, *stubs)}
         return self._stubs_of[devices]
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        """The number of each device, as routers have it."""
+        return {device: number for number, device in enumerate(self.kinds)}
+
+    @cached_property
+    def _ends(self) -> Numbers:
+        """The numbers of the devices at both ends of each link, (links, 2)."""
+        return np.array([(self._number[u], self._number[v]) for u, v in self.links], np.int64).reshape(-1, 2)
 
     @cached_property
     def _router(self) -> Router:
@@ -356,9 +366,9 @@ class Topology:
 
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         """ps of the way of least latency, (sources, targets), over whatever devices: ranks may hand data on."""
-        number = self._router.number
+        number = self._number
         known = self.layout, self.latencies.tobytes(), tuple(number[self._known(source)] for source in sources)
-        ways = _WAYS.get(self.layout, lambda: Ways(len(number), self._router.links))
+        ways = _WAYS.get(self.layout, lambda: Ways(len(number), self._ends))
         least = _LEAST.get(known, lambda: ways.least(self.latencies, np.array(known[2])))
         return least[:, [number[self._known(target)] for target in targets]]
 
@@ -372,6 +382,16 @@ class Topology:
         out = (self._id[u, v] for u in inside for v in self.wiring.ahead[u] if v not in inside)
         into = (self._id[u, v] for v in inside for u in self.wiring.behind[v] if u not in inside)
         return np.fromiter(out, np.int64), np.fromiter(into, np.int64)
+
+    def crossing_each(self, devices: Iterable[str]) -> list[tuple[Numbers, Numbers]]:
+        """The same of each device alone, for many."""
+        far = np.flatnonzero(self._ends[:, 0] != self._ends[:, 1])
+        sides = []
+        for ends in self._ends.T:
+            order = far[np.argsort(ends[far], kind="stable")]
+            sides.append(np.split(order, np.searchsorted(ends[order], np.arange(1, len(self.kinds)))))
+        out, into = sides
+        return [(out[number], into[number]) for number in map(self._number.__getitem__, devices)]
 
     def enclosures(self, devices: Sequence[str]) -> Iterator[set[str]]:
         """Sets of devices worth cutting out: each node, and each switch with all nodes that hang on it alone."""

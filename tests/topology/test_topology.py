@@ -369,6 +369,8 @@ def test_cuts() -> None:
     tree = make(**SEVERAL["tree"], links={"host0->leaf0": {"bandwidth": "1 GB/s"}})
     assert tree.cut_bandwidth({"host0"}) == (1_000_000_000, 50_000_000_000)
     assert tree.cut_bandwidth(set(tree.kinds)) == (0, 0)
+    alone = zip(tree.ranks, tree.crossing_each(tree.ranks), strict=True)
+    assert all(sorted(a) == sorted(b) for rank, both in alone for a, b in zip(both, tree.crossing({rank}), strict=True))
     enclosures = list(tree.enclosures(tree.ranks))
     assert {"host0"} in enclosures and {"leaf2", "host8", "host9", "host10"} in enclosures
     assert len(enclosures) == 11 + 3
