@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,10 +15,10 @@ MOST_ROUNDS: Final = 64  # more hops than ways have that go up and down a tree; 
 
 
 class Ways:
-    """The links of a layout by the device at their ends, for any latencies."""
+    """The links of a layout by the device at their `ends`, (links, 2), for any latencies."""
 
-    def __init__(self, devices: int, links: Sequence[tuple[int, int]]):
-        self.devices, ends = devices, np.array(links, np.int64).reshape(-1, 2)
+    def __init__(self, devices: int, ends: Numbers):
+        self.devices = devices
         self.order = np.argsort(ends[:, 1], kind="stable")
         self.tails = ends[self.order, 0]
         self.heads, self.starts = np.unique(ends[self.order, 1], return_index=True)

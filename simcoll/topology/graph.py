@@ -386,12 +386,12 @@ class Topology:
     def crossing_each(self, devices: Iterable[str]) -> list[tuple[Numbers, Numbers]]:
         """The same of each device alone, for many."""
         far = np.flatnonzero(self._ends[:, 0] != self._ends[:, 1])
-        sides = []
+        numbers, sides = [self._number[device] for device in devices], list[list[Numbers]]()
         for ends in self._ends.T:
             order = far[np.argsort(ends[far], kind="stable")]
-            sides.append(np.split(order, np.searchsorted(ends[order], np.arange(1, len(self.kinds)))))
-        out, into = sides
-        return [(out[number], into[number]) for number in map(self._number.__getitem__, devices)]
+            first = np.searchsorted(ends[order], np.arange(len(self.kinds) + 1)).tolist()
+            sides.append([order[first[number] : first[number + 1]] for number in numbers])
+        return list(zip(*sides, strict=True))
 
     def enclosures(self, devices: Sequence[str]) -> Iterator[set[str]]:
         """Sets of devices worth cutting out: each node, and each switch with all nodes that hang on it alone."""
