@@ -30,6 +30,15 @@ def no_terminal() -> None:
     os.environ.pop("COLUMNS", None)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def as_in_a_process_of_its_own() -> None:
+    """Only what a module itself runs makes loops worth compiling: else every worker compiles them for runs that are
+    small, which takes a minute whenever a kernel has changed."""
+    from simcoll.config import numba_loader  # after what is said of bytecode above
+
+    numba_loader._run_plain = 0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks each test by its room, unless its module says otherwise; tests over random cases are laws anywhere."""
     for item in items:
