@@ -23,6 +23,7 @@ AROUND: Final = 1.0  # clusters for which the cell around counts beside the clus
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((64 << 10, "to 64 KiB"), (16 << 20, "to 16 MiB"), (math.inf, "above"))
+BLEND: Final = 16  # factor in size from an edge to the middle of the zone between both
 PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs; others go by rings and trees
 
 LogError = Annotated[float, Field(ge=0)]
@@ -85,7 +86,21 @@ class ModelError(NamedTuple):
 
 
 def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
-    """Return the error of the model on a machine that it was not fitted to; `known` replaces what is shipped."""
+    """Return the error of the model on a machine that it was not fitted to; `known` replaces what is shipped.
+
+    From the middle of a zone of sizes to that of the next the variance goes over evenly: errors do not jump at an edge.
+    """
+    size = setting.size_bytes
+    edge = next((most for most, _ in ZONES[:-1] if most / BLEND < size < most * BLEND), None)
+    if edge is None:
+        return _of_zone(setting, known)
+    below, above = (_of_zone(setting._replace(size_bytes=int(edge) + beyond), known) for beyond in (0, 1))
+    share = (1 + math.log(size / edge, BLEND)) / 2
+    variance = (1 - share) * below.spread**2 + share * above.spread**2
+    return ModelError(math.sqrt(variance), (1 - share) * below.groups + share * above.groups)
+
+
+def _of_zone(setting: Setting, known: ModelErrors | None) -> ModelError:
     cells = tuple(cells_of(setting))
     return _shipped_error(cells) if known is None else _error(cells, known)
 

@@ -65,6 +65,20 @@ def test_cells_widen() -> None:
     assert next(cells_of(call._replace(graph=True))).startswith("graphs on ")
 
 
+@given(
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["nvlink", "ib-ndr", "tcp"]),
+    st.sampled_from(["all_reduce", "send_recv"]),
+)
+def test_errors_do_not_jump(nodes: int, place: str, collective: str) -> None:
+    """From a size to twice that the variance moves by an eighth of what lies between two zones, at most."""
+    call = Setting(collective, nodes, place, 1)
+    variances = [error_of(call._replace(size_bytes=1 << k)).spread ** 2 for k in range(34)]
+    zones = [error_of(call._replace(size_bytes=1 << k)).spread ** 2 for k in (0, 20, 33)]
+    assert np.abs(np.diff(variances)).max() <= np.abs(np.diff(zones)).max() / 8 + 1e-12
+    assert len(set(zones)) == 3
+
+
 def test_clusters_teach_the_width(seed: int = 7) -> None:
     """Of machines whose errors have one law, the interval that ten teach holds nine in ten rows of others."""
     chance = np.random.default_rng(seed)
