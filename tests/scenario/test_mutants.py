@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import random
 import re
 import resource
@@ -13,12 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import foreign
 import pytest
 import yaml
 from command import simcoll
 
 from simcoll.config import numba_loader
+from simcoll.config.yaml_tree import shipped
 from simcoll.scenario.json_schema import schema
+from simcoll.scenario.profile import shipped_profiles
 
 SECONDS, MIB = 10.0, 1024
 STAR = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
@@ -157,11 +161,16 @@ def fault(scenario: dict[str, Any], folder: Path) -> str | None:
     """What is wrong with how `run` ends on a scenario; None if nothing is."""
     path = folder / "mutant.yaml"
     path.write_text(yaml.safe_dump(scenario, allow_unicode=True), encoding="utf-8")
+    return fault_of("run", path, "--json")
+
+
+def fault_of(*words: object) -> str | None:
+    """What is wrong with how a command ends; None if nothing is."""
     handler = signal.signal(signal.SIGVTALRM, _end)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        done = simcoll("run", path, "--json")
+        done = simcoll(*words)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -204,3 +213,57 @@ def test_two_thousand_mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             (tmp_path / "valid.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
             assert simcoll("run", tmp_path / "valid.yaml", "--json").status == 0
     check(range(2000), tmp_path)
+
+
+def mutated(rng: random.Random, tree: Any) -> Any:
+    """A tree with one to three odd changes."""
+    tree = copy.deepcopy(tree)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        if not (spots := list(places(tree))):
+            return tree
+        (holder, key), (other, another) = rng.choice(spots), rng.choice(spots)
+        how = rng.randrange(6)
+        if how == 0:
+            del holder[key]
+        elif how == 1:
+            holder[key] = copy.deepcopy(other[another])
+        else:
+            holder[key] = [holder[key], odd(rng)] if how == 2 else odd(rng)
+    return tree
+
+
+MACHINE = ("predict", "all_reduce", "--size", "1 MiB")
+OTHERS: dict[str, tuple[str, tuple[str, ...]]] = {  # shipped files of a kind, and the command that reads one
+    "topologies": ("*.yaml", (*MACHINE, "--on")),
+    "profiles": ("", (*MACHINE, "--on", "hgx-h100", "--profile")),
+    "measured": ("h100*.csv", ("compare", "--on", "hgx-h100")),
+    "plans": ("", ("import",)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", OTHERS)
+def test_mutants_of_other_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines, profiles, measured tables and plans with odd values end as scenarios do."""
+    monkeypatch.setattr(numba_loader, "have_numba", lambda: False)
+    pattern, words = OTHERS[kind]
+    known = shipped_profiles().values() if kind == "profiles" else shipped(kind).glob(pattern or "none")
+    files = [path.read_text() for path in sorted(known)]
+    if kind == "measured":
+        tables = [[line.split(",") for line in text.splitlines()] for text in files]
+        trees: list[Any] = [[table[0], *random.Random(0).sample(table[1:], 12)] for table in tables]
+    else:
+        plans = [foreign.plan(), foreign.switched_plan()]
+        trees = [yaml.safe_load(text) for text in files] if kind != "plans" else plans
+    trees += [STAR, TREE] if kind == "topologies" else []
+    faults = {}
+    for number in range(100):
+        rng = random.Random(f"{kind} {number}")
+        tree, path = mutated(rng, rng.choice(trees)), tmp_path / ("mutant.csv" if kind == "measured" else "mutant.yaml")
+        table = kind == "measured" and all(isinstance(row, list) for row in tree)
+        text = "\n".join(",".join(map(str, row)) for row in tree) if table else json.dumps(tree)
+        path.write_text(text if kind in ("measured", "plans") else yaml.safe_dump(tree), encoding="utf-8")
+        if found := fault_of(*words, path):
+            faults[number] = found
+    assert not faults
