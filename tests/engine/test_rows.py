@@ -95,11 +95,13 @@ def test_rows_of_many_sweeps_are_runs_one_by_one(programs: list[Program]) -> Non
     _held_against_the_definition(programs)
 
 
-def test_rows_run_together() -> None:
+@pytest.mark.parametrize("costs", [{}, {"o_send": 700_000}, {"o_recv": 800_000}, {"g": 900_000}])  # ps; 20 a byte
+def test_rows_run_together(costs: dict[str, int]) -> None:
     """Sizes of a ring are one pass: the law would hold as well if each row were run alone."""
     network = star(8, Link(GB_PER_S, 1000))
     schedule = build("all_reduce", "ring", 8)
-    programs = [bind(schedule, network, network.ranks, Params(), 32 * size, itemsize=4) for size in range(1, 9)]
+    params = Params(**costs)
+    programs = [bind(schedule, network, network.ranks, params, 32 * size, itemsize=4) for size in range(1, 9)]
     assert len({rows._structure(program) for program in programs}) == 1
     together = rows._Rows(programs, kept=True).outcomes(rows.OWN_ORDER)
     assert [each and each.timeline for each in together] == [event.run(program) for program in programs]

@@ -119,10 +119,10 @@ def _random_parts(rng: random.Random, n: int, chunks: int) -> list[Step | Repeat
 
 @BATCHES
 def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
-    """The same for 40 streams of random steps and repeats: versions that are read late, slots that come round again,
+    """The same for 100 streams of random steps and repeats: versions that are read late, slots that come round again,
     links that rows share, copies."""
     rng, affine = random.Random(1000 + batch), 0
-    for _ in range(40):
+    for _ in range(100):
         n = rng.randint(4, 10)
         chunks = n * rng.randint(1, 2)
         parts = _random_parts(rng, n, chunks)
@@ -138,7 +138,7 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
             if found:
                 assert found.makespan_ps == done.timeline.makespan_ps
                 affine += found.shortcut == "affine"
-    assert affine >= 2 * len(COMPILED)
+    assert affine >= 5 * len(COMPILED)
 
 
 @BATCHES
@@ -276,7 +276,7 @@ def test_a_large_ring_has_its_closed_form(n: int, sharing: str) -> None:
 def test_few_ranks_stand_for_all(batch: int) -> None:
     """Where a schedule and its network are folded, the few take as long as all; a star with one unequal link is not."""
     rng, folded = random.Random(batch), 0
-    for _ in range(60):
+    for _ in range(100):
         entry = rng.choice([*TURNING, ("all_to_all", "direct"), ("all_gather", "direct")])
         n = rng.choice([4, 6, 8, 9, 12, 16])
         link = Link(50 * GB_PER_S, rng.choice([1, 500_000]))
