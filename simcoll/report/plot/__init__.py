@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Final
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from simcoll.errors import InputError, did_you_mean
+
+# Each text of vectors names all of its fonts: the font that texts are laid out by, and another one as wide.
+_FONTS: Final = ["DejaVu Sans", "Verdana", "sans-serif"]
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -31,7 +35,7 @@ def drawn(figure: Figure, kind: str) -> bytes:
     """A figure as `svg` or `png`; equal figures give equal bytes. Texts of vectors remain texts."""
     file = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": "simcoll"}
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll"}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll", "font.sans-serif": _FONTS}):
         figure.savefig(file, format=kind, dpi=120, metadata=metadata)
     return file.getvalue()
 
