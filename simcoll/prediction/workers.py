@@ -137,7 +137,7 @@ def _on_cluster(
     function: PointFunction, points: Mapping[int, Point], address: str, begun: Begun
 ) -> Iterator[tuple[int, ResultRow]]:
     try:
-        from distributed import as_completed
+        from distributed import KilledWorker, as_completed
     except ImportError:
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
@@ -164,13 +164,19 @@ def _on_cluster(
         known = {"topic": topic, "version": simcoll.__version__}
         # not joblib's Dask backend: it waits for ever for a task whose worker died
         futures = client.map(answer, _packed(function, points), list(points), **known, pure=False, batch_size=500)
+        lost: BaseException | None = None
         for future, answered in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             if future.status != "finished":
-                raise _lost(address, future.status, answered)
+                lost = _lost(address, future.status, answered)
+                if isinstance(answered, tuple) and isinstance(answered[1], KilledWorker):
+                    continue  # rows of other points are kept, also those that finish later
+                raise lost
             index, row = answered
             if index is None:
                 raise InputError(f"--cluster {address}: {row}", f"install simcoll {simcoll.__version__} where it runs")
             yield index, row
+        if lost:
+            raise lost
 
 
 @contextmanager
