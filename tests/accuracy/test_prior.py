@@ -165,7 +165,7 @@ def test_rows_of_gigabytes_move_the_cost_of_a_message(folder: Path) -> None:
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows({**row, "system": "hgx-h100", "harness": "nccl-tests"} for row in rows)
-    found = calibrate(["large.csv"], "hgx-h100", sets=["profile=nccl-hopper+ib-hdr"])
+    found = calibrate(["large.csv"], "hgx-h100", sets=["profile=nccl-hopper+tcp"])
     _, begun, fitted = found.document["beside"]
     assert begun["mape"] > 25
     assert fitted["mape"] < begun["mape"] / 2

@@ -155,7 +155,7 @@ def _promising(
             return np.inf
         return float(_errors(table.measured[points], predicted + base.predicted[points] - plain).mean())
 
-    behind = BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals)
+    behind = max(BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals), PENALTY)
     nearest, least = list[Hypothesis](), error(HEALTHY, probes)
     for number, variant in enumerate(variants):
         tried = error(variant, first_probes) <= error(HEALTHY, first_probes)
