@@ -30,13 +30,14 @@ def call(
     between: int = 0,
     left: Selection = EVERYTHING,
     registered: bool = False,
+    switch_reduces: bool = True,
 ) -> NcclCall:
     """The call as NCCL runs it, or would run it with that algorithm and protocol.
 
     Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
     a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed; `registered`: whether buffers are
-    windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice. Raises RefusedError if there is
-    no choice.
+    windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice; `switch_reduces`: whether
+    NVSwitches reduce the elements. Raises RefusedError if there is no choice.
     """
     free = algorithm == protocol == "auto" and left == EVERYTHING
     if registered and free and symmetric_kernels.serve(comm, collective, version):
@@ -62,18 +63,21 @@ def call(
     if protocol != "auto":
         protocols = frozenset([protocol]) & (protocols or {protocol})
     selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
-    table = _table(comm, version, served, selection)
+    table = _table(comm, version, served, selection, switch_reduces)
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
-        pairs = [(a, p) for c, a, p in tuner.table(comm, version).entries if c == served and a in modelled]
-        raise RefusedError(refusal(served, algorithm, protocol, under, pairs))
+        has = tuner.table(comm, version, switch_reduces=switch_reduces).entries
+        pairs = [(a, p) for c, a, p in has if c == served and a in modelled]
+        unserved = algorithm in ("nvls", "nvls_tree") and served != "all_gather" and not switch_reduces
+        why = "; NVSwitches do not reduce this type with this operator" * unserved
+        raise RefusedError(refusal(served, algorithm, protocol, under, pairs) + why)
     pair = choice.algorithm, choice.protocol
     shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
     usual = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)
     limited = shape.channels != usual.channels
     everything = Selection({served: modelled}, {})
-    itself = choice if free else tuner.choose(_table(comm, version, served, everything), served, nbytes)
+    itself = choice if free else tuner.choose(_table(comm, version, served, everything, switch_reduces), served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
         comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited,
@@ -81,7 +85,9 @@ def call(
     )  # fmt: skip
 
 
-def _table(comm: Communicator, version: str | None, served: TunedCollective, left: Selection) -> tuner.TunerTable:
+def _table(
+    comm: Communicator, version: str | None, served: TunedCollective, left: Selection, switch_reduces: bool
+) -> tuner.TunerTable:
     # which keeps its communicator, so that no other has the id
-    kept = id(comm), version, served, left.algorithms.get(served), left.protocols.get(served)
-    return _TABLES.get(kept, lambda: tuner.table(comm, version, left))
+    kept = id(comm), version, served, left.algorithms.get(served), left.protocols.get(served), switch_reduces
+    return _TABLES.get(kept, lambda: tuner.table(comm, version, left, switch_reduces))

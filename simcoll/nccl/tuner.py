@@ -33,6 +33,8 @@ _SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {
 }
 _TREE_ENTRIES: Final = 23  # of the correction table that a tree reads
 _MOST_GPUS_NVLS_BLOCKS: Final = 32  # a node, for NVLS all_gather and reduce_scatter
+_ADDED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16", "float32", "float64")
+_COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,29 @@ class TunerChoice:
     time_us: float
 
 
-def table(communicator: Communicator, version: str | None = None, selection: Selection = EVERYTHING) -> TunerTable:
+def switch_reduces(dtype: str, op: str) -> bool:
+    """Whether NVSwitches reduce such elements; without that NCCL takes NVLS and NVLSTree for all_gather only.
+
+    `avg` is never reduced there: of floats it multiplies first, of integers it divides afterwards.
+    Source: NVIDIA/nccl 2.27, src/include/device.h (ncclNvlsSupported).
+    """
+    return dtype in {"sum": _ADDED_BY_SWITCHES, "min": _COMPARED_BY_SWITCHES, "max": _COMPARED_BY_SWITCHES}.get(op, ())
+
+
+def table(
+    communicator: Communicator,
+    version: str | None = None,
+    selection: Selection = EVERYTHING,
+    switch_reduces: bool = True,
+) -> TunerTable:
     """Latency and bandwidth of every pair that the release (default: the newest known) could use.
 
-    `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave. Raises InputError for a release that is not known.
+    `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave; `switch_reduces`: whether NVSwitches reduce the elements.
+    Raises InputError for a release that is not known.
     """
     constants = read(communicator.library, version)
     entries: dict[tuple[TunedCollective, NcclAlgorithm, Protocol], TunerEntry] = {}
-    for collective, algorithm, protocol in _pairs(communicator, constants, selection):
+    for collective, algorithm, protocol in _pairs(communicator, constants, selection, switch_reduces):
         graph = communicator.graph(algorithm)
         if graph is None or algorithm not in constants.base_us:
             continue
@@ -119,12 +136,12 @@ def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> Tuner
 
 
 def _pairs(
-    comm: Communicator, constants: NcclConstants | RcclConstants, selection: Selection
+    comm: Communicator, constants: NcclConstants | RcclConstants, selection: Selection, switch_reduces: bool
 ) -> Iterator[tuple[TunedCollective, NcclAlgorithm, Protocol]]:
     """Everything that this communicator may use, in NCCL's order, whether there is a graph for it or not."""
     for collective in COLLECTIVES:
         for algorithm in ALGORITHMS:
-            if algorithm in _SERVES[collective] and _possible(comm, collective, algorithm):
+            if algorithm in _SERVES[collective] and _possible(comm, collective, algorithm, switch_reduces):
                 for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
                     insisted = selection.insists(collective, protocol)
                     if selection.allows(collective, algorithm, protocol) and (
@@ -133,7 +150,9 @@ def _pairs(
                         yield collective, algorithm, protocol
 
 
-def _possible(comm: Communicator, collective: TunedCollective, algorithm: NcclAlgorithm) -> bool:
+def _possible(comm: Communicator, collective: TunedCollective, algorithm: NcclAlgorithm, switch_reduces: bool) -> bool:
+    if algorithm in ("nvls", "nvls_tree") and collective != "all_gather" and not switch_reduces:
+        return False
     if algorithm == "nvls":
         return comm.nodes == 1 and (collective == "all_reduce" or comm.gpus <= _MOST_GPUS_NVLS_BLOCKS)
     if algorithm == "nvls_tree":

@@ -246,6 +246,7 @@ class NcclExecutor(PlainExecutor):
             between=least_between(rated, places),
             left=scenario.env.selection,
             registered=_registered(scenario, comm.gpus, self.release(scenario)),
+            switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
         ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
@@ -269,7 +270,8 @@ class NcclExecutor(PlainExecutor):
         else:
             rated = topology or rated_topology(scenario)
             comm = communicator_of(scenario, rated, placed(scenario, rated))
-            entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
+            in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
+            entries = tuner.table(comm, self.release(scenario), scenario.env.selection, in_switch).entries
             pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in call_names.SCHEDULES]
         free = scenario.protocol in ("none", "auto")
         left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]

@@ -460,3 +460,15 @@ def test_wrong_input_is_told(words: list[str], complaint: str):
     assert found.status == 2
     assert complaint in found.err
     assert "Traceback" not in found.err
+
+
+def test_bytes_that_no_switch_adds_up_go_by_rings() -> None:
+    """Measured all-reduces of int8 on eight H100 take a ring where those of float16 take NVLS, and both are healthy."""
+    by_dtype = {
+        dtype: diagnosed("h100_sxm_nccl-2.27.3.csv", "hgx-h100", *where.split())
+        for dtype in ("int8", "float16")
+        for where in [f"--where ranks=8 --where collective=all_reduce --where dtype={dtype}"]
+    }
+    assert {found["verdict"] for found in by_dtype.values()} == {"healthy"}
+    largest = {dtype: found["points"][-1]["algorithm"] for dtype, found in by_dtype.items()}
+    assert largest == {"int8": "ring", "float16": "nvls"}

@@ -19,6 +19,7 @@ from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constant
 from simcoll.nccl._launch_shape import launch
 from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
@@ -618,3 +619,23 @@ def test_ll128_over_c2c_came_with_2_27() -> None:
     for nodes, version, there in ((1, "2.23", True), (2, "2.23", False), (2, "2.26", False), (2, "2.27", True)):
         entries = tuner.table(communicator(load_system("gh200-4"), nodes, 4 * nodes), version).entries
         assert (("all_reduce", "ring", "LL128") in entries) == there
+
+
+# --- what switches reduce ---
+
+
+@pytest.mark.parametrize(("dtype", "operators"), [
+    ("int8", ""), ("uint8", ""), ("int32", "sum min max"), ("int64", "sum min max"), ("float16", "sum min max"),
+    ("bfloat16", "sum min max"), ("float32", "sum"), ("float64", "sum"),
+])  # fmt: skip
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nvls_takes_what_switches_reduce(dtype: str, operators: str, nodes: int) -> None:
+    """Without a switch that reduces, the table is that of NCCL_ALGO without NVLS and NVLSTree, but for all_gather."""
+    comm = communicator(load_system("hgx-h100"), nodes, None)
+    whole = tuner.table(comm).entries
+    without = {key: entry for key, entry in whole.items() if key[0] == "all_gather" or "nvls" not in key[1]}
+    assert len(without) < len(whole)
+    for op in OPERATORS:
+        serves = tuner.switch_reduces(dtype, op)
+        assert serves == (op in operators.split())
+        assert tuner.table(comm, switch_reduces=serves).entries == (whole if serves else without)

@@ -317,7 +317,8 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
         return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
     version = executor(scenario).release(scenario)
     spec = scenario.topology
-    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version)
+    in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
+    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version, in_switch)
     usual, filtered = (
         tuner.choose(_table(*asked, *filters), collective, scenario.nbytes) for filters in (("", ""), (algo, proto))
     )
@@ -331,5 +332,8 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
 
 
 @functools.lru_cache(maxsize=256)
-def _table(name: str, nodes: int, ranks: int | None, version: str | None, algo: str, proto: str) -> tuner.TunerTable:
-    return tuner.table(communicator(load_system(name), nodes, ranks), version, env_filter.parse(algo, proto))
+def _table(
+    name: str, nodes: int, ranks: int | None, version: str | None, in_switch: bool, algo: str, proto: str
+) -> tuner.TunerTable:
+    comm = communicator(load_system(name), nodes, ranks)
+    return tuner.table(comm, version, env_filter.parse(algo, proto), in_switch)

@@ -39,7 +39,9 @@ def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) 
         return None
     try:
         comm = communicator(load_system(system), asked.nodes or 1, asked.ranks)
-        choice = tuner.choose(tuner.table(comm, nearest(asked.library_version or "")), name, asked.size_bytes)
+        in_switch = tuner.switch_reduces(point.scenario.dtype, point.scenario.op)
+        release = nearest(asked.library_version or "")
+        choice = tuner.choose(tuner.table(comm, release, switch_reduces=in_switch), name, asked.size_bytes)
     except (InputError, RefusedError):
         return None
     return choice.time_us if choice else None
