@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import signal
@@ -12,13 +13,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command import ROOT, SCRIPT, environment, simcoll
+from command import ROOT, SCRIPT, Outcome, environment, python, simcoll
 from extras import needs
 
 from simcoll.config import yaml_tree
@@ -34,13 +34,12 @@ from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.schedule import registry
 from simcoll.schedule.group_contracts import OPERATORS
-from simcoll.schedule.steps import send
 
 pytestmark = needs("torch")
 
 MARK = "SIMCOLL_TEST_MARK"
 FEW = {"warmup": 0, "repeats": 2}
-CALLS = 300
+CALLS = 100
 MEAN = {**FEW, "harness": "nccl-tests", "calls": CALLS}
 BOTH = {**FEW, "harness": ["p2p", "library"]}
 TYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
@@ -53,9 +52,9 @@ def points(**keys: Any) -> list[Point]:
     return loading.points(yaml_tree.located({**small, **keys}, Place("test", 1, 1)))
 
 
-def scenario_file(folder: Path, text: str) -> Path:
+def scenario_file(folder: Path, text: str, name: str = "scenario") -> Path:
     """A scenario on this machine as a file."""
-    path = folder / "scenario.yaml"
+    path = folder / f"{name}.yaml"
     path.write_text(f"topology: {{system: loopback}}\n{text}")
     return path
 
@@ -204,26 +203,6 @@ def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Pat
         assert read.time_us == pytest.approx(row["time_us"], rel=1e-3)
         assert (read.harness, read.runs, read.system) == (row["harness"], 2, "loopback")
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-
-
-@pytest.fixture
-def lossy() -> Iterator[None]:
-    """An all_reduce that forgets the last rank."""
-
-    def steps(request: Any) -> Any:
-        yield send(range(1, request.n), 0, 0, reduce=True)
-        yield send(0, range(1, request.n - 1), 0)
-
-    registry.register("all_reduce", "lossy")(steps)
-    yield
-    registry.ALGORITHMS["all_reduce"].pop("lossy")
-
-
-@pytest.mark.usefixtures("lossy")
-def test_a_wrong_result_is_no_measurement():
-    """What an unproved schedule computes wrong is found on the rank where it is wrong, and there is no table."""
-    with pytest.raises(MeasureError, match=r"^all_reduce/lossy, 2 ranks, .*: rank 1: \d+ of 312 elements are wrong: "):
-        real_run.run(points(collective="all_reduce", algorithm="lossy", ranks=2, proof="off"))
 
 
 # --- the command ---
@@ -396,17 +375,48 @@ def test_torchrun(tmp_path: Path):
     assert done.stdout.count("all_reduce") == 1
 
 
-def tasks_of_slurm(*words: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
-    """A process for each list of words, with what srun tells its tasks; what became of them."""
-    there = {"SLURM_STEP_NUM_TASKS": str(len(words)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+LOSSY = """
+from simcoll import register
+from simcoll.schedule.steps import send
 
-    def task(rank: int) -> subprocess.CompletedProcess[str]:
-        slurm = {**loopback(), **there, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
-        command = [sys.executable, "-c", SCRIPT, "measure", *map(str, words[rank])]
-        return subprocess.run(command, env=slurm, capture_output=True, text=True, timeout=200)
+@register("all_reduce", "lossy")
+def forgets_the_last_rank(request):
+    yield send(range(1, request.n), 0, 0, reduce=True)
+    yield send(0, range(1, request.n - 1), 0)
+"""
+FORKED = f"""
+import json, os, sys
+from simcoll.cli import main
+from simcoll.measurement import _rank_main  # torch is imported once, for the tasks of all jobs
+{LOSSY}
+for job, (variables, tasks) in enumerate(json.load(sys.stdin)):
+    processes = []
+    for rank, words in enumerate(tasks):
+        processes.append(os.fork())
+        if not processes[-1]:
+            os.environ.update(variables, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+            for number in (1, 2):
+                os.dup2(os.open(f"{{job}}-{{rank}}-{{number}}", os.O_CREAT | os.O_WRONLY), number)
+            sys.exit(main(words))
+    print(*(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes), flush=True)
+"""
 
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(task, range(len(words))))
+
+def tasks_of_slurm(folder: Path, *jobs: Sequence[Sequence[object]]) -> list[list[Outcome]]:
+    """What becomes of jobs, one after another: a process for each list of words, with what srun tells its tasks."""
+    there = {**loopback(), "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    asked = [({**there, "MASTER_PORT": str(free_port())}, [[*map(str, words)] for words in job]) for job in jobs]
+    done = python(FORKED, input=json.dumps(asked), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    statuses = [[*map(int, line.split())] for line in done.stdout.splitlines()]
+
+    def text(job: int, rank: int, number: int) -> str:
+        return (folder / f"{job}-{rank}-{number}").read_text(encoding="utf-8")
+
+    return [
+        [Outcome(status, text(job, rank, 1), text(job, rank, 2)) for rank, status in enumerate(ended)]
+        for job, ended in enumerate(statuses)
+    ]
 
 
 def free_port() -> int:
@@ -416,41 +426,60 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-@pytest.mark.long
-def test_tasks_of_slurm_tell_once(tmp_path: Path):
-    """Tasks that srun has started are ranks, also where nothing is run: the first one says what would be."""
-    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, harness: [p2p, library]}\n")
-    words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
-    told = tasks_of_slurm([*words, "--dry-run"], [*words, "--dry-run"])
-    assert [task.stdout.count("rank 0:") for task in told] == [2, 0], told
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Outcome]]]:
+    """A folder, and what became of jobs of two tasks there: two that run, two that run nothing, two of which each takes
+    the other for the root, and two whose all_reduce forgets the last rank."""
+    folder = tmp_path_factory.mktemp("slurm")
+    here = ["--ranks", "2", "-o", "t.csv"]
+    twice = scenario_file(folder, RING + "measure: {repeats: 4, launches: 2, harness: [p2p, library]}\n", "twice")
+    rooted = scenario_file(folder, "collective: broadcast\nalgorithm: naive\nsize: 4 KiB\n", "rooted")
+    lossy = scenario_file(folder, "collective: all_reduce\nalgorithm: lossy\nsize: 1248 B\nproof: 'off'\n", "lossy")
+    jobs = [
+        [["measure", twice, *here]] * 2,
+        [["measure", twice, *here, "--dry-run"]] * 2,
+        [
+            ["measure", rooted, "--ranks", "2", "--timeout", "2", "-o", "none.csv", "--set", f"root={root}"]
+            for root in (1, 0)
+        ],
+        [["measure", lossy, "--ranks", "2", "-o", "none.csv"]] * 2,
+    ]
+    return folder, tasks_of_slurm(folder, *jobs)
 
 
-def test_tasks_of_slurm(tmp_path: Path):
+def test_tasks_of_slurm(slurm: tuple[Path, list[list[Outcome]]]):
     """Tasks that srun has started are ranks: both run, and the table is the first one's; what a launch is there, it
-    says."""
-    path = scenario_file(tmp_path, RING + "measure: {repeats: 4, launches: 2, harness: [p2p, library]}\n")
-    words = [path, "--ranks", "2", "-o", tmp_path / "t.csv"]
-    done = tasks_of_slurm(words, words)
-    assert [(task.returncode, task.stdout.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
-    rows = read_measured(tmp_path / "t.csv")
+    says. Where nothing is run the first one says what would be."""
+    folder, (done, dry, *_) = slurm
+    assert [(task.status, task.out.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
+    assert [task.out.count("rank 0:") for task in dry] == [2, 0], dry
+    rows = read_measured(folder / "t.csv")
     assert [row.harness for row in rows] == ["p2p", "library"]
     for row in rows:
         assert (row.ranks, row.runs, row.others["launches"], len(row.others["launch_us"].split())) == (2, 4, "2", 2)
         assert str(row.timing).endswith("each launch connects the same processes anew")
 
 
-def test_members_that_wait_for_ever(tmp_path: Path):
+def test_members_that_wait_for_ever(slurm: tuple[Path, list[list[Outcome]]]):
     """Where others have started the ranks, one that waits in vain names itself and the transfer, and ends: here both,
     as each takes the other for the root."""
-    path = scenario_file(tmp_path, "collective: broadcast\nalgorithm: naive\nsize: 4 KiB\n")
-    words = [path, "--ranks", "2", "--timeout", "2", "-o", tmp_path / "t.csv"]
-    first, second = tasks_of_slurm([*words, "--set", "root=1"], [*words, "--set", "root=0"])
-    for rank, task in enumerate((first, second)):
-        assert task.returncode == 1
+    folder, (_, _, waiting, _) = slurm
+    for rank, task in enumerate(waiting):
+        assert task.status == 1
         said = rf"^broadcast/naive, 2 ranks, .*: rank {rank}: transfer 0 \(step 0: chunk 0: {1 - rank}→{rank}\): "
-        assert re.search(said, task.stderr, re.MULTILINE), task.stderr
-        assert "Traceback" not in task.stderr
-    assert not (tmp_path / "t.csv").exists()
+        assert re.search(said, task.err, re.MULTILINE), task.err
+        assert "Traceback" not in task.err
+    assert not (folder / "none.csv").exists()
+
+
+def test_a_wrong_result_is_no_measurement(slurm: tuple[Path, list[list[Outcome]]]):
+    """What an unproved schedule computes wrong is found on the rank where it is wrong, and there is no table."""
+    folder, (*_, (first, second)) = slurm
+    assert (first.status, second.status) == (1, 1)
+    said = r"^all_reduce/lossy, 2 ranks, .*: rank 1: \d+ of 312 elements are wrong: "
+    assert re.search(said, second.err, re.MULTILINE), second.err
+    assert "elements are wrong" not in first.err
+    assert not (folder / "none.csv").exists()
 
 
 def test_the_batch_script(tmp_path: Path):
