@@ -267,12 +267,15 @@ def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Se
 def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], predicted: Floats) -> Floats:
     """Return the time (n,) in us that the way of measuring adds to the points of each series, from its small sizes.
 
-    A difference of more than ALLOWED, or of more than half of the shortest time, is taken for a fault, and adds 0.
+    A difference of more than ALLOWED, or of more than half of the shortest time, is taken for a fault, and adds 0. So
+    does one that brings the series no nearer as a whole: few small sizes show the noise of their own runs.
     """
     added = np.zeros_like(predicted)
     for members in map(list, series):
-        longer = _longer(measured[members], small[members], predicted[members])
-        if abs(longer) <= min(ALLOWED, float(predicted[members].min()) / 2):
+        took, expected = measured[members], predicted[members]
+        longer = _longer(took, small[members], expected)
+        sound = abs(longer) <= min(ALLOWED, float(expected.min()) / 2)
+        if sound and _errors(took, expected + longer).mean() < _errors(took, expected).mean():
             added[members] = longer
     return added
 
