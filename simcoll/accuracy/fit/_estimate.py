@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.fit import _least_squares, _own_errors, _prior, parameters
+from simcoll.accuracy.fit import _bootstrap, _least_squares, _own_errors, _prior, parameters
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Bounds, Line
 from simcoll.accuracy.fit._own_errors import Shown
@@ -168,7 +168,7 @@ class _Estimating:
 
     def _draws(self, line: Line) -> Floats:
         width = _least_squares.width(line, self.samples.measured)
-        return _least_squares.bootstrap(line, self._bounds, width, self.samples.draw, seed=self.seed)
+        return _bootstrap.bootstrap(line, self._bounds, width, self.samples.draw, seed=self.seed)
 
     # --- leaving out ---
 

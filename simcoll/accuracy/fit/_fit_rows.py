@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy import table_join
-from simcoll.accuracy.fit._least_squares import Draw
+from simcoll.accuracy.fit._bootstrap import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.accuracy.measured_points import RowQuestions

@@ -29,7 +29,6 @@ LEAST_WIDTH: Final = 0.02  # log residuals below are noise of runs, however well
 SINE: Final = 0.01  # sine of the angle between a column and those before it, below which they count as parallel
 OWN_ERROR: Final = 0.05  # log residuals that the model itself leaves where it is fitted to a machine of another
 EFFECT: Final = 1e-3  # share of a time: a parameter that changes no time by more has no effect
-DRAWS: Final = 400  # of the bootstrap: 20 lie beyond either end of a 90 % interval, which puts the ends within a few %
 POLISHING: Final = 12  # evaluations of the model at most in the last search, which is only to leave a bend
 HALVINGS: Final = 5  # of a step that leads too far; less of it would be no progress
 
@@ -309,20 +308,6 @@ def loss_without(here: Line, measured: Floats, bounds: Bounds, width: float, j: 
 
     others = Bounds(*(np.delete(column, j) for column in bounds))
     return best(here.without(j, value), others) - best(here, bounds)
-
-
-Draw = Callable[[np.random.Generator], tuple[NDArray[np.int64], Floats]]
-"""Draws row numbers with replacement, and their times, both (rows,)."""
-
-
-def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int = 0) -> Floats:
-    """Refit each of DRAWS random draws of rows; returns (DRAWS, parameters), whose scatter is that of chance."""
-    generator = np.random.default_rng(seed)
-    fits = np.empty((DRAWS, len(here.values)))
-    for i in range(DRAWS):
-        rows, measured = draw(generator)
-        fits[i] = refit(here.of(rows), measured, bounds, width)
-    return fits
 
 
 def version() -> str:
