@@ -228,6 +228,9 @@ class Profile(Model):
     """Whether it holds only what NICs add between nodes."""
     family: str | None = None
     """A profile of NICs: the profile of what such networks have in common, of which this is one."""
+    derived: dict[str, str] = Field(default_factory=dict)
+    """A profile of NICs: costs by parameter that follow from how the network is built. A transport is fitted near them
+    and not near what its family has in common; a cost that no row shows stays as derived."""
     bound: StrictBool = False
     """Whether a call takes the copies, channels and chunk that serve best, of those that neither the profile nor the
     scenario gives: a bound on times, and no prediction."""

@@ -65,6 +65,20 @@ def test_a_cluster_left_out_says_nothing_of_itself(together: Together) -> None:
     assert missed.widths[at] > 2 * together.known["b"].widths[at]
 
 
+def test_what_a_network_derives_counts_before_its_family(together: Together) -> None:
+    """Left out, a transport has the costs that its profile derives, and the others are as they were; where rows show a
+    cost it is near them."""
+    slow, derived = (next(each for each in together.clusters if each.name == "b"), {"transport.flush": "9 us"})
+    start = {**together.start, "b": together.start["b"].model_copy(update={"derived": derived})}
+    missed, before = (each.without(slow).costs for each in (replace(together, start=start), together))
+    assert missed == {**before, "transport.flush": pytest.approx(9e6)}
+    again = transports.fit_together([slow], {"b": start["b"]}, lambda line: None)
+    assert again.known["b"].costs["transport.flush"] == pytest.approx(9e6, rel=0.01)
+    start = {"b": start["b"].model_copy(update={"derived": {"transport.latency": "9 us"}})}
+    again = transports.fit_together([slow], start, lambda line: None)
+    assert again.known["b"].costs["transport.latency"] / 1e6 == pytest.approx(LATENCIES["b"], rel=0.1)
+
+
 def test_a_record_is_read_as_it_is_written() -> None:
     """What a fit found is in the profile that it makes, with its intervals."""
     profile: Profile = load_network("ib-ndr")

@@ -1,8 +1,10 @@
-"""Laws of GPUs without NVLink: who talks directly, and what it takes to hand on through the host's memory."""
+"""Laws of transports: who talks directly without NVLink, what it takes to hand on through the host's memory, and what
+queues between nodes reach."""
 
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from nccl_law import channel, point_of, under
 from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import PS_PER_S, service_ps
 from simcoll.errors import RefusedError
+from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.transport import HALF
 from simcoll.prediction.predict import Prediction, predict, row
+from simcoll.scenario.profile import load_network
 
 LAUNCH, HOP, HOST, REACH = 5_000_000, 600_000, 1_250_000, 0.5
 GB = 10**9
@@ -161,3 +165,31 @@ def test_nvlink_without_p2p_goes_by_the_host() -> None:
     found = channel(call("hgx-h100", 1024, 8, env={"NCCL_P2P_LEVEL": "LOC"}))
     assert found.call.communicator.graphs["ring"].type_intra == "SYS" and found.call.staged
     assert not any(link.kind == "nvlink" for *_, link in found.rated.graph.edges.data("link"))
+
+
+def _reached(ends: int, window: int, slots: int = 1500) -> float:
+    """Share of the time that receivers are busy, where as many full queues of messages to random ones have the first of
+    their `window` whose receiver is free go."""
+    draw = random.Random(0)
+    queues = [[draw.randrange(ends) for _ in range(window)] for _ in range(ends)]
+    gone = 0
+    for _ in range(slots):
+        waiting, busy = set(range(ends)), set[int]()
+        for place in range(window):
+            for sender in draw.sample(sorted(waiting), len(waiting)):
+                if queues[sender][place] not in busy:
+                    busy.add(queues[sender][place])
+                    waiting.remove(sender)
+                    del queues[sender][place]
+                    queues[sender].append(draw.randrange(ends))
+        gone += len(busy)
+    return gone / ends / slots
+
+
+@pytest.mark.parametrize(("profile", "window"), [("slingshot-ofi", 1), ("ib-ndr", 8)])
+@pytest.mark.parametrize("ends", [1, 2, 4, 9])
+def test_derived_congestion_is_that_of_queues(profile: str, window: int, ends: int) -> None:
+    """Within 4 % queues reach the share of the fabric that follows from the congestion which profiles derive."""
+    percent = float(load_network(profile).derived["transport.congestion"].split()[0])
+    expected = Transport(congestion=percent / 100).crowded(ends + 1)
+    assert _reached(ends, window) == pytest.approx(expected, abs=0.035)  # of two by eight, where 1 / n is too simple

@@ -3,7 +3,8 @@
 Costs are fitted as logarithms, as transports differ by factors. Those of a family lie around common values; both these
 and how far transports lie from them are estimated from the transports themselves (empirical Bayes; see Gelman et al.,
 "Bayesian Data Analysis", 2013, chapter 5). So a cost that no row of a transport shows is that of its family, and a
-network that nobody measured has the common values and their spread.
+network that nobody measured has the common values and their spread. Where physics of a network gives a cost
+(`Profile.derived`), the transport lies around that, and not around its family.
 """
 
 from __future__ import annotations
@@ -132,9 +133,17 @@ class Common(NamedTuple):
 
     families: Mapping[str, Known]
 
-    def belief(self, family: str, given: Known, share: float) -> Belief:
-        """Return what is believed of a transport of a family; a cost that `given` has no width of stays."""
-        values, widths = self.families[family]
+    def of(self, like: Profile) -> Known:
+        """Return what is believed of a transport: what its profile derives, and else what its family has in common."""
+        values, widths = (each.copy() for each in self.families[like.family or ""])
+        for name, text in like.derived.items():
+            at = COSTS.index(name)
+            values[at], widths[at] = np.log(parameters.cost_of(name, text)), _FIRST[at]
+        return Known(values, widths)
+
+    def belief(self, like: Profile, given: Known, share: float) -> Belief:
+        """Return what is believed of a transport before its rows; a cost that `given` has no width of stays."""
+        values, widths = self.of(like)
         fixed = given.widths == 0
         own = fixed | _RARE
         return Belief(np.where(own, given.values, values), np.where(fixed, 1e-6, widths), share)
@@ -180,8 +189,8 @@ class Together:
         return {name: profile.family or "" for name, profile in self.start.items()}
 
     def without(self, cluster: ClusterSamples) -> Known:
-        """Return the transport of a cluster as the others show it: fitted to the others that have it, or else what its
-        family has in common."""
+        """Return the transport of a cluster as the others show it: fitted to the others that have it, or else what is
+        believed of it without rows."""
         name, known, shared = cluster.transport, dict(self.known), self.common
         others = [each for each in self.clusters if each.transport == name and each.name != cluster.name]
         if not others:
@@ -190,14 +199,14 @@ class Together:
             shared = common(known, self.family, shared)
             if others:
                 known[name] = self._on_lines(others, shared)
-        return known[name] if others else shared.families[self.family[name]]
+        return known[name] if others else shared.of(self.start[name])
 
     def _on_lines(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
         name = clusters[0].transport
         lines = [self.lines[each.name] for each in clusters]
         at = Line(lines[0].values, *(np.concatenate([each[i] for each in map(_parts, lines)]) for i in (0, 1)))
         measured, share = _measured(clusters)
-        belief = shared.belief(self.family[name], self.known[name], share)
+        belief = shared.belief(self.start[name], self.known[name], share)
         values = _least_squares.refit(at, measured, _bounds(), _least_squares.OWN_ERROR, belief)
         return Known(values, _widths(Line(values, at.at(values), at.slopes), measured, belief, self.known[name]))
 
@@ -233,7 +242,7 @@ def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile
         for name in names:
             own = [each for each in coarse if each.transport == name]
             measured, share = _measured(own)
-            belief = together.common.belief(together.family[name], given[name], share)
+            belief = together.common.belief(start[name], given[name], share)
             begin = np.clip(known[name].values, *_bounds()[:2])
             line = _least_squares.fit(_model(own, start[name]), measured, begin, _bounds(), belief, ROUNDS)
             known[name] = Known(line.values, _widths(line, measured, belief, given[name]))
