@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from simcoll.units import format_duration, short_size
@@ -57,8 +57,10 @@ def _with_unit(name: str, value: object) -> str:
     return " ".join(filter(None, [cell(name, value), unit]))
 
 
-def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str] = ()) -> str:
     """The table, one line a row; a column's unit follows from its name, and what is absent is shown as `-`.
+
+    Long times have a unit each; where one of the columns `together` has such, all of them do.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
        size   ranks    time
@@ -66,12 +68,17 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
       1 KiB       8   53.22
     """
     heads, body = [], []
+
+    def long(column: str) -> bool:
+        values = (row.get(column) for row in rows)
+        return column.endswith("_us") and any(isinstance(value, int | float) and value >= LONG for value in values)
+
     for column in columns:
         values = [row.get(column) for row in rows]
-        long = column.endswith("_us") and any(isinstance(value, int | float) and value >= LONG for value in values)
+        own_units = any(long(name) for name in together if name in columns) if column in together else long(column)
         name, unit = head(column)
-        heads.append((name, "" if long else unit))
-        body.append([_duration(value) if long else cell(column, value) for value in values])
+        heads.append((name, "" if own_units else unit))
+        body.append([_duration(value) if own_units else cell(column, value) for value in values])
     lines = [list(line) for line in zip(*body, strict=True)]
     units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
     every = [[name for name, _ in heads], *units, *lines]

@@ -313,10 +313,10 @@ class NcclCall:
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             reach *= self._heads / (self._heads + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
-        return reach if whole else reach * wire / (self.alike * self._stay)
+        return reach if whole else reach * wire / (self.alike * self.stay)
 
     @property
-    def _stay(self) -> float:
+    def stay(self) -> float:
         """Share of a ring's channels that a GPU hands on within its node: those of a NIC leave it at another GPU."""
         comm = self.communicator
         leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1

@@ -173,8 +173,9 @@ class NcclChannel(PlainCall):
         return _NETWORKS.get(rates, lambda: self.rated.with_rates(bandwidths, latencies))
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
-        """Bytes counted on one link to the network went by all rails."""
-        links = np.where(self.wires.inside, 1.0, self.call.rails)
+        """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
+        part left it, in channels that are not run."""
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails)
         capacities: NDArray[Any] = super().capacities(costs) * links
         return capacities
 

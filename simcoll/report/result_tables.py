@@ -62,7 +62,7 @@ def step_table(rows: Sequence[ResultRow]) -> str:
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
     lines = [_title(rows[0].scenario, rows), f"# {shared}"]
     lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
-    lines += [text_table.render([*columns_shown, *swept(rows)], shown)] if good else []
+    lines += [text_table.render([*columns_shown, *swept(rows)], shown, columns[-3:])] if good else []
     lines += _refused(rows)
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
 

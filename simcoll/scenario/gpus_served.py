@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from simcoll.errors import wrong
+from simcoll.config.yaml_tree import Node
+from simcoll.errors import Diagnostic, InputError, wrong
 from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
 
@@ -31,6 +32,21 @@ def transport_of(name: str) -> str | None:
     """The transport that a profile's name joins to one of GPUs: of `GPUS+TRANSPORT` the second; None without."""
     _, plus, transport = name.partition("+")
     return transport if plus and find_profile(name) != Path(name) else None
+
+
+def check_named(system: SystemFile, tree: Node) -> None:
+    """Check the profiles that a machine's own file names: that of its GPUs, which bounds need whatever profile is
+    asked for, and that of its NICs.
+
+    Raises InputError, with the place in the file, for a name that nobody knows.
+    """
+    nic = system.nic.profile if system.nic else None
+    for part, name in ((tree, system.profile), (tree.get("nic"), nic)):
+        if name and part and (written := part.get("profile")):
+            try:
+                find_profile(name)
+            except ValueError as error:
+                raise InputError([Diagnostic.of(str(error), "profile", written.place)]) from None
 
 
 def profile_of(system: SystemFile) -> str | None:

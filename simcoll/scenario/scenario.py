@@ -37,7 +37,7 @@ from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
 from simcoll.scenario.faults import Fault, fit_together
-from simcoll.scenario.gpus_served import peak_of, profile_of
+from simcoll.scenario.gpus_served import check_named, peak_of, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
@@ -290,7 +290,10 @@ class Scenario(Model):
     @field_validator("profile")
     @classmethod
     def _known_profile(cls, value: str, info: ValidationInfo) -> str:
-        profile = value or _own_profile(info.data.get("topology"))
+        spec = info.data.get("topology")
+        if (system := _described(spec)) and spec and spec.file:
+            check_named(system, yaml_tree.read(Path(spec.file)))
+        profile = value or _own_profile(spec)
         find_profile(profile)
         return profile
 

@@ -175,8 +175,13 @@ def register(
     >>> build("broadcast", "from_the_root", 4).messages
     3
     >>> del ALGORITHMS["broadcast"]["from_the_root"]
+
+    An own algorithm may be entered anew. Raises InputError for an unknown collective, and for the name of a shipped
+    algorithm.
     """
-    find_collective(collective)
+    _check_collective(collective)
+    if (known := ALGORITHMS.get(collective, {}).get(name)) and known.steps.__module__.startswith(_SHIPPED):
+        raise InputError(f"{name} is a shipped algorithm of {collective}", f"take another name, e.g. my_{name}")
 
     def enter(steps: Callable[[Request], Iterator[StepPattern]]) -> Callable[[Request], Iterator[StepPattern]]:
         ALGORITHMS.setdefault(collective, {})[name] = Algorithm(
@@ -199,6 +204,14 @@ def register(
     return enter
 
 
+def _check_collective(name: str) -> None:
+    try:
+        find_collective(name)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+_SHIPPED: Final = "simcoll.schedule.algorithms."  # the modules of shipped algorithms
 _SPEC: Final = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(?:\((.*)\))?\s*")
 
 
@@ -207,10 +220,7 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
 
     Raises InputError for an unknown collective, algorithm, option or value.
     """
-    try:
-        find_collective(collective)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    _check_collective(collective)
     entries = ALGORITHMS.get(collective, {})
     if spec in entries:
         return entries[spec], {}

@@ -309,3 +309,17 @@ def test_a_parameter_of_the_model_stands_in_all_its_places():
     profile = yaml_tree.read(find_profile("one-port")).get("model")
     assert profile is not None
     assert set(profile.keys) == names
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "complaint"),
+    [("all_reduce", "ring", "ring is a shipped algorithm"), ("allreduce", "own", "did you mean 'all_reduce'")],
+)
+def test_shipped_algorithms_are_not_replaced(collective: str, name: str, complaint: str):
+    """Their names, and collectives that nobody knows, are refused; an own algorithm may be entered anew."""
+    with pytest.raises(simcoll.SimcollError, match=complaint):
+        simcoll.register(collective, name)
+    assert ALGORITHMS["all_reduce"]["ring"].steps.__module__.startswith("simcoll.")
+    for _ in range(2):
+        simcoll.register("all_reduce", "entered_anew")(lambda request: iter(()))
+    assert ALGORITHMS["all_reduce"].pop("entered_anew").name == "entered_anew"

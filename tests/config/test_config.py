@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.config import assignments, yaml_tree
+from simcoll.config import assignments, text_table, yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario._ranges import variants
@@ -164,3 +164,11 @@ def test_numbers_stay_numbers(value: dict[str, float]) -> None:
     """What was read can be written, and is read again as the same numbers."""
     read = yaml_tree.parse(yaml_tree.dump(value), "file").plain()
     assert yaml_tree.parse(yaml_tree.dump(read), "file").plain() == read == value
+
+
+def test_times_that_are_read_together_have_a_unit_each() -> None:
+    """Where one of them is long; alone, the short ones have their unit in the head."""
+    rows = [{"step_us": 1e6, "exposed_us": 10.0}]
+    alone, together = (text_table.render([*rows[0]], rows, names) for names in ((), rows[0]))
+    assert [line.split() for line in together.splitlines()] == [["step", "exposed"], ["1", "s", "10", "us"]]
+    assert alone.splitlines()[-1].split() == ["1", "s", "10"]

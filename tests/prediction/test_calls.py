@@ -33,6 +33,7 @@ from nccl_law import (
     under,
 )
 
+import simcoll as simcoll_api
 from simcoll.config.import_log import ImportLog
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import InputError, RefusedError, StuckError
@@ -758,3 +759,12 @@ def test_calls_that_nobody_measured_are_not_calibrated() -> None:
     for each in rows:
         assert each["lower_bound_us"] <= each["low_us"] <= each["median_low_us"] <= each["time_us"]
     assert rows[0]["lower_bound_us"] == rows[0]["low_us"]
+
+
+@pytest.mark.parametrize("system", ["hgx-h100", "dgx-a100", "gh200-4", "mi300x"])
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_rings_keep_no_link_busy_for_longer_than_they_run(system: str, nodes: int, collective: str) -> None:
+    """Of a ring's channels those that leave a node at a GPU are not counted on its links to other GPUs."""
+    found = simcoll_api.predict(collective, on=system, nodes=nodes, algorithm="ring", size="1 GiB")
+    assert 0.5 < found.busy.max() <= 1

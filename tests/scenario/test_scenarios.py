@@ -318,15 +318,6 @@ def test_a_machine_is_no_scenario(tmp_path: Path):
         simcoll.run(path)
 
 
-def test_a_machine_of_an_unknown_profile(tmp_path: Path):
-    """A machine's file that names no profile there is is refused in words, also where another profile is asked for."""
-    path = tmp_path / "machine.yaml"
-    path.write_text((shipped("topologies") / "hgx-h100.yaml").read_text().replace("nccl-hopper", "nope"))
-    for options in ((), ("--profile", "ideal")):
-        done = command("predict", "all_reduce", "--on", path, "--size", "1 KiB", *options)
-        assert done.status == 2 and "'nope' is neither a shipped profile nor a file" in done.err
-
-
 def test_a_barrier_has_no_size():
     """A barrier needs no size, and a sweep over sizes runs it once."""
     assert row(collective="barrier", algorithm="naive", size=["1 kB", "2 kB"])["size_bytes"] == 0
@@ -571,3 +562,15 @@ def test_an_unproved_schedule_that_is_wrong_is_the_users(tmp_path: Path):
     found = row(collective="all_reduce", algorithm=str(path), proof="off")
     assert found["status"].startswith("failed: all_reduce/idle: 0 ps is below the lower bound")
     assert "it cannot do what all_reduce promises; proof: full says where" in found["status"]
+
+
+@pytest.mark.parametrize("named", ["profile: nccl-hopper", "profile: slingshot-grace"])
+@pytest.mark.parametrize("asked", [[], ["--profile", "nccl-hopper"]])
+def test_a_profile_that_a_machine_names_is_missed_in_its_file(tmp_path: Path, named: str, asked: list[str]):
+    """Whatever profile is asked for: bounds take the machine's own, and transports that of its NICs."""
+    lines = (shipped("topologies") / "gh200-4.yaml").read_text().replace(named, "profile: nope").splitlines()
+    path = tmp_path / "own.yaml"
+    path.write_text("\n".join(lines))
+    place = next(f"{row}:{line.index('nope') + 1}" for row, line in enumerate(lines, 1) if "nope" in line)
+    done = command("predict", "all_reduce", "--on", path, "--size", "1 MiB", *asked)
+    assert done.status == 2 and done.err.startswith(f"{path}:{place}: profile: 'nope' is neither")
