@@ -58,6 +58,7 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
     chunks=lambda request: 2,
     pipelined=True,
     uses_groups=True,
+    library=True,
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
     """Down a chain in each group to its first rank, two binary trees across, half the data each, and back; any groups.
