@@ -32,10 +32,8 @@ from simcoll.explanation.explained_run import explained_run
 from simcoll.formats.measured._rows import REQUIRED, MeasuredRow
 from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
 from simcoll.scenario import loading
-from simcoll.scenario.faults import Fault
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
-from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.systems import load_system
@@ -89,25 +87,11 @@ def _schema() -> tuple[dict[str, Any], dict[str, str]]:
     """The JSON Schema of scenarios and profiles by model, and where each model stands: `topology.link` of Cable."""
     found = {"Scenario": Scenario.model_json_schema(by_alias=True), "Profile": Profile.model_json_schema(by_alias=True)}
     definitions = {name: model for root in found.values() for name, model in root["$defs"].items()}
-    for late in (Fault, Variability):  # imported when a scenario has them, and written out where they stand
-        definitions |= {late.__name__: _named(found["Scenario"]["properties"], late.__name__)}
     places = {"Scenario": "a scenario"}
     _find(found["Scenario"], "", definitions, places)
     places["Profile"] = "a profile"
     _find(found["Profile"], "", definitions, places)
     return {**definitions, **found}, places
-
-
-def _named(tree: Any, title: str) -> dict[str, Any]:
-    """The model of this title inside a schema, of which a reference is left there."""
-    below = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in list(below):
-        if isinstance(value, dict) and value.get("title") == title and "properties" in value:
-            tree[key] = {"$ref": f"#/$defs/{title}"}
-            return value
-        if found := _named(value, title):
-            return found
-    return {}
 
 
 def keys(names: str) -> str:
