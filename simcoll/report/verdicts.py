@@ -153,7 +153,8 @@ def _winners(rows: Sequence[ResultRow]) -> str:
         slowest = max(map(_time, top)) / _time(fastest)
         where = f", {took(fastest.time_us)}" + (f" at {short_size(sizes[-1])}" if sizes[-1] else "")
         everywhere = "at every size " if len(sizes) > 1 else ""
-        return f"{ranges[0][0]} {everywhere}".strip() + f"{where}; the slowest takes {slowest:.3g} times as long"
+        behind = f"; the slowest takes {slowest:.3g} times as long" if slowest > TIE else ""  # a tie has no slowest
+        return f"{ranges[0][0]} {everywhere}".strip() + where + behind
     parts = [f"{name} to {short_size(held[-1])}" for name, held in ranges[:-1]]
     parts.append(f"{ranges[-1][0]} from {short_size(ranges[-1][1][0])}")
     return ", ".join(parts if len(parts) <= _SHOWN else [*parts[: _SHOWN - 1], "…", parts[-1]])
