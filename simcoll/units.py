@@ -94,10 +94,17 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
     if unit is None:
         raise ValueError(f"{text!r} has no unit; write e.g. {example}")
     if unit not in _UNITS[kind]:
-        raise ValueError(f"{unit!r} is no unit of a {name}; units: {_UNIT_LIST[kind]}")
+        raise ValueError(f"{unit!r} is no unit of a {name}; {_cure_of_unit(match[1], unit, kind)}")
     if number < 0:
         raise ValueError(f"{text!r} is negative; a {name} is at least 0")
     return number * _UNITS[kind][unit]
+
+
+def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:
+    """The cure for an unknown unit: nccl-tests means powers of two by K, M and G."""
+    if kind == "size" and unit.upper() in ("K", "M", "G", "T"):
+        return f"write '{number} {unit.upper()}iB', which nccl-tests means by {unit}"
+    return f"units: {_UNIT_LIST[kind]}"
 
 
 def size_in(value: object) -> int | None:

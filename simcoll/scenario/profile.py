@@ -363,7 +363,7 @@ def _of_machine(name: str) -> str | None:
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
-        if own and parts & (set(system.split("-")) - {"hgx", "dgx", "pcie"}):
+        if own and parts & (set(system.split("-")) - {"hgx", "dgx", "pcie", "efa", "slingshot"}):
             return f"write {own!r}, which is of {system}"
     return None
 
