@@ -54,8 +54,10 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
     return names
 
 
-SCENARIO = click.argument("scenario", shell_complete=completed("file", "scenario"))
-SCENARIO_OR_KEYS = click.argument("scenario", required=False, shell_complete=completed("file", "scenario"))
+SCENARIO = click.argument("scenario", shell_complete=completed("file", "scenario", "collective"))
+SCENARIO_OR_KEYS = click.argument(
+    "scenario", required=False, shell_complete=completed("file", "scenario", "collective")
+)
 COLLECTIVE = click.argument("collective", shell_complete=completed("collective"))
 SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
 _PROFILE = click.option(
@@ -72,6 +74,9 @@ _ON = click.option(
     shell_complete=completed("file", "system"),
 )
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
+SIZE = click.option(
+    "--size", help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB}'; a barrier has none."
+)
 _MEASURED_ON = click.option(
     "--on",
     "--topology",
@@ -88,6 +93,11 @@ _COLLECTIVE = click.option(
     metavar="NAME",
     help="Keep rows of this collective; rows that do not say are of it.",
     shell_complete=completed("collective"),
+)
+ALGORITHM = click.option(
+    "--algorithm",
+    help="A name, a list, auto or all.  [default: auto, or the scenario's]",
+    shell_complete=completed("file", "algorithm"),
 )
 FORMAT = click.option(
     "--format", "kind", type=click.Choice(["png", "svg", "pdf"]), default="png", show_default=True, help="Of pictures."
@@ -110,19 +120,31 @@ def with_profile(command: Command) -> Command:
 
 
 def with_topology(command: Command) -> Command:
-    """Give a command that has `sets` the options `--on` and `--nodes`, which are some of them."""
+    """Give a command that has `sets` the options `--on`, `--nodes` and `--size`, which are some of them."""
 
     @functools.wraps(command)
-    def asked(*args: Any, system: str | None, nodes: str | None, sets: tuple[str, ...], **options: Any) -> Any:
+    def asked(
+        *args: Any, system: str | None, nodes: str | None, size: str | None, sets: tuple[str, ...], **options: Any
+    ) -> Any:
         machine = _assigned("topology", system and f"{{{topology_key(system)}: {system}}}", "--on")
         multiplied = _assigned("topology.nodes", nodes and listed(nodes), "--nodes")
-        return command(*args, sets=(*machine, *multiplied, *sets), **options)
+        return command(*args, sets=(*machine, *multiplied, *_assigned("size", size, "--size"), *sets), **options)
 
-    return _ON(_NODES(asked))
+    return _ON(_NODES(SIZE(asked)))
+
+
+def with_algorithm(command: Command) -> Command:
+    """Give a command that has `sets` the option `--algorithm`, which is one of them."""
+
+    @functools.wraps(command)
+    def asked(*args: Any, algorithm: str | None, sets: tuple[str, ...], **options: Any) -> Any:
+        return command(*args, sets=(*_assigned("algorithm", algorithm, "--algorithm"), *sets), **options)
+
+    return ALGORITHM(asked)
 
 
 def with_machine(command: Command) -> Command:
-    """Give a command that has `sets` the options `--on`, `--nodes` and `--profile`, which are some of them."""
+    """Give a command that has `sets` the options `--on`, `--nodes`, `--size`, `--profile`, which are some of them."""
     return with_topology(with_profile(command))
 
 

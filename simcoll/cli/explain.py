@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_algorithm, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError, RefusedError
 
@@ -22,11 +22,12 @@ MOST_POINTS: Final = 20
 @click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")
 @JSON
 @QUIET
+@with_algorithm
 @with_machine
 def explain(
     scenario: str | None, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
 ) -> int:
-    """Explain why a scenario takes as long as it does, and what would make it faster.
+    """Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.
 
     For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
     bind; and how many times as fast it is with one thing changed, each simulated.

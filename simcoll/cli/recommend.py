@@ -38,9 +38,9 @@ def recommend(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Recommend the best algorithm, protocol and settings for a scenario, by ranges of sizes.
+    """Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.
 
-    From the smallest to the largest size of the scenario all that serves is simulated, and the sizes at which the best
+    From the smallest to the largest size all that serves is simulated, and the sizes at which the best
     changes are found by bisection. Of a workload the algorithm and the size of buckets are recommended.
     """
     from simcoll.config.import_log import ImportLog

@@ -12,15 +12,18 @@ import click
 
 from simcoll.cli._options import (
     A_SYSTEM,
+    ALGORITHM,
     COLLECTIVE,
     FORMAT,
     JSON,
     SCENARIO,
     SETS,
+    SIZE,
     check_jobs,
     completed,
     listed,
     topology_key,
+    with_algorithm,
     with_machine,
     with_profile,
 )
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
 @FORMAT
+@with_algorithm
 @with_machine
 def run(
     scenario: str,
@@ -111,14 +115,8 @@ def run(
 )
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 @click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
-@click.option("--size", help="e.g. '64 MiB'; a list '[1 MiB, 64 MiB]', or a range as in a file; a barrier has none")
-@click.option(
-    "--algorithm",
-    default="auto",
-    show_default=True,
-    help="A name, a list, auto or all.",
-    shell_complete=completed("file", "algorithm"),
-)
+@SIZE
+@ALGORITHM
 @click.option(
     "--executor",
     help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]",
@@ -135,7 +133,7 @@ def predict(
     nodes: str | None,
     ranks: int | None,
     size: str | None,
-    algorithm: str,
+    algorithm: str | None,
     executor: str | None,
     output: Path | None,
     kind: str,
@@ -147,7 +145,7 @@ def predict(
     from simcoll.errors import Place
     from simcoll.prediction import sweep
     from simcoll.prediction.journal import Journal
-    from simcoll.scenario.loading import points
+    from simcoll.scenario.loading import points_of_call
 
     if system is None:
         raise InputError("nothing says which machine", f"add --on {A_SYSTEM}")
@@ -162,17 +160,17 @@ def predict(
         "name": given("predict", "predict"),
         "topology": Node(topology, Place("--on", 1, 1)),
         "collective": given(collective, "COLLECTIVE"),
-        "algorithm": given(algorithm, "--algorithm"),
+        "algorithm": given(algorithm or "auto", "--algorithm"),
         "size": given(size, "--size"),
     }
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
-    asked = points(Node(keys, Place("predict", 1, 1)), sets)
+    asked = points_of_call(Node(keys, Place("predict", 1, 1)), sets)
     journal = Journal(output) if output else None
     rows, reused = _simulated(asked, quiet=False, journal=journal)
     if journal:
         words = ["simcoll", "predict", collective, "--on", system, *(["--size", size] if size else [])]
-        words += [*(["--nodes", nodes] if nodes else []), "--algorithm", algorithm]
+        words += [*(["--nodes", nodes] if nodes else []), "--algorithm", algorithm or "auto"]
         words += [word for text in sets for word in ("--set", text)]
         sweep.write(journal.folder, rows, asked, shlex.join(words))
     _show(rows, asked, as_json, False, reused)
@@ -277,9 +275,10 @@ def _write_trace(file: Path, point: Point) -> None:
 def _write_report(file: Path, rows: list[ResultRow], points: Sequence[Point], scenario: str, command: str) -> None:
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report.html.page import report
-    from simcoll.scenario.loading import find_scenario
+    from simcoll.scenario.loading import find_scenario, names_collective
 
-    text = find_scenario(scenario).read_text(encoding="utf-8")
+    asked_by_name = names_collective(scenario)
+    text = f"collective: {scenario}\n" if asked_by_name else find_scenario(scenario).read_text(encoding="utf-8")
     write_atomically(file, report(rows, points, text, command))
 
 

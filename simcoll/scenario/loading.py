@@ -57,14 +57,12 @@ def find_scenario(name: str) -> Path:
         return known[stem]
     near = difflib.get_close_matches(stem, known, n=1)
     cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
-    if name in COLLECTIVES:
-        cure = f"a collective is a key: collective={name}; or ask `simcoll predict {name} --on SYSTEM`"
     raise InputError(f"{name}: no such file", cure)
 
 
 def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
-    """Return the points of a scenario file (or a shipped scenario's name), after `--set` assignments; without a name
-    of what these say alone.
+    """Return the points of a scenario file, a shipped scenario's name or a collective's, after `--set` assignments;
+    without a name of what these say alone.
 
     Raises InputError with every mistake of the file.
     """
@@ -72,6 +70,10 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
         if not options:
             raise InputError("no scenario is named", "name one, or say all with --on SYSTEM and --set PATH=VALUE")
         return points(Node({}, Place("--set", 1, 1)), options)
+    if names_collective(name):
+        start = Place(name, 1, 1)
+        named = Node(name, start)
+        return points_of_call(Node({"name": named, "collective": named}, start), options)
     path, mistakes = find_scenario(name), list[Diagnostic]()
     return points(yaml_tree.read(path, str(path), mistakes), options, mistakes)
 
@@ -81,9 +83,7 @@ def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] |
 
     Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
     """
-    tree = with_machine(tree)
-    for text, source in assignments.sources(options):
-        tree = with_machine(assignments.assign(tree, text, source))
+    tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
         raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
     if not _OF_SCENARIOS & set(tree.value) and _OF_MACHINES & set(tree.value):
@@ -92,6 +92,36 @@ def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] |
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)
+
+
+def names_collective(name: str) -> bool:
+    """Whether a command is asked for a collective by its name, and not for a file or a shipped scenario."""
+    return name in COLLECTIVES and not Path(name).exists() and name not in shipped_scenarios()
+
+
+def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
+    """Return the points of a collective that is asked for in the words of a command.
+
+    Raises InputError with every mistake; what is missing is named by the option that says it.
+    """
+    tree = _assigned(tree, options)
+
+    def missing(key: str) -> bool:
+        node = tree.get(key)
+        return node is None or node.value is None
+
+    if missing("topology"):
+        raise InputError("nothing says which machine", "add --on SYSTEM, e.g. --on hgx-h100")
+    if missing("size") and tree.value["collective"].value != "barrier":
+        raise InputError("nothing says how large it is", "add e.g. --size 64MiB")
+    return points(tree)
+
+
+def _assigned(tree: Node, options: Sequence[str]) -> Node:
+    tree = with_machine(tree)
+    for text, source in assignments.sources(options):
+        tree = with_machine(assignments.assign(tree, text, source))
+    return tree
 
 
 def with_machine(tree: Node) -> Node:

@@ -350,7 +350,19 @@ def test_a_barrier_has_no_size():
     assert (row["status"], row["size_bytes"]) == ("ok", 0)
     found = simcoll("predict", "[barrier, all_reduce]", "--on", "hgx-h100")
     assert (found.status, found.out) == (2, "")
-    assert found.err == "--size:1:1: size: missing key 'size'; add e.g. size: 64 MiB\n"
+    assert found.err == "nothing says how large it is; add e.g. --size 64MiB\n"
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "recommend"])
+def test_a_collective_is_asked_for_by_its_name(command: str):
+    """As `predict` is: the same options say machine and size, what is missing is named by its option."""
+    words = [command, "all_gather", "--on", "hgx-h100", "--nodes", 2]
+    asked = simcoll(*words, "--size", "1MiB", "--json")
+    keys = "{name: all_gather, topology: {system: hgx-h100, nodes: 2}, collective: all_gather, size: 1 MiB}"
+    Path("keys.yaml").write_text(keys, encoding="utf-8")
+    assert asked.json == simcoll(command, "keys.yaml", "--json").json
+    assert simcoll(*words).err == "nothing says how large it is; add e.g. --size 64MiB\n"
+    assert simcoll(command, "all_gather", "--size", "1MiB").err.startswith("nothing says which machine; add --on")
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "all", "ring"])
