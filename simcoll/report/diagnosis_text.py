@@ -6,7 +6,7 @@ from typing import Any
 
 from simcoll import __version__
 from simcoll.config import text_table
-from simcoll.report.verdicts import of_diagnosis
+from simcoll.report.verdicts import explanation, of_diagnosis
 from simcoll.units import format_size
 
 SHOWN = 6  # explanations
@@ -86,10 +86,7 @@ def _verdict(document: dict[str, Any]) -> list[str]:
     off = [region for region in document["regions"] if region["off"]]
     if document["verdict"] is None:
         return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}", *_faster(off)]
-    best = document["hypotheses"][0]
-    verdict = f"{best['hypothesis']} {best['value']}".strip()
-    if document["also"]:
-        verdict += f" (or {', '.join(document['also'])}, which cannot be distinguished from it here)"
+    verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
     others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
     verdict += f", {behind[document['sure']]} {others[0]}" if others else ""

@@ -262,8 +262,15 @@ def of_diagnosis(document: JsonAnswer) -> str:
         if all(region["factor"] is not None and region["factor"] < 1 for region in off):
             return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."
-    best = document["hypotheses"][0]
-    return f"Off: {where}; {best['hypothesis']} {best['value']}".strip() + " explains it best."
+    return f"Off: {where}; {explanation(document)} explains it best."
+
+
+def explanation(document: JsonAnswer) -> str:
+    """The best hypothesis, and those that explain a diagnosis as well, with their values."""
+    best, *others = document["hypotheses"]
+    good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
+    *named, last = (f"{each['hypothesis']} {each['value']}".strip() for each in good)
+    return f"{', '.join(named)} or {last}" if named else last
 
 
 def of_calibration(document: JsonAnswer) -> str:

@@ -183,13 +183,56 @@ def test_a_simulated_fault_is_the_verdict(tmp_path: Path, fault: str):
     _check(tmp_path, setup, simulated(tmp_path), fault, seed=0, noise=0.03)
 
 
+def _visible(folder: Path, setup: Setup, took: Times, noise: float) -> bool:
+    """Whether some region is off by so much that noise does not bring it back: by two standard errors of its points."""
+    regions = diagnosed(table(folder, setup, took, noise=0), setup[0])["regions"]
+    return any(
+        (region["distance"] - 1) * abs(np.log(region["high" if region["ratio"] > 1 else "low"]))
+        > 2 * noise / region["points"] ** 0.5
+        for region in regions
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("seed", "noise"), [(1, 0.02), (2, 0.05)])
 @pytest.mark.parametrize("faults", [FAULTS, MORE], ids=["same", "more"])
 def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: int, noise: float):
-    """Likewise on other systems, and with noise from 2 to 5 %."""
+    """Likewise on other systems, and with noise from 2 to 5 %. A fault that does less than the noise may be missed,
+    but no other is named; most do more."""
+    seen = 0
     for fault, (setup, simulated) in faults.items():
-        _check(tmp_path, setup, simulated(tmp_path), fault, seed, noise)
+        took = simulated(tmp_path)
+        visible = _visible(tmp_path, setup, took, noise)
+        seen += visible
+        if visible or diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] != "healthy":
+            _check(tmp_path, setup, took, fault, seed, noise)
+    assert seen >= 0.8 * len(faults)
+
+
+@pytest.mark.long
+def test_what_noise_does_not_decide_is_a_choice(tmp_path: Path):
+    """Two explanations that differ by less than the noise are both named, whichever is nearer by chance."""
+    setup, simulated = FAULTS["slow cable"]  # where GPUs are as fast as NICs, as slow links to them are
+    path = table(tmp_path, setup, simulated(tmp_path), 2, 0.05)
+    said = simcoll("diagnose", path, "--topology", setup[0]).out.replace("\n  ", " ").splitlines()[0]
+    assert re.search(
+        r"slow (cable|pcie) one or all at 30% or slow (cable|pcie) one or all at 30% explains it best", said
+    )
+
+
+def test_a_single_point_puts_a_region_off_only_if_something_explains_it(tmp_path: Path):
+    """One of two points of a region that is off among sound neighbours: an accident, but for a hypothesis that makes
+    just that. At the end of a series it has no neighbour, and is no accident."""
+    took = times(A100, SIZES)
+    odd = {**took, 2**21: 1.35 * took[2**21]}
+    found = diagnosed(table(tmp_path, A100, odd, noise=0.01), "dgx-a100")
+    assert found["verdict"] == "healthy"
+    assert [point["size_bytes"] for point in found["points"] if point["single"]] == [2**21]
+    without = left(A100, "--proto", "^LL128")
+    assert [size for size in SIZES if abs(without[size] / took[size] - 1) > 0.1] == [2**23]
+    assert diagnosed(table(tmp_path, A100, without, noise=0.01), "dgx-a100")["verdict"] == "no LL128"
+    at_end = {size: time for size, time in odd.items() if size <= 2**21}
+    assert diagnosed(table(tmp_path, A100, at_end, noise=0.01), "dgx-a100")["verdict"] != "healthy"
 
 
 @pytest.mark.parametrize(
@@ -437,6 +480,7 @@ def test_text_ends_with_the_verdict(tmp_path: Path):
     assert found.status == 1
     assert found.out.splitlines()[-1].startswith("# verdict: nvls off")
     assert found.out.splitlines()[-2].startswith("# off: all_reduce on 8, bandwidth-bound: 1.")
+    assert "; nvls off or only ring explains it best." in found.out  # which are one and the same here
     for word in ("latency-bound", "expected", "slow", "hypothesis", "as it should be"):
         assert word in found.out
 

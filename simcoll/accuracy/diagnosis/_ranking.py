@@ -42,8 +42,8 @@ LIKELY: Final = 1.0  # for a weaker verdict
 class MeasuredTable:
     """A measured table in arrays: times `measured` (n,) in us, and which points show the launch (`small`, (n,)).
 
-    `series` holds the numbers of the points of each series, `groups` those of each region of each series. `bands` and
-    `scenarios` belong to the n points.
+    `series` holds the numbers of the points of each series in order of size, `groups` those of each region of each
+    series. `bands` and `scenarios` belong to the n points.
     """
 
     measured: Floats
@@ -55,7 +55,16 @@ class MeasuredTable:
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
         """Compare each region with predicted times (n,), in us."""
-        return tuple(_regions.region(group, self.measured / predicted, self.bands) for group in self.groups)
+        return tuple(_regions.judged(group, self.measured / predicted, self.bands) for group in self.groups)
+
+    def but_for_accidents(self, fit: Fit) -> Fit:
+        """Return the fit with regions that single points among sound neighbours do not put off."""
+        of_point = {point: members for members in self.series for point in members}
+        ratios = self.measured / fit.predicted
+        regions = (
+            _regions.but_for_accident(region, of_point[region.points[0]], ratios, self.bands) for region in fit.regions
+        )
+        return replace(fit, regions=tuple(regions))
 
 
 @dataclass(frozen=True)
@@ -173,17 +182,32 @@ def same(first: Fit, second: Fit) -> bool:
     return bool(np.allclose(first.predicted, second.predicted, rtol=1e-3))  # 0.1 %: far below the noise of any run
 
 
-def sure(fits: Sequence[Fit]) -> str:
-    """Say how surely the first fit is better than the next that differs from it: clear, likely or open.
+def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
+    """Return the fits that explain the table as well as the first: noise alone may have put them behind it.
 
-    The verdict compares the sum over points of their difference in error with the standard error of that sum.
+    They assume no more than they gain, and leave no more regions off.
     """
-    others = [fit for fit in fits[1:] if not same(fit, fits[0])]
-    if not others:
-        return "clear"
-    behind = others[0].errors - fits[0].errors
+    first = fits[0]
+    return [
+        fit
+        for fit in fits[1:]
+        if same(fit, first)
+        or (fit.explains(base) and len(fit.off) <= len(first.off) and _behind(first, fit, PENALTY) == "open")
+    ]
+
+
+def sure(fits: Sequence[Fit], base: Fit) -> str:
+    """Say how surely the first fit is better than the next that is not as good: clear, likely or open."""
+    good = as_good(fits, base)
+    return next((_behind(fits[0], fit) for fit in fits[1:] if not any(fit is each for each in good)), "clear")
+
+
+def _behind(first: Fit, second: Fit, penalty: float = 0.0) -> str:
+    """Compare the sum over points of their difference in error, and of a penalty for each more assumption, with the
+    standard error of that sum."""
+    behind = second.errors - first.errors
     spread = float(behind.std(ddof=1)) * len(behind) ** 0.5 if len(behind) > 1 else np.inf
-    total = float(behind.sum())
+    total = float(behind.sum()) + penalty * len(behind) * (second.hypothesis.assumes - first.hypothesis.assumes)
     return "clear" if total > CLEAR * spread else "likely" if total > LIKELY * spread else "open"
 
 

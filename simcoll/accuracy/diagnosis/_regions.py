@@ -6,6 +6,7 @@ Distances are in *bands*: at 1 a point lies at the end of the range in which a s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -64,7 +65,8 @@ class Region:
 
     `points` are their numbers; `ratio` is the median of measured/expected, `low` and `high` are the ends of its band,
     and `inside` counts points within their bands. `outside` numbers those beyond, on the side where most of them lie,
-    or those beyond the band of the median if the median is; `factor` is the median ratio of these.
+    or those beyond the band of the median if the median is; `factor` is the median ratio of these. `accident` is the
+    point that was left out, see `but_for_accident`.
 
     `distance`, in bands: the root mean square over the points, without the worst where there are at least FEW.
     """
@@ -77,6 +79,7 @@ class Region:
     inside: int
     outside: tuple[int, ...]
     factor: float | None
+    accident: int | None = None
 
     @property
     def off(self) -> bool:
@@ -92,7 +95,23 @@ class Region:
         return not self.low <= self.ratio <= self.high
 
 
-def region(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
+def but_for_accident(region: Region, series: Sequence[int], ratios: Floats, bands: Bands) -> Region:
+    """Judge a region that is off, of fewer than FEW points, without the only one that is outside, if its neighbours in
+    size are not: by the others and these neighbours. Any other region stays as it is. `series`: its points by size.
+    """
+    far = np.abs(bands.distances(ratios))
+    outside = [point for point in region.points if far[point] > 1]
+    if not region.off or len(region.points) >= FEW or len(outside) != 1:
+        return region
+    at = series.index(outside[0])
+    around = [*series[max(0, at - 1) : at], *series[at + 1 : at + 2]]
+    if len(around) < 2 or far[around].max() > 1:
+        return region
+    kept = [*(point for point in region.points if point not in (*outside, *around)), *around]
+    return replace(judged(kept, ratios, bands), points=region.points, inside=region.inside, accident=outside[0])
+
+
+def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
     """Judge the region of these points; `ratios` (n,) of all points are measured/expected."""
     members = np.array(points)
     far, ratio = bands.distances(ratios)[members], float(np.median(ratios[members]))

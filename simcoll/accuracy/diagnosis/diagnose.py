@@ -85,6 +85,9 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     table, names = _table(asked)
     base = _ranking.healthy(table, asked.predicted)
     ranked = _ranking.ranked(table, base) if base.off else [base]
+    if not ranked[0].explains(base):  # an accident explains a single point before nothing does
+        sound = table.but_for_accidents(base)
+        base, ranked = (base, ranked) if sound.off else (sound, [sound])
     return _document(system, asked, table, names, base, ranked, refused)
 
 
@@ -124,7 +127,7 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     """
     measured = np.array([row.time_us for row in asked.rows])
     sizes = [row.size_bytes for row in asked.rows]
-    series = alike(asked.series)
+    series = tuple(tuple(sorted(members, key=sizes.__getitem__)) for members in alike(asked.series))
     small = _ranking.launch_points(sizes, suspicious(asked.rows), series)
     expected = asked.predicted + _ranking.shifts(measured, small, series, asked.predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
@@ -167,8 +170,8 @@ def _document(
         "regions": regions,
         "hypotheses": [_hypothesis(fit, base) for fit in ranked],
         "verdict": best.hypothesis.family if explained else None,
-        "also": [fit.hypothesis.family for fit in ranked[1:] if explained and _ranking.same(fit, best)],
-        "sure": _ranking.sure(ranked),
+        "also": [fit.hypothesis.family for fit in _ranking.as_good(ranked, base)] if explained else [],
+        "sure": _ranking.sure(ranked, base),
         "remains": [region for region in left if region["off"]],
         "refused": dict(refused),
     }
@@ -179,6 +182,7 @@ def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], b
     low, high = expected * table.bands.low, expected * table.bands.high
     distances = table.bands.distances(table.measured / expected).tolist()
     calm = {number for region in base.regions if not region.off for number in region.points}
+    accidents = {region.accident for region in base.regions}
     return [
         {
             **{name: result[name] for name in _POINT},
@@ -191,7 +195,7 @@ def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], b
             "distance": distances[i],
             "verdict": "slow" if distances[i] > 1 else "fast" if distances[i] < -1 else "inside",
             "bad_row": bad[i],
-            "single": i in calm and abs(distances[i]) > WILD,
+            "single": i in accidents or (i in calm and abs(distances[i]) > WILD),
         }
         for i, (row, result) in enumerate(zip(asked.rows, asked.results, strict=True))
     ]
