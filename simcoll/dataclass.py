@@ -20,8 +20,24 @@ else:
         if cls is None:
             return lambda each: dataclass(each, **options)
         if options.keys() & {"slots", "order"}:
-            return dataclasses.dataclass(cls, **options)
+            return _PYTHONS(cls, **options)
         return _with_methods_to_come(cls, **options)
+
+
+_PYTHONS = dataclasses.dataclass
+
+
+def take_for(*packages: str) -> None:
+    """Make the dataclasses of these packages, if they are imported from now on, the same way; slots they have none."""
+
+    def chosen(cls: Any = None, /, **options: Any) -> Any:
+        if cls is None:
+            return lambda each: chosen(each, **options)
+        if cls.__module__.partition(".")[0] not in packages or options.get("order"):
+            return _PYTHONS(cls, **options)
+        return _with_methods_to_come(cls, **{name: value for name, value in options.items() if "slot" not in name})
+
+    dataclasses.dataclass = chosen
 
 
 def _with_methods_to_come(
@@ -29,7 +45,7 @@ def _with_methods_to_come(
 ) -> type:
     own = {name for name, value in vars(cls).items() if name != "__hash__" or value is not None}
     cls.__doc__ = cls.__doc__ or cls.__name__  # `dataclasses` writes the signature, for which it needs the method
-    fields = dataclasses.fields(dataclasses.dataclass(cls, init=False, repr=False, eq=False, **options))
+    fields = dataclasses.fields(_PYTHONS(cls, init=False, repr=False, eq=False, **options))
     hashed = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
     wanted = {
         "__init__": init and (lambda: _init(cls, fields, frozen)),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import Any, Final
+
+from simcoll import dataclass
 
 # pydantic's search for plugins in all that is installed, which takes 30 modules; its secret texts; numpy's pickles
 MODULES: Final = ("pydantic.plugin._loader", "secrets", "pickle")
@@ -23,7 +26,13 @@ class _Deferred(ModuleType):
 
 
 def defer() -> None:
-    """Put those that are not loaded yet off until they are used; pydantic finds no plugins."""
+    """Put those that are not loaded yet off until they are used; pydantic finds no plugins.
+
+    numpy's linear algebra starts no threads unless it is told how many: small fits use it, and a start of threads
+    takes as long as a fifth of numpy.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    dataclass.take_for("pydantic", "annotated_types")  # fifty classes, of which five are used
     for name in MODULES:
         sys.modules.setdefault(name, _Deferred(name))
     if isinstance(loader := sys.modules[MODULES[0]], _Deferred):

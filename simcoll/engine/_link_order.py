@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from simcoll.engine.kernels.link_records import LinkRun, Queues, Waiting
 from simcoll.engine.kernels.records import Routes, Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
+from simcoll.named_tuple import NamedTuple
 
 MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead round
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from simcoll.engine._dependencies import credits, inherited, numbered, predecess
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies
 from simcoll.errors import Diagnostic, InputError
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule
 from simcoll.topology.graph import Topology

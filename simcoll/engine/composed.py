@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, RoutedNetwork
+from simcoll.named_tuple import NamedTuple
 
 LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
 

@@ -9,7 +9,6 @@ programs and compiled by numba, where that is installed, for large ones.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from simcoll.engine.kernels import waits
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, too_late
+from simcoll.named_tuple import NamedTuple
 
 
 class FastResult(NamedTuple):

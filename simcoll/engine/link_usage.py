@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import PS_PER_S
+from simcoll.named_tuple import NamedTuple
 
 
 class Binding(NamedTuple):

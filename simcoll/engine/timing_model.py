@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from simcoll.dataclass import dataclass
 from simcoll.engine import _dependencies
 from simcoll.errors import InputError
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 
 Sharing = Literal["fair", "fifo"]

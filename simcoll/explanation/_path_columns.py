@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import NONE
+from simcoll.named_tuple import NamedTuple
 
 Where = TypeVar("Where")  # a link, rank or task, or the name of one
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.explanation._search_space import Candidate, candidates, nccl_choice
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point

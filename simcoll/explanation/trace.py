@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 from simcoll.dataclass import dataclass
+from simcoll.named_tuple import NamedTuple
 
 
 class Slice(NamedTuple):

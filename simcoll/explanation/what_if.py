@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import Prediction, predict

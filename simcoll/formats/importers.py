@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
@@ -20,6 +20,7 @@ from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you
 from simcoll.formats import measured
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
 from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_smi
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller

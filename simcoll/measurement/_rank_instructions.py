@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from simcoll.dataclass import dataclass
 from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 
 SlotPlace = tuple[int, int]  # slot and loop

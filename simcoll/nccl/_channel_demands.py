@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import field
-from typing import Final, NamedTuple
+from typing import Final
 
 from simcoll.dataclass import dataclass
+from simcoll.named_tuple import NamedTuple
 from simcoll.nccl._node_paths import LOC, PIX, PXN, NodePaths
 from simcoll.topology.nccl_graphs import GraphPattern
 

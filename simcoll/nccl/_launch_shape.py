@@ -5,8 +5,7 @@ Source: NVIDIA/nccl, release 2.30, src/enqueue.cc: the rule and its figures.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from simcoll.named_tuple import NamedTuple
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.protocols import figures
 from simcoll.nccl.tuner_constants import Constants

@@ -6,12 +6,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Container
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
+from simcoll.named_tuple import NamedTuple
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.transport import HOST, by_host, host_links, staged

@@ -8,7 +8,7 @@ channel and whole buffers, is always among them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
+from simcoll.named_tuple import NamedTuple
 from simcoll.nccl import call_names
 from simcoll.prediction._alike_copies import AlikeCopies, chosen_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor

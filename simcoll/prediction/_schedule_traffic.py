@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step
 from simcoll.schedule.streamed import AnySchedule

@@ -6,10 +6,11 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import Params
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts
 from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of
 from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series

@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from simcoll.errors import InputError
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import ResultRow
 
 LOG = "results.jsonl"

@@ -11,12 +11,13 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise
 
 AROUND: Final = 1.0  # clusters for which the cell around counts beside the clusters of a cell

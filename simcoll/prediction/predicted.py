@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from simcoll.engine.run import MOST_HELD
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import Params
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of
 from simcoll.prediction.program_run import ProgramRun, makespan_ps

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.errors import did_you_mean, wrong
+from simcoll.named_tuple import NamedTuple
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.variability import matching
 from simcoll.topology.graph import Topology

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PlainValidator, StrictBool
 
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import RefusedError
+from simcoll.named_tuple import NamedTuple
 
 _POSTING: Final = (
     "all_to_all",

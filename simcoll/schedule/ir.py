@@ -14,13 +14,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.steps import Bools, Ints, Repeat, Step, StepPattern
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.dataclass import dataclass
+from simcoll.named_tuple import NamedTuple
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]

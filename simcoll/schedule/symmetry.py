@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.steps import Repeat, Step, StepPattern
 

@@ -11,7 +11,7 @@ import fnmatch
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
@@ -22,6 +22,7 @@ from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.named_tuple import NamedTuple
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy

@@ -12,11 +12,12 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from simcoll.config.arrays import Numbers
+from simcoll.named_tuple import NamedTuple
 from simcoll.topology.routing import ENDPOINTS, NO_HOME, REGIONS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made

@@ -17,9 +17,10 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 from simcoll.config.groups import grouped
+from simcoll.named_tuple import NamedTuple
 
 RoutingPolicy = Literal["shortest", "ecmp", "rails"]
 Route = tuple[int, ...]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from simcoll.named_tuple import NamedTuple
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 

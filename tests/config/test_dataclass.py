@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 
 from simcoll.dataclass import dataclass as later
+from simcoll.dataclass import take_for
 
 
 def _pair(**options):
@@ -95,3 +96,13 @@ def test_what_was_never_called_here_can_be_unpickled():
     state = pickle.dumps(_Pickled(1, (2,)))
     first, second = pickle.loads(state), pickle.loads(state)
     assert (first == second, hash(first) == hash(second), repr(first)) == (True, True, "_Pickled(a=1, b=(2,))")
+
+
+def test_those_of_a_package_are_made_later_once_this_is_asked(monkeypatch):
+    """In a process of the command line that is pydantic; dataclasses of others stay Python's own."""
+    monkeypatch.setattr(dataclasses, "dataclass", dataclasses.dataclass)
+    take_for("strange")
+    of_it = dataclasses.make_dataclass("A", ["a"], namespace={"__module__": "strange.parts"}, frozen=True, slots=True)
+    other = dataclasses.make_dataclass("A", ["a"], frozen=True, slots=True)
+    assert (repr(of_it(1)), of_it(1) == of_it(1), hasattr(of_it(1), "__dict__")) == ("A(a=1)", True, True)
+    assert not hasattr(other(1), "__dict__")

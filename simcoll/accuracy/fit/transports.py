@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from simcoll.config.arrays import Floats
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, LinkScale, Profile
 

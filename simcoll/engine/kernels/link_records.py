@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from simcoll.engine.kernels.records import Column, Costs, Net, Plan, Routes, Servers
+from simcoll.named_tuple import NamedTuple
 
 
 class Waiting(NamedTuple):

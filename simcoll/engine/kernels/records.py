@@ -6,7 +6,9 @@ Columns are arrays where numba compiles the loops, else lists; those that a run 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from simcoll.named_tuple import NamedTuple
 
 Column = Any
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from simcoll.named_tuple import NamedTuple
 from simcoll.schedule import names
 
 _KERNELS: Final = names.spellings(names.COLLECTIVES, lambda row: row.kernel)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from simcoll import units
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, did_you_mean
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import COLUMNS, UNITS, swept
 from simcoll.report.plot.panels import Panel, grid_of
 from simcoll.report.plot.style import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from matplotlib import colormaps
@@ -22,6 +22,7 @@ from simcoll.dataclass import dataclass
 from simcoll.engine.link_usage import utilisation
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
+from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame, time_text
 from simcoll.units import format_duration
 

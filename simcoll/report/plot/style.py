@@ -11,7 +11,7 @@ import math
 import textwrap
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import swept
 from simcoll.scenario.profile import titled
 from simcoll.units import format_duration, short_size

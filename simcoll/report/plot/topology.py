@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -22,6 +22,7 @@ from matplotlib.path import Path
 
 from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
+from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth
