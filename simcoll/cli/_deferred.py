@@ -28,8 +28,8 @@ class _Deferred(ModuleType):
 def defer() -> None:
     """Put those that are not loaded yet off until they are used; pydantic finds no plugins.
 
-    numpy's linear algebra starts no threads unless it is told how many: small fits use it, and a start of threads
-    takes as long as a fifth of numpy.
+    numpy's linear algebra, of which only fits have small problems, starts no threads: that takes as long as a fifth of
+    numpy.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     dataclass.take_for("pydantic", "annotated_types")  # fifty classes, of which five are used
