@@ -22,10 +22,11 @@ from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold
 from simcoll.engine.joined_program import Operation
+from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
-from simcoll.engine.timing_model import NEVER, RoutedNetwork
+from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.named_tuple import NamedTuple
 
 LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
@@ -44,21 +45,36 @@ class CallSums(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class CallProgram:
     """A call of a plan: its program, bound when it is needed, and where its schedule is a stream, that, which is folded
-    if it has more than `long` transfers and can be."""
+    if it has more than `long` transfers and can be. `in_loops` makes the same of the columns of one loop, if it can."""
 
     make: Callable[[], Program]
     stream: StreamedProgram | None = None
     long: int = LONG
+    in_loops: Callable[[], LoopedProgram | None] = lambda: None
 
     @cached_property
     def program(self) -> Program:
         """The program of all its transfers."""
         return self.make()
 
+    @cached_property
+    def _looped(self) -> LoopedProgram | None:
+        return self.in_loops()
+
+    @property
+    def _bound(self) -> Program:
+        """The program of one loop, where that is enough, or of all."""
+        return self._looped.one if self._looped else self.program
+
     @property
     def network(self) -> RoutedNetwork | Program:
         """Links as the call has them."""
-        return self.stream.network if self.stream else self.program
+        return self.stream.network if self.stream else self._bound
+
+    @property
+    def params(self) -> Params:
+        """The parameters of the call, but for the size of its pieces."""
+        return self.stream.params if self.stream else self._bound.params
 
     @cached_property
     def _few(self) -> tuple[Folded, Program] | None:
@@ -77,8 +93,8 @@ class CallProgram:
     def sums(self) -> CallSums:
         """The sums of the call."""
         if self._few is None:
-            program = self.program
-            messages = program.schedule.messages * program.loops
+            program = self._bound
+            messages = program.schedule.messages * (self._looped or program).loops
             return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
         folded, program = self._few
         carried = np.zeros(len(self.network.bandwidths), np.int64)
@@ -90,18 +106,18 @@ class CallProgram:
     def links(self) -> Numbers:
         """The links that messages of the call go over."""
         if self._few is None:
-            return np.unique(self.program.routes.links)
+            return np.unique(self._bound.routes.links)
         return np.unique(self._few[0].stands_for)
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
         from then on. None if it cannot finish."""
         if self._few is None:
-            return _alone(self.program, came, busy)
+            return self._whole(came, busy)
         folded, program = self._few
         few, members = program.schedule.n, folded.stands_for
         if (came != np.tile(came[:few], folded.times)).any() or (busy[members] != busy[members[:, :1]]).any():
-            return _alone(self.program, came, busy)
+            return self._whole(came, busy)
         found = _alone(program, came[:few], busy[members[:, 0]])
         if found is None:
             return None
@@ -114,10 +130,20 @@ class CallProgram:
         first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
         return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
 
+    def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+        """The call of all its ranks by itself."""
+        if self._looped is None:
+            return _alone(self.program, came, busy)
+        return self._looped.ends(_of_all(came, self._looped.one), busy)
+
 
 def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-    arrivals = np.append(came, np.zeros(program.schedule.agents, np.int64))
-    return fast.ends(replace(program, arrivals=arrivals), busy)
+    return fast.ends(replace(program, arrivals=_of_all(came, program)), busy)
+
+
+def _of_all(came: Numbers, program: Program) -> Numbers:
+    """The arrivals of ranks and agents, which are there from the start."""
+    return np.append(came, np.zeros(program.schedule.agents, np.int64))
 
 
 def composed_ps(
@@ -207,6 +233,6 @@ def _in_time(operations: Sequence[Operation], n: int) -> Iterator[tuple[int, Num
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
     """Whether calls may be run by themselves: links serve one message after the other, and are those of the network."""
     bound = list({id(call): call for call in calls if call is not None}.values())
-    params = [call.stream.params if call.stream else call.program.params for call in bound]
+    params = [call.params for call in bound]
     alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)
     return alone and all(call.network.link_names == network.link_names for call in bound)

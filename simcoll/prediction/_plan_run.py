@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.binding import bind
 from simcoll.engine.composed import CallProgram, composed_ps
 from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.run import Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
@@ -30,6 +31,8 @@ from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.templates import plan_of
+
+T = TypeVar("T")
 
 
 def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
@@ -208,11 +211,11 @@ class _Binder:
         devices = (*devices, *agents_of(point, network, devices)[: source.agents])
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
 
-        def make() -> Program:
+        def of(binder: Callable[..., T]) -> T:
             schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
-            return bind(schedule, network, devices, point.params(), point.nbytes, **options)
+            return binder(schedule, network, devices, point.params(), point.nbytes, **options)
 
-        stream = None
+        make, in_loops, stream = functools.partial(of, bind), functools.partial(of, looped), None
         if isinstance(source, StreamedSchedule) and point.weights is None:
             stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
-        return PlannedCall(call, proved, CallProgram(stream.bind if stream else make, stream))
+        return PlannedCall(call, proved, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))

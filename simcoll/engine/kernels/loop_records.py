@@ -1,0 +1,89 @@
+"""The columns that `loop_kernel` works on: those of one loop, by row of the schedule, and the state of all loops."""
+
+from __future__ import annotations
+
+from simcoll.engine.kernels.records import Column, Heads, Heap, Net, Routes, Servers
+from simcoll.named_tuple import NamedTuple
+
+
+class Keys(NamedTuple):
+    """Bits of a key, which orders transfers as their indices do: step and loop together, then the loop, then the row.
+    Loops one behind the other have no steps in it."""
+
+    step: Column
+    row_bits: int
+    loop_bits: int
+
+
+class Rows(NamedTuple):
+    """The columns of the schedule's rows in one loop: way, receive side, whether it reduces, and who waits for it
+    there: see `records.Successors`. Behind the last row of a channel comes the `first` of it, a loop on."""
+
+    way: Column
+    side: Column
+    reduce: Column
+    chain: Column
+    chain_after: Column
+    first_reader: Column
+    next_reader: Column
+    channel_after: Column
+    first: Column
+
+
+class Pieces(NamedTuple):
+    """The number of the size that each row carries, and for each size in how many loops that is a whole piece: in the
+    one after these it is the rest, then nothing. `piece` and `nothing` are the numbers of a whole piece and of 0 B."""
+
+    kind: Column
+    whole: Column
+    piece: int
+    nothing: int
+
+
+class LoopCosts(NamedTuple):
+    """Durations in ps: `gap`, `lead` and `o_recv` by way; service at the channel's `cap`, and of a reduction (`gamma`),
+    by size; each empty where all are 0. Participants are there from `here`; data that a row adds to, from `came`."""
+
+    gap: Column
+    lead: Column
+    o_recv: Column
+    cap: Column
+    gamma: Column
+    here: Column
+    came: Column
+
+
+class Ways(NamedTuple):
+    """Ends of each way."""
+
+    src: Column
+    dst: Column
+
+
+class LoopState(NamedTuple):
+    """The state of each transfer, of a loop behind those of the loop before: see `records.Starts` and `waits`."""
+
+    when: Column
+    pending: Column
+    state: Column
+
+
+class LoopRun(NamedTuple):
+    """All that `loops` works on; `done` is by participant. `hole` says whether the first entry of the heap is used
+    up."""
+
+    loops: int
+    keys: Keys
+    rows: Rows
+    pieces: Pieces
+    costs: LoopCosts
+    ways: Ways
+    routes: Routes
+    follows: Column
+    net: Net
+    free: Servers
+    state: LoopState
+    heads: Heads
+    done: Column
+    heap: Heap
+    hole: Column

@@ -1,0 +1,153 @@
+"""Schedules that are repeated over a large buffer, run with the columns of one loop: a transfer takes a few bytes where
+it takes hundreds in a program that holds all loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from simcoll.config.arrays import Array
+from simcoll.config.machine_memory import check_memory
+from simcoll.config.numba_loader import Loops, choose
+from simcoll.dataclass import dataclass
+from simcoll.engine._kernel_run import NO_TIMES, KernelRun
+from simcoll.engine.binding import bind
+from simcoll.engine.fast import CallEnds
+from simcoll.engine.kernels import loop_kernel, waits
+from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, Pieces, Rows, Ways
+from simcoll.engine.kernels.records import Heap, Routes, Servers
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, too_late
+from simcoll.schedule.ir import Schedule
+
+BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is, its share of the heap
+MOST_BITS: Final = 62  # of a key
+
+
+@dataclass(frozen=True, eq=False)
+class LoopedProgram:
+    """`one`, the program of a single loop over whole slots, run in `loops` that each move at most `piece` bytes of a
+    slot."""
+
+    one: Program
+    loops: int
+    piece: int
+
+    def __len__(self) -> int:
+        return len(self.one) * self.loops
+
+    def ends(self, arrivals: Array, busy: Array, compiled: bool | None = None) -> CallEnds | None:
+        """The ends of all loops by ranks and links: see `fast.ends`. Raises InputError beyond the memory or the
+        clock."""
+        cure = "write a larger chunk", "model"
+        check_memory(len(self) * BYTES, f"{self.loops} loops of {len(self.one)} transfers", *cure)
+        loops = Loops(waits, choose(len(self), compiled))
+        run_ = KernelRun(replace(self._sized, arrivals=arrivals), loops, "ends", busy)
+        done = run_.give(arrivals.copy())
+        ended, latest = loops.like(loop_kernel).loops(self._laid_out(run_, done))
+        if ended < len(self):
+            return None
+        if latest >= NEVER:
+            raise too_late("the run takes")
+        first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
+        free = np.where(last > -NEVER, free, -NEVER)
+        return CallEnds(np.asarray(done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
+
+    @cached_property
+    def _sized(self) -> Program:
+        """The same with the sizes of pieces: the rests of slots, nothing, and whole ones. Each is sent."""
+        sizes = np.append(self.one.sizes % self.piece, self.piece)
+        return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32))
+
+    def _laid_out(self, run_: KernelRun, done: Array) -> LoopRun:
+        """The columns for the kernel."""
+        program, schedule, give, fill, room = self.one, self.one.schedule, run_.give, run_.fill, run_.loops.room
+        (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors()
+        src, dst, *routes = program.routes
+        at, first, count = np.asarray(pending), _first(program.channel), len(self)
+        waiting = np.tile(at + (program.channel_before == NONE), self.loops).astype(np.int8)  # for the loop before
+        waiting[: len(program)] = at
+        bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
+        o_recv = np.where(src == dst, 0, program.params.o_recv)
+        gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
+        return LoopRun(
+            loops=self.loops,
+            keys=Keys(give(_steps(schedule)), *bits),
+            rows=Rows(
+                way=give(program.way),
+                side=give(program.side),
+                reduce=give(program.reduce),
+                chain=chain,
+                chain_after=chain_after,
+                first_reader=first_reader,
+                next_reader=next_reader,
+                channel_after=channel_after,
+                first=give(first),
+            ),
+            pieces=Pieces(
+                kind=give(program.kind),
+                whole=give(program.sizes // self.piece),
+                piece=len(program.sizes),
+                nothing=len(program.sizes) - 1,
+            ),
+            costs=LoopCosts(
+                gap=give(gap if gap.any() else NO_TIMES),
+                lead=run_.lead(),
+                o_recv=give(o_recv if o_recv.any() else NO_TIMES),
+                cap=give(run_.ways.at_rates(cap) if cap.any() else NO_TIMES),
+                gamma=give(run_.ways.at_rates(gamma) if gamma.any() else NO_TIMES),
+                here=give(run_.program.arrivals if run_.program.arrivals.any() else NO_TIMES),
+                came=give(run_.came()),
+            ),
+            ways=Ways(*run_.gives(src, dst)),
+            routes=Routes(*run_.gives(*routes)),
+            follows=give(run_.ways.follows()),
+            net=run_.net(),
+            free=Servers(run_.freed(), run_.zeros(run_.sides)),
+            state=LoopState(fill(count, 0, np.int64), give(waiting), fill(count, 0, np.int8)),
+            heads=run_.noted(),
+            done=done,
+            heap=Heap(room(count + 1, np.int64), room(count + 1, np.int64), run_.zeros(0)),
+            hole=run_.zeros(1),
+        )
+
+
+def looped(
+    schedule: Schedule,
+    network: RoutedNetwork,
+    devices: Sequence[str],
+    params: Params,
+    nbytes: int,
+    *,
+    itemsize: int = 1,
+    weights: object = None,
+) -> LoopedProgram | None:
+    """The loops that `bind` would write out; None where there is only one, where the transfers of a channel do not go
+    loop by loop, or wait for others than those that make what they send. Raises like `bind`."""
+    waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no" or params.slots
+    in_turn = params.channels > 1 and params.channels_by == "chunk"
+    if not params.chunk or waiting or in_turn:
+        return None
+    whole = replace(params, chunk=0)
+    one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights)
+    piece = max(itemsize, params.chunk // itemsize * itemsize)
+    loops = -(-int(one.sizes.max(initial=0)) // piece)
+    step = _steps(schedule)
+    bits = (len(one) - 1).bit_length() + 2 * (int(step.max(initial=0)) + loops).bit_length()
+    by_loop = bool((step == step[_first(one.channel)]).all()) if len(one) else False
+    return LoopedProgram(one, loops, piece) if loops > 1 and by_loop and bits <= MOST_BITS else None
+
+
+def _steps(schedule: Schedule) -> Array:
+    """The step of each row, where the next loop follows one step behind; none where it follows the whole loop."""
+    return schedule.step if schedule.pipelined else np.zeros(len(schedule), np.int32)
+
+
+def _first(channel: Array) -> Array:
+    """The first row of the channel of each row."""
+    _, first = np.unique(channel, return_index=True)
+    return first[channel].astype(np.int32)
