@@ -150,6 +150,7 @@ class NcclChannel(PlainCall):
             most = self.call.most(kernels, sort.host) if inside else math.inf
             if sort.proxied and proxy:
                 most = min(most, PS_PER_S / proxy)
+            most = min(most, sort.bandwidth)  # messages reach more than rings of a kind of links, never more than all
             rates.append(max(1, round(min(sort.bandwidth * (efficiency * share), most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths
@@ -175,20 +176,27 @@ class NcclChannel(PlainCall):
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
-        part left it, in channels that are not run."""
+        part left it, in channels that are not run. Messages from rank to rank may reach more of a link than rings."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails)
         capacities: NDArray[Any] = super().capacities(costs) * links
-        return capacities
+        return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Channels go out of a node by as many NICs as they use, of which the one that is run uses one."""
+        """Channels go out of a node by as many NICs as they use, of which the one that is run uses one: by links that
+        carry nothing else, as far as there are such."""
         sorts, count = alike(self.rated), math.ceil(self.call.rails)
         links: dict[object, list[int]] = defaultdict(list)
         for number, sort in enumerate(sorts):
             links[sort].append(number)
         kinds = self.rated.link_kinds
-        others = {link: [each for each in links[sorts[link]] if each != link][: count - 1] for link in used}
-        return {link: (link,) if kinds[link] in self.wires.inner else (link, *others[link]) for link in used}
+        found: dict[int, tuple[int, ...]] = {link: (link,) for link in used}
+        taken = Counter(used)
+        for link in used:
+            if kinds[link] not in self.wires.inner:
+                others = sorted((each for each in links[sorts[link]] if each != link), key=lambda each: taken[each])
+                found[link] += tuple(others[: count - 1])
+                taken.update(others[: count - 1])
+        return found
 
     def stuck(self, error: StuckError) -> StuckError:
         """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""

@@ -354,13 +354,13 @@ def test_a_barrier_has_no_size():
 
 
 @pytest.mark.parametrize("command", ["run", "explain", "recommend"])
-def test_a_collective_is_asked_for_by_its_name(command: str):
+def test_a_collective_is_asked_for_by_its_name(command: str, tmp_path: Path):
     """As `predict` is: the same options say machine and size, what is missing is named by its option."""
     words = [command, "all_gather", "--on", "hgx-h100", "--nodes", 2]
     asked = simcoll(*words, "--size", "1MiB", "--json")
     keys = "{name: all_gather, topology: {system: hgx-h100, nodes: 2}, collective: all_gather, size: 1 MiB}"
-    Path("keys.yaml").write_text(keys, encoding="utf-8")
-    assert asked.json == simcoll(command, "keys.yaml", "--json").json
+    (tmp_path / "keys.yaml").write_text(keys, encoding="utf-8")
+    assert asked.json == simcoll(command, tmp_path / "keys.yaml", "--json").json
     assert simcoll(*words).err == "nothing says how large it is; add e.g. --size 64MiB\n"
     assert simcoll(command, "all_gather", "--size", "1MiB").err.startswith("nothing says which machine; add --on")
 
