@@ -13,8 +13,6 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -22,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
 WORTH_COMPILING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
@@ -102,7 +101,7 @@ def _as_it_is(function: Any) -> Any:
 @functools.cache
 def compile_kernel(kernel: ModuleType) -> ModuleType:
     """A kernel's source loaded once more, this time for numba."""
-    file, folder = Path(kernel.__file__ or ""), _cache_folder()
+    file, folder = Path(kernel.__file__ or ""), cache_folder.folder(ROOM, "NUMBA_CACHE_DIR")
     if folder is not None:
         state = _state(file.parent)
         os.environ["NUMBA_CACHE_DIR"] = str(folder if folder.name == state else folder / state)
@@ -145,36 +144,3 @@ class Loops:
 def _state(folder: Path) -> str:
     """A name for the contents of all source files in a folder."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))).hexdigest()[:16]
-
-
-def _cache_folder() -> Path | None:
-    """The folder for numba's compiled code: the first that serves; None leaves the choice to numba."""
-    asked = [Path(value) for name in ("SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR") if (value := os.environ.get(name))]
-    return next((folder for folder in (*asked, *_own_folders()) if _is_own(folder)), None)
-
-
-def _own_folders() -> Iterator[Path]:
-    """The user's cache; without one, a folder of the user's that lasts as long as the machine runs."""
-    with suppress(RuntimeError):  # a user without a home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcoll"
-    with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids
-        import tempfile
-
-        yield Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether a folder can be written, and by nobody else: compiled code in it runs with the user's rights."""
-    import tempfile
-
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        link, status = folder.lstat(), folder.stat()
-        if hasattr(os, "getuid") and ({link.st_uid, status.st_uid} != {os.getuid()} or status.st_mode & 0o022):
-            return False
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(ROOM))
-    except OSError:
-        return False
-    return True

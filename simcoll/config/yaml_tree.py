@@ -1,6 +1,6 @@
 """YAML files as trees of located values: strict, YAML 1.2, and every complaint with file, line, column and cure.
 
-The only module that knows YAML. `read` gives a `Node` tree in which every value and every key remembers its place;
+`read` gives a `Node` tree in which every value and every key remembers its place;
 `validate` hands plain values to a pydantic model and turns all its complaints into located diagnostics.
 """
 
@@ -8,73 +8,28 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
 from simcoll import units
+from simcoll.config._node import Node as Node
+from simcoll.config._node import WrittenFloat as WrittenFloat
+from simcoll.config._node import keep_tree, kept_tree
+from simcoll.config._node import located as located
 from simcoll.config.late_type import LateType
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
 MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are parsed whenever they are read
 TICK_NS: Final = 10**9  # of the clock of any file system, and more: within one a file may change twice unseen
-MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
-
-_Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader where it was built, the Python one elsewhere
-    """YAML 1.2 core schema: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-
-
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        "-+.0123456789",
-    ),
-    ("null", r"~|null|Null|NULL|", "~nN\0"),
-):
-    _Yaml12.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), [*_first, ""] if _tag == "null" else list(_first)
-    )
-
-
-def _integer(loader: Any, node: yaml.ScalarNode) -> int:
-    text = loader.construct_scalar(node)
-    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-
-
-class WrittenFloat(float):
-    """A number of a file that knows its text: of releases, `2.3` and `2.30` are two."""
-
-    text: str
-
-
-def _float(loader: Any, node: yaml.ScalarNode) -> WrittenFloat:
-    number = WrittenFloat(loader.construct_yaml_float(node))
-    number.text = node.value
-    return number
-
-
-_Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
-_Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
 
 
 class Model(BaseModel):
@@ -86,38 +41,10 @@ class Model(BaseModel):
 
 M = TypeVar("M", bound=Model)
 
+# one word, or several: a text that is no number, as it begins with a letter, or has one that numbers do not have
+_PLAIN: Final = re.compile(r"(?:[A-Za-z][\w./ -]*|\d[\w. ]*[G-Zg-np-wyz_][\w. ]*)(?<! )", re.ASCII)
+
 TAG: Final = "<"  # what the names of a tagged union's branches begin with
-
-
-@dataclass(frozen=True)
-class Node:
-    """A value with its place; mappings also know where each key stands."""
-
-    value: Any  # dict[str, Node], list[Node] or a scalar
-    place: Place
-    keys: Mapping[str, Place] = field(default_factory=dict)
-    broken: bool = False  # already complained about
-
-    def plain(self) -> Any:
-        """The value without places, as pydantic wants it."""
-        if isinstance(self.value, dict):
-            return {key: child.plain() for key, child in self.value.items()}
-        if isinstance(self.value, list):
-            return [child.plain() for child in self.value]
-        return self.value
-
-    def get(self, key: str) -> Node | None:
-        """The child at `key`, if this is a mapping that has it."""
-        return self.value.get(key) if isinstance(self.value, dict) else None
-
-
-def located(value: Any, place: Place) -> Node:
-    """Plain values as a tree, all at one place."""
-    if isinstance(value, dict):
-        return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
-    if isinstance(value, list):
-        return Node([located(child, place) for child in value], place)
-    return Node(value, place)
 
 
 def shipped(kind: str) -> Path:
@@ -129,6 +56,7 @@ def shipped(kind: str) -> Path:
     return package.parent / ("validation/measured" if kind == "measured" else kind)
 
 
+_SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), str(shipped("scenarios")))
 _CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
 
 
@@ -200,12 +128,12 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     source = name or str(path)
     data = bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     making = _kept if len(data) <= MAX_KEPT_BYTES else _parsed
-    return _checked(*making(data.decode("utf-8", errors="replace"), source), errors)
+    return _checked(*making(data.decode("utf-8", errors="replace"), source, str(path).startswith(_SHIPPED)), errors)
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
     """Parse YAML text; `source` names it in errors."""
-    return _checked(*_parsed(text, source), errors)
+    return _checked(*_parsed(text, source, source.startswith(_SHIPPED)), errors)
 
 
 def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
@@ -216,62 +144,25 @@ def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic
     return tree
 
 
-def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
-    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
-    mistakes: list[Diagnostic] = []
-    try:
-        loader = _Yaml12(text)
-        try:
-            root = loader.get_single_node()
-            tree = _locate(loader, root, source, mistakes, itertools.count()) if root else None
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source, 1, 1)
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise InputError(
-            [Diagnostic(f"not YAML: {problem}", "check indentation, colons and quotes", "", place)]
-        ) from None
-    except RecursionError:
-        raise InputError(f"{source}: nested too deeply", "flatten the file") from None
-    return tree or Node({}, Place(source, 1, 1)), tuple(mistakes)
+def _parsed(text: str, source: str, lasting: bool = False) -> tuple[Node, Sequence[Diagnostic]]:
+    """The tree, and the mistakes after which reading can go on; raises InputError for others.
+
+    The tree of a `lasting` file, which simcoll ships, is kept in the user's cache.
+    """
+    if _PLAIN.fullmatch(text) and text.lower() not in ("true", "false", "null"):
+        return Node(text, Place(source, 1, 1)), ()
+    kept = kept_tree(text, source) if lasting else None
+    if kept is not None:
+        return kept, ()
+    from simcoll.config import _yaml_text
+
+    tree, mistakes = _yaml_text.parsed(text, source)
+    if lasting and not mistakes:
+        keep_tree(text, tree)
+    return tree, mistakes
 
 
 _kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep asks for the same files at each point
-
-
-def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic], visits: Iterator[int]) -> Node:
-    if next(visits) > MAX_NODES:
-        raise InputError(f"{source}: more than {MAX_NODES} values once aliases are expanded", "write a smaller file")
-    place = _place(node, source)
-    if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
-    if isinstance(node, yaml.MappingNode):
-        children: dict[str, Node] = {}
-        keys: dict[str, Place] = {}
-        for key_node, value_node in node.value:
-            key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
-            if key in keys:
-                first = keys[key]
-                problem = f"key {key!r} stands twice (first in line {first.line}, column {first.column})"
-                errors.append(Diagnostic(problem, "keep one of them", key, key_place))
-                continue
-            keys[key] = key_place
-            children[key] = _locate(loader, value_node, source, errors, visits)
-        return Node(children, place, keys)
-    if isinstance(node, yaml.SequenceNode):
-        return Node([_locate(loader, child, source, errors, visits) for child in node.value], place)
-    try:
-        value = loader.construct_object(node, deep=True)
-    except (yaml.YAMLError, ValueError):
-        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
-        value = None
-    return Node(value, place)
-
-
-def _place(node: yaml.Node, source: str) -> Place:
-    return Place(source, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
@@ -400,21 +291,6 @@ def _arguments(annotation: Any) -> tuple[Any, ...]:
 
 def dump(value: Any, *, inline: bool = False) -> str:
     """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
-    flow = None if inline else False
-    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
-    return str(yaml.dump(value, Dumper=_Quoting, **options))
+    from simcoll.config import _yaml_text
 
-
-class _Quoting(yaml.SafeDumper):
-    """Quotes each text that is something else in YAML 1.1 or in 1.2, as `9e47` is."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [
-            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
-            *_Yaml12.yaml_implicit_resolvers.get(first, []),
-        ]
-        for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Yaml12.yaml_implicit_resolvers}
-    }
-
-
-_Quoting.add_representer(WrittenFloat, lambda dumper, number: dumper.represent_float(float(number)))
+    return _yaml_text.dump(value, inline=inline)

@@ -1,0 +1,45 @@
+"""The folders in which simcoll keeps compiled code and trees of files from run to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def folder(room: int = 0, *others: str) -> Path | None:
+    """The first folder that serves, made if it is not there: the user's own, with so many bytes to spare.
+
+    It is the one of SIMCOLL_CACHE_DIR or of `others`, which are variables too, the user's cache, or one that lasts as
+    long as the machine runs; None if none serves.
+    """
+    return next((folder for folder in _candidates(others) if _serves(folder, room)), None)
+
+
+def _candidates(others: tuple[str, ...]) -> Iterator[Path]:
+    yield from (Path(value) for name in ("SIMCOLL_CACHE_DIR", *others) if (value := os.environ.get(name)))
+    with suppress(RuntimeError):  # a user without a home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcoll"
+    with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids
+        import tempfile
+
+        yield Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
+
+
+def _serves(folder: Path, room: int) -> bool:
+    """Whether a folder can be written, and by nobody else: what lies in it runs with the user's rights."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        link, status = folder.lstat(), folder.stat()
+        if hasattr(os, "getuid") and ({link.st_uid, status.st_uid} != {os.getuid()} or status.st_mode & 0o022):
+            return False
+        if room:
+            import tempfile
+
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(room))
+    except OSError:
+        return False
+    return True
