@@ -168,8 +168,8 @@ def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
     at = grouped(range(len(places)), places.__getitem__)
     members, crossing = list(at.values()), topology.crossing_each(at)
     ranks = np.array([len(of) for of in members])
-    for inside in topology.enclosures(places):
-        within = [place for device in inside for place in at.get(device, ())] if len(inside) > 1 else []
+    for inside in topology.enclosures(places, least=2):
+        within = [place for device in inside for place in at.get(device, ())]
         if 0 < len(within) < len(places):
             members.append(within)
             crossing.append(topology.crossing(inside))

@@ -68,7 +68,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     for, and the share that any of NCCL's protocols reaches by it."""
     machine = machine_of(scenario)
     own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
-    inner = _INNER.get(rated.layout, lambda: _within_nodes(rated))
+    inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
     shares: dict[str, float] = {}
     for each in filter(None, (own, costs)):
         reach = 1.0
@@ -81,12 +81,6 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
         for kind in inner - each.links.keys():
             shares[kind] = max(reach, shares.get(kind, 1.0))
     return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
-
-
-def _within_nodes(topology: Topology) -> frozenset[str]:
-    """Kinds of links that join devices of one node."""
-    ends = zip(topology.links, topology.link_kinds, strict=True)
-    return frozenset(kind for (u, v), kind in ends if topology.node_of(u) == topology.node_of(v) is not None)
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:

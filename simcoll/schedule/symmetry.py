@@ -63,14 +63,11 @@ class Rotation(NamedTuple):
     def _keeps_cycles(self, part: Repeat, n_chunks: int) -> bool:
         """Whether a slot that goes on in its cycle and is then turned is the slot that is turned and then goes on."""
         stride = math.gcd(part.shift, part.span)
-        starts = {
-            (base, (slot - base) % part.span % stride)
-            for column in (part.first.src_slot, part.first.dst_slot)
-            for base, slot in np.unique(np.stack([part.base, column]), axis=1).T.tolist()
-        }
+        base, slots = part.base.astype(np.int64), (part.first.src_slot, part.first.dst_slot)
+        starts = np.unique([base * stride + (slot - base) % part.span % stride for slot in slots])
         after = np.full(n_chunks, -1, np.int64)
         along = np.arange(0, part.span, stride)
-        for base, first in starts:
+        for base, first in zip(*(column.tolist() for column in np.divmod(starts, stride)), strict=True):
             cycle = base + first + along
             if cycle.max() >= n_chunks or (after[cycle] >= 0).any():
                 return False

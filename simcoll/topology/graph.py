@@ -22,6 +22,7 @@ from simcoll.config.arrays import Numbers
 from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
+from simcoll.topology._homes import Homes
 from simcoll.topology._least_latencies import Ways
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
@@ -169,18 +170,15 @@ class Topology:
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
             return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
-        groups: RankGroups = alike(nodes)
-        if len(groups) == len(devices):
-            groups = alike([self._leaf(device) for device in devices])
-            groups = () if len(groups) == len(devices) else groups
-        return groups if len(groups) > 1 else ()
+        keys = nodes if len(set(nodes)) < len(nodes) else self._leaves(devices)
+        return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
-    def _leaf(self, device: str) -> Hashable:
-        """The first device without a node on the way out of the device's node."""
-        node = self._node[device]
-        return next(
-            (v for d in self.members.get(node, ()) for v in self.wiring.ahead[d] if self._node[v] is None), device
-        )
+    def _leaves(self, devices: Sequence[str]) -> list[int]:
+        """The number of the first device without a node on the way out of each device's node; its own where there is
+        none."""
+        numbers, leaves = [self._number[device] for device in devices], self._homes.leaves()
+        homes = self._homes.of[numbers].tolist()
+        return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]
 
     @cached_property
     def members(self) -> dict[int | None, list[str]]:
@@ -304,16 +302,11 @@ class Topology:
         Between two such devices of one switch there is one route, so that it need not be searched for.
         """
         if devices not in self._stubs_of:
-            number = {device: i for i, device in enumerate(self.kinds)}
-            stubs = np.full((3, len(devices)), -1, np.int64)
-            for i, device in enumerate(devices):
-                ahead, behind = self.wiring.ahead[device], self.wiring.behind[device]
-                if len(ahead) == len(behind) == 1 and self._node[device] is not None and not self._routes_given:
-                    (switch,) = ahead
-                    if switch in behind and self._node[switch] is None and self.kinds[switch] not in ENDPOINTS:
-                        stubs[:, i] = self._id[device, switch], number[switch], self._id[switch, device]
-            alone = len({self._node[device] for device in devices}) == len(devices)
-            self._stubs_of = {devices: ((stubs[0] >= 0) & alone, *stubs)}
+            number = np.array([self._number[device] for device in devices], np.int64)
+            fabric = np.array([kind not in ENDPOINTS for kind in self.kinds.values()])
+            up, hub, down = (column[number] for column in self._homes.stubs(fabric))
+            alone = len(np.unique(self._homes.of[number])) == len(devices) and not self._routes_given
+            self._stubs_of = {devices: ((up >= 0) & alone, up, hub, down)}
         return self._stubs_of[devices]
 
     @cached_property
@@ -325,6 +318,14 @@ class Topology:
     def _ends(self) -> Numbers:
         """The numbers of the devices at both ends of each link, (links, 2)."""
         return np.array([(self._number[u], self._number[v]) for u, v in self.links], np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _homes(self) -> Homes:
+        return Homes(self._node.values(), self._ends)
+
+    def kinds_within_nodes(self) -> frozenset[str]:
+        """Kinds of links that join devices of one machine."""
+        return frozenset(self.link_kinds[link] for link in self._homes.inner.tolist())
 
     @cached_property
     def _router(self) -> Router:
@@ -354,8 +355,8 @@ class Topology:
     def _connected(self) -> None:
         if not self.ranks:
             raise TopologyError(f"{self.name} has neither gpus nor hosts", "give the devices that compute kind='gpu'")
-        first = self.ranks[0]
-        for way in ("to", "from"):
+        first, both = self.ranks[0], all((v, u) in self._id for u, v in self.links)
+        for way in ("to",) if both else ("to", "from"):
             reached = self.wiring.reached(first, way == "to")
             lost = [rank for rank in self.ranks[1:] if rank not in reached]
             if lost:
@@ -393,18 +394,20 @@ class Topology:
             sides.append([order[first[number] : first[number + 1]] for number in numbers])
         return list(zip(*sides, strict=True))
 
-    def enclosures(self, devices: Sequence[str]) -> Iterator[set[str]]:
-        """Sets of devices worth cutting out: each node, and each switch with all nodes that hang on it alone."""
+    def enclosures(self, devices: Sequence[str], least: int = 1) -> Iterator[set[str]]:
+        """Sets of devices worth cutting out: each node of at least so many, and each switch with all nodes that hang on
+        it alone."""
         nodes = dict.fromkeys(self._node[device] for device in devices)
+        names, gates, number = tuple(self.kinds), self._homes.gates, self._homes.number
         below: dict[str, set[str]] = {}
         for node in nodes:
             if node is None:
                 continue
-            inside = set(self.members[node])
-            yield inside
-            outside = {v for u in inside for v in (*self.wiring.ahead[u], *self.wiring.behind[u]) if v not in inside}
-            if len(outside) == 1:
-                below.setdefault(outside.pop(), set()).update(inside)
+            inside, gate = self.members[node], gates[number[node]]
+            if len(inside) >= least:
+                yield set(inside)
+            if gate >= 0:
+                below.setdefault(names[gate], set()).update(inside)
         yield from (inside | {switch} for switch, inside in below.items())
 
 

@@ -101,8 +101,8 @@ class Wiring:
     def add(self, device: str, data: Mapping[str, Any]) -> None:
         """Add a device, or attributes to one that is there."""
         if device not in self.devices:
-            self.devices[device], self.ahead[device], self.behind[device] = {}, {}, {}
-        self.devices[device].update(data)
+            self.ahead[device], self.behind[device] = {}, {}
+        self.devices[device] = {**self.devices.get(device, {}), **data}
 
     def join(self, u: str, v: str, link: Link) -> None:
         """Add a link between two devices, or put it in the place of theirs."""

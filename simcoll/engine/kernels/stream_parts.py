@@ -77,7 +77,7 @@ def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
     step, n = part.first, part.rows
     if params.channels > 1 or params.barrier:
         return None
-    shared = any(len(np.unique(column)) < len(column) for column in (step.src, step.dst, links))
+    shared = any(np.bincount(column, minlength=1).max() > 1 for column in (step.src, step.dst, links))
     if shared or (step.src == step.dst).any():
         return None
     by_dst = np.argsort(step.dst)

@@ -1,0 +1,59 @@
+"""The machines that devices sit in, as arrays: questions about all links of a topology at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import Numbers
+
+
+class Homes:
+    """Devices by number, `of` is the machine of each, numbered from 0 on, −1 for none; `ends` are the devices at both
+    ends of each link, (links, 2)."""
+
+    def __init__(self, nodes: Iterable[int | None], ends: Numbers):
+        self.number: dict[int | None, int] = {None: -1}
+        self.of = np.array([self.number.setdefault(node, len(self.number) - 1) for node in nodes], np.int64)
+        self.ends, self.count = ends, len(self.number) - 1
+
+    @cached_property
+    def inner(self) -> Numbers:
+        """The links that join devices of one machine."""
+        tail, head = self.of[self.ends.T]
+        return np.flatnonzero((tail == head) & (tail >= 0))
+
+    def leaves(self) -> dict[int, int]:
+        """The first device without a machine on the way out of each machine, in the order of devices and their links;
+        −1 stands for the devices of none."""
+        tail, head = self.ends.T
+        out = np.flatnonzero(self.of[head] < 0)
+        homes, first = np.unique(self.of[tail[out]], return_index=True)
+        return dict(zip(homes.tolist(), head[out[first]].tolist(), strict=True))
+
+    @cached_property
+    def gates(self) -> list[int]:
+        """The only device outside of each machine with which it is linked; −1 where there are several, or none."""
+        lowest, highest = np.full(self.count, len(self.of)), np.full(self.count, -1)
+        for near, far in (self.ends.T, self.ends.T[::-1]):
+            home = self.of[near]
+            out = (home >= 0) & (home != self.of[far])
+            np.minimum.at(lowest, home[out], far[out])
+            np.maximum.at(highest, home[out], far[out])
+        gates: list[int] = np.where(lowest == highest, lowest, -1).tolist()
+        return gates
+
+    def stubs(self, fabric: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
+        """Devices of machines that hang on one device of the `fabric`, (devices,), by one link each way: the link out,
+        that device, and the link back; −1 for the others."""
+        (tail, head), count = self.ends.T, len(self.of)
+        up, down = np.full(count, -1), np.full(count, -1)
+        up[tail], down[head] = np.arange(len(tail)), np.arange(len(tail))
+        single = (np.bincount(tail, minlength=count) == 1) & (np.bincount(head, minlength=count) == 1)
+        hub = np.where(single, head[up], -1)
+        stub = single & (self.of >= 0) & (tail[down] == hub) & (fabric & (self.of < 0))[hub]
+        up, hub, down = (np.where(stub, column, -1) for column in (up, hub, down))
+        return up, hub, down
