@@ -1,6 +1,7 @@
 """Fit shipped profiles again, each from what its record says: tables, rows, split and parameters.
 
     python tools/refit.py nccl-hopper nccl-ampere --tables DIR     these, or all that have a record
+    python tools/refit.py --common --tables DIR                    what generations of GPUs have in common, together
     python tools/refit.py --transports DIR                         all transports between nodes, together
     python tools/refit.py --list                                   what would be fitted from which tables
 
@@ -24,9 +25,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 import simcoll
+from simcoll.accuracy import bad_rows, table_join
 from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters, transports
+from simcoll.accuracy.fit._estimate import bounds_of, starting_costs
 from simcoll.accuracy.fit.calibrate import calibrate, scores_of
+from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.transports import ClusterSamples, Known
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies import clusters, left_out
 from simcoll.accuracy.studies.clusters import ClusterRow
@@ -39,6 +44,14 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.profile import CABLE, Calibration, Profile, TableSource, load_network, shipped_profiles
 
 LAUNCHES: Final = ("host", "graph")
+AMPERE, HOPPER, BLACKWELL = GENERATIONS = ("nccl-ampere", "nccl-hopper", "nccl-blackwell")
+COMMON: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("LL.first", "Simple.turn", "P2P.hop", "P2P.rate", "P2P.reach"), GENERATIONS),
+    **dict.fromkeys(("P2P.first", "P2P.peer"), (AMPERE, HOPPER)),
+    "LL.rate": (HOPPER, BLACKWELL),
+}
+"""Costs of kernels -> profiles in which they are the same, fitted to the tables of all of these. Fitted to each alone,
+their intervals overlap, and errors of rows held out are within 0.1 points of these."""
 
 
 class Refit(NamedTuple):
@@ -72,7 +85,7 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     record = refit.record
     small = all(size <= _fit_rows.SMALL for of in record.covers for size in (*of.fitted, *of.held_out))
     # calibrate finds by itself which launch small rows tell
-    names = [] if refit.way in LAUNCHES and small else list(refit.names)
+    names = [] if refit.way in LAUNCHES and small else own_names(path.stem, refit)
     files = [table(source.file, source.sha256, folders) for source in record.files]
     where = [text for text in record.where if not text.startswith("launch.")]
     sets = [f"profile={path}", *(text for text in record.where if text.startswith("launch."))]
@@ -98,6 +111,75 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     write_atomically(path, head + text)
     errors = found.document["errors"]
     return ", ".join(f"{rows.replace('_', ' ')} {each['mape']:.1f} %" for rows, each in errors.items())
+
+
+def own_names(name: str, refit: Refit) -> list[str]:
+    """Return the parameters of a fit without those that the profile has in common with others."""
+    return [cost for cost in refit.names if name not in COMMON.get(cost, ())]
+
+
+# --- what generations have in common ---
+
+
+class Generation:
+    """The fitted rows of a profile of GPUs, and the parameters that they are to show: its own, and common ones."""
+
+    def __init__(self, name: str, folders: Sequence[Path]):
+        self.name = name
+        (refit,) = (each for each in refits(name) if not each.way)
+        record = refit.record
+        asking = RowQuestions(record.topology, [f"profile={shipped_profiles()[name]}"], fitting=True)
+        files = [table(source.file, source.sha256, folders) for source in record.files]
+        rows, _, _ = _fit_rows.read(files, dict(map(table_join.condition, record.where)))
+        data, _ = _fit_rows.samples(rows, asking)
+        chosen, _ = _fit_rows.split(data, {})
+        self.samples = data.of(chosen & ~np.array(bad_rows.suspicious(data.rows)))
+        common = [cost for cost, profiles in COMMON.items() if name in profiles]
+        start, params = load_network(name), data.scenarios[0].params()
+        self.costs = starting_costs(self.samples, start, params, [*own_names(name, refit), *common])
+        self.bounds = bounds_of(self.samples, list(self.costs))
+        self._before = ParameterSetting.of(start)
+        self._times: dict[bytes, Floats] = {}
+
+    def sharers(self, cost: str) -> tuple[str, ...]:
+        """Return the profiles that have a cost in common, or this one alone."""
+        names = COMMON.get(cost, ())
+        return names if self.name in names else (self.name,)
+
+    def times(self, costs: Floats) -> Floats:
+        """Return the times of the rows in ps at these costs of its parameters. Steps in those of others ask again."""
+        key = costs.tobytes()
+        if key not in self._times:
+            self._times[key] = self.samples.times(self._before.at(dict(zip(self.costs, costs.tolist(), strict=True))))
+        return self._times[key]
+
+
+def fit_common(folders: Sequence[Path]) -> None:
+    """Fit the profiles of all generations together, and write what they have in common into each."""
+    parts = [Generation(name, folders) for name in GENERATIONS]
+    # a column for each parameter: the profiles that have it, and its name
+    of_parts = [[(part.sharers(cost), cost) for cost in part.costs] for part in parts]
+    columns = list(dict.fromkeys(column for of_part in of_parts for column in of_part))
+    places = [list(map(columns.index, of_part)) for of_part in of_parts]
+    start, limits = np.empty(len(columns)), np.empty((3, len(columns)))
+    for part, at in zip(parts, places, strict=True):
+        start[at], limits[:, at] = list(part.costs.values()), np.array(part.bounds)
+    line = _least_squares.fit(
+        lambda values: np.concatenate([part.times(values[at]) for part, at in zip(parts, places, strict=True)]),
+        np.concatenate([part.samples.measured for part in parts]),
+        start,
+        _least_squares.Bounds(*limits),
+    )
+    found = {cost: value for (names, cost), value in zip(columns, line.values.tolist(), strict=True) if len(names) > 1}
+    for part in parts:
+        path = shipped_profiles()[part.name]
+        file = yaml_tree.read(path).plain()
+        for cost, value in found.items():
+            if part.name in COMMON[cost]:
+                block, _, key = cost.partition(".")
+                file["kernels"][block][key] = parameters.text(cost, value)
+        write_atomically(path, _head(path) + yaml_tree.dump(file, inline=True))
+    print(", ".join(f"{cost}: {parameters.text(cost, value)}" for cost, value in found.items()))
 
 
 # --- transports between nodes ---
@@ -191,6 +273,7 @@ def main() -> int:
     parser.add_argument(
         "--tables", type=Path, action="append", default=[], help="folder of tables that are not shipped"
     )
+    parser.add_argument("--common", action="store_true", help="fit what generations of GPUs have in common")
     parser.add_argument("--transports", type=Path, metavar="DIR", help="fit the transports to the tables of clusters")
     parser.add_argument("--folder", type=Path, default=Path("validation/accuracy"), help="where clusters.yaml is")
     parser.add_argument("--list", action="store_true", help="only say what would be fitted")
@@ -199,6 +282,9 @@ def main() -> int:
         fit_transports(asked.transports, asked.folder, lambda line: print(line, file=sys.stderr))
         return 0
     folders = [yaml_tree.shipped("measured"), *asked.tables]
+    if asked.common:
+        fit_common(folders)
+        return 0
     failed = 0
     for name in asked.profiles or shipped_profiles():
         for refit in refits(name):

@@ -24,6 +24,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile, parse_profile
+from tools import refit
 
 # --- what costs do ---
 
@@ -274,3 +275,13 @@ def test_a_fit_keeps_what_it_does_not_know(name: str, tmp_path: Path) -> None:
     assert kernels is not None
     assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)
     assert kernels.Simple.saved > 0
+
+
+def test_generations_of_gpus_have_costs_in_common() -> None:
+    """What was fitted to generations together is the same in all of their profiles, and no fit to one of them names it.
+    At most twelve costs are a generation's own."""
+    profiles = {name: load_profile(name) for name in refit.GENERATIONS}
+    for name, sharing in refit.COMMON.items():
+        assert len({cost(name, profiles[each], Params()) for each in sharing}) == 1, name
+        assert not any(name in profiles[each].fitted for each in sharing), name
+    assert max(len(profile.fitted) for profile in profiles.values()) <= 12
