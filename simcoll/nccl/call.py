@@ -301,7 +301,7 @@ class NcclCall:
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
-            return self.block(costs).host_reach * wire / (1 if self.kind == "P2P" else self.alike)
+            return wire / (1 if self.kind == "P2P" else self.alike)
         if outer and self.kind == "NVLS":  # every channel has a head on each GPU
             return min(1.0, self.nics / self.communicator.gpus) / self.alike
         if outer:
@@ -314,6 +314,11 @@ class NcclCall:
             reach *= self._heads / (self._heads + 1)
         whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
         return reach if whole else reach * wire / (self.alike * self.stay)
+
+    def by_host(self, costs: Kernels, bandwidth: float) -> float:
+        """B/s of links to the host whose own are `bandwidth`, where data are staged there."""
+        rate = self.block(costs).host_rate
+        return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
     @property
     def stay(self) -> float:

@@ -57,8 +57,8 @@ class BlockCosts(Model):
     """Share of the links' bandwidth that is reached."""
     host: Duration = 0
     """How much longer a hop through the host's memory takes; in LL every line of a thread takes that long."""
-    host_reach: Annotated[Share, Field(gt=0)] = 1.0
-    """Share of the bandwidth of links to the host that is reached."""
+    host_rate: BandwidthCap = 0
+    """Bandwidth at which a GPU's data pass the host's memory: a byte takes as much longer as on the links alone."""
 
     @property
     def changed_keys(self) -> list[str]:

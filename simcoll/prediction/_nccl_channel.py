@@ -148,10 +148,12 @@ class NcclChannel(PlainCall):
             efficiency = costs.links.get(sort.kind, self.network_costs.links.get(sort.kind, LinkScale())).efficiency
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.fabric else 1.0)
             most = self.call.most(kernels, sort.host) if inside else math.inf
+            bandwidth = sort.bandwidth * efficiency
+            bandwidth = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
             if sort.proxied and proxy:
                 most = min(most, PS_PER_S / proxy)
             most = min(most, sort.bandwidth)  # messages reach more than rings of a kind of links, never more than all
-            rates.append(max(1, round(min(sort.bandwidth * (efficiency * share), most))) if sort.bandwidth else 0)
+            rates.append(max(1, round(min(bandwidth * share, most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths
 

@@ -73,8 +73,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     for each in filter(None, (own, costs)):
         reach = 1.0
         if each.kernels:
-            blocks = [getattr(each.kernels, kind) for kind in get_args(CostKind)]
-            reach = max(max(block.reach, block.host_reach) for block in blocks)
+            reach = max(getattr(each.kernels, kind).reach for kind in get_args(CostKind))
         for kind, scale in each.links.items():
             share = scale.efficiency * (reach if kind in inner else 1.0)
             shares[kind] = max(share, shares.get(kind, 1.0))

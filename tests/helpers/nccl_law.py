@@ -26,9 +26,9 @@ LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9
 US, GB = 10**6, 10**9
 BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
     "LL": {"start": 300_000, "hop": 600_000, "store": 410_000, "net": 2 * US, "first": 12 * GB, "rate": 6 * GB,
-           "own": 0.5, "host": 1_250_000, "host_reach": 0.5},
+           "own": 0.5, "host": 1_250_000, "host_rate": 24 * GB},
     "LL128": {"start": 200_000, "hop": 1_900_000, "net": 2_200_000, "own": 0.25,
-              "host": 1_300_000, "host_reach": 0.4},
+              "host": 1_300_000, "host_rate": 20 * GB},
     "Simple": {"start": 1_800_000, "hop": 3_400_000, "store": 710_000, "slice": 900_000, "net": 10_600_000, "turn": 0.7,
                "load": 0.25},
     "NVLS": {"start": 2 * US, "hop": 6 * US, "rate": 20 * GB, "reach": 0.8},
@@ -36,7 +36,7 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
             "both": 20 * GB, "reach": 0.75},
 }  # fmt: skip
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
-PLAIN = ("own", "turn", "load", "reach", "saved", "host_reach")  # shares
+PLAIN = ("own", "turn", "load", "reach", "saved")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
@@ -60,7 +60,7 @@ def point_of(law: str, *sets: str, **keys: Any) -> Point:
 
 def spelt(key: str, value: float) -> Any:
     """A cost as a profile has it."""
-    if key in ("first", "rate", "both"):
+    if key in ("first", "rate", "both", "host_rate"):
         return f"{value} B/s" if value else "none"
     return value if key in PLAIN else f"{value} ps"
 

@@ -19,16 +19,16 @@ from simcoll.nccl.transport import HALF
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.profile import load_network
 
-LAUNCH, HOP, HOST, REACH = 5_000_000, 600_000, 1_250_000, 0.5
 GB = 10**9
+LAUNCH, HOP, HOST, RATE = 5_000_000, 600_000, 1_250_000, 24 * GB
 
 
 def call(
-    system: str, nbytes: int, ranks: int, host: int = HOST, reach: float = REACH, hop: int = HOP, **more: Any
+    system: str, nbytes: int, ranks: int, host: int = HOST, rate: int = RATE, hop: int = HOP, **more: Any
 ) -> Prediction:
     """An all_gather by ring, by a profile in which little else takes time."""
-    block = {"hop": f"{hop} ps", "host": f"{host} ps", "host_reach": reach}
-    kernels = {"LL": {**block, "rate": "6 GB/s"}, "Simple": block, "P2P": {"host_reach": reach}}
+    block = {"hop": f"{hop} ps", "host": f"{host} ps", "host_rate": f"{rate} B/s" if rate else "none"}
+    kernels = {"LL": {**block, "rate": "6 GB/s"}, "Simple": block, "P2P": {"host_rate": block["host_rate"]}}
     law = yaml_tree.dump({"name": "law", "launch": f"{LAUNCH} ps", "kernels": kernels})
     asked = {"collective": "all_gather", "algorithm": "ring", "protocol": "LL", "size": f"{nbytes} B", "ranks": ranks}
     point = point_of(law, **{"topology": {"system": system, "nodes": 1}, **asked, **more})
@@ -75,13 +75,13 @@ def test_only_ways_by_a_host_take_longer() -> None:
     assert 3 * HOST <= found - free <= 4 * HOST + 7 * service_ps(8, round(96 * 8 * PS_PER_S / HOST))
 
 
-@pytest.mark.parametrize("reach", [1.0, 0.5])
-def test_ll_through_the_host(reach: float) -> None:
+@pytest.mark.parametrize("rate", [0, 24 * GB])
+def test_ll_through_the_host(rate: int) -> None:
     """LL moves what threads read at once each time that they have read, on two channels here, unless the link to the
-    host, of which flags have a half, carries less."""
-    small, large = (call("a100-pcie", size, 8, reach=reach).time_ps for size in (2**23, 2**24))
-    rate = min(2 * 4096 * PS_PER_S / HOST, 24 * GB * reach / 2)
-    assert large - small == pytest.approx(2**23 * 7 / 8 * PS_PER_S / rate, rel=0.02)
+    host and its memory, of which flags have a half, carry less."""
+    small, large = (call("a100-pcie", size, 8, rate=rate).time_ps for size in (2**23, 2**24))
+    carried = min(2 * 4096 * PS_PER_S / HOST, (12 * GB if rate else 24 * GB) / 2)
+    assert large - small == pytest.approx(2**23 * 7 / 8 * PS_PER_S / carried, rel=0.02)
 
 
 def test_ll_hands_lines_on() -> None:
@@ -97,17 +97,19 @@ def test_ll_hands_lines_on() -> None:
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [("all_gather", "ring"), ("all_to_all", "direct")])
-def test_the_share_of_the_links(collective: str, algorithm: str) -> None:
-    """Large calls take as much longer as the links to the host carry less."""
+def test_a_byte_takes_time_of_the_link_and_of_the_host(collective: str, algorithm: str) -> None:
+    """Large calls take as long as bytes take on links of 24 GB/s, and in the host's memory beside."""
     asked = {"collective": collective, "algorithm": algorithm, "protocol": "Simple"}
-    half, whole = (call("a100-pcie", 2**28, 4, reach=share, **asked).time_ps for share in (0.5, 1.0))
-    assert half / whole == pytest.approx(2, rel=0.02)
+    free = call("a100-pcie", 2**28, 4, rate=0, **asked).time_ps
+    for rate in (24, 60):
+        found = call("a100-pcie", 2**28, 4, rate=rate * GB, **asked).time_ps
+        assert found / free == pytest.approx(1 + 24 / rate, rel=0.02)
 
 
 def test_without_p2p_a_switch_is_no_short_cut() -> None:
     """Where not even GPUs of one switch talk directly, both send by their host, whose link carries twice."""
-    found = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple", env={"NCCL_P2P_LEVEL": "LOC"})
-    direct = call("l40s-pcie", 2**28, 2, reach=1.0, protocol="Simple")
+    found = call("l40s-pcie", 2**28, 2, rate=0, protocol="Simple", env={"NCCL_P2P_LEVEL": "LOC"})
+    direct = call("l40s-pcie", 2**28, 2, rate=0, protocol="Simple")
     topology = channel(found).rated
     kinds = [topology.kinds[topology.links[link][1]] for link in topology.route(*topology.ranks[:2])]
     assert kinds == [HALF, "cpu", HALF, "gpu"]

@@ -35,11 +35,11 @@ OF_LINKS: Final = ("efficiency", "latency")
 OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # for engines; the others change links, or are added to their times
 OF_CALLS: Final = ("grid", "spread")  # of kernels, whatever their blocks
 OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier one is fitted
-    "LL": ("hop", "first", "rate", "own", "store", "net", "host", "host_reach"),
-    "LL128": ("hop", "reach", "net", "host", "host_reach"),
-    "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_reach"),
+    "LL": ("hop", "first", "rate", "own", "store", "net", "host", "host_rate"),
+    "LL128": ("hop", "reach", "net", "host", "host_rate"),
+    "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_rate"),
     "NVLS": ("start", "hop", "rate", "reach", "net"),
-    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "net", "host", "host_reach"),
+    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "net", "host", "host_rate"),
 }
 TRANSPORT: Final = "transport"
 OF_TRANSPORT: Final = tuple(  # of messages between nodes
@@ -51,8 +51,8 @@ _AS: Final = {  # a parameter of blocks and transports, each of which is here ->
     **dict.fromkeys(("load",), "load"),
     **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host", "store"), "launch"),
     **dict.fromkeys(("latency", "proxy", "operation", "flush", "unexpected"), "launch"),
-    **dict.fromkeys(("first", "rate", "both", "connection", "staging"), "channel_bandwidth"),
-    **dict.fromkeys(("reach", "host_reach"), "efficiency"),
+    **dict.fromkeys(("first", "rate", "both", "connection", "staging", "host_rate"), "channel_bandwidth"),
+    "reach": "efficiency",
 }
 _OF_CALLS: Final = {"grid": "launch", "spread": "own"}
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; no topology file is that wrong
@@ -181,7 +181,7 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
     kinds = list(kinds)
     if kernels:
         through = "pcie" in kinds  # then some transfers may go through the host's memory
-        blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_reach")]
+        blocks = [name for name in BLOCKS if through or name.partition(".")[2] not in ("host", "host_rate")]
         return [*(f"efficiency.{kind}" for kind in kinds), "launch", *OF_CALLS, *blocks, *OF_TRANSPORT]
     of_links = [f"latency.{kind}" for kind in kinds]
     return [f"efficiency.{kind}" for kind in kinds] + ["launch", *of_links, "o_send", "o_recv"] + ["gamma"] * reduces
