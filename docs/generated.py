@@ -168,7 +168,8 @@ def hypotheses_tried() -> str:
         keys = {"topology": {"system": system, "nodes": many}, "dtype": "float16", "algorithm": "auto"}
         profile = load_system(system).profile
         sizes = ["1 KiB", "4 MiB", "64 MiB"]
-        points = api.load({**keys, "profile": profile, "collective": ["all_reduce", "all_gather"], "size": sizes})
+        calls = ["all_reduce", "all_gather", "all_to_all"]
+        points = api.load({**keys, "profile": profile, "collective": calls, "size": sizes})
         scenarios = [point.scenario for point in points]
         kinds = {link.kind for link in load_system(system).links} | ({"cable"} if many > 1 else set())
         for family in hypotheses.candidates(scenarios, sorted(kinds - {"memory", "socket"})):

@@ -81,8 +81,21 @@ def _rule(comm: Communicator, version: str | None) -> MessageRule:
         near = comm.nodes == 1 and comm.graphs["ring"].type_intra in ("NVL", "NVB")
         fits = row.nvlink in (None, near) and row.nodes in (None, "one" if comm.nodes == 1 else "several")
         if fits and (row.before is None or (version is not None and numbers(version) < numbers(row.before))):
-            return row
+            return _cut(row, comm)
     raise AssertionError("the last rows fit all")
+
+
+def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
+    """The rule with the chunk that the user sets, of which parts are multiples; it fills a buffer's step at most."""
+    chunk = rule.chunk_bytes
+    if comm.net_chunk_bytes and comm.nodes > 1:
+        chunk = comm.net_chunk_bytes
+    if comm.buffer_bytes:
+        chunk = min(chunk, step_bytes("Simple", comm.buffer_bytes))
+    if chunk == rule.chunk_bytes:
+        return rule
+    least, most = (max(1, each * chunk // rule.chunk_bytes) for each in (rule.least_bytes, rule.most_bytes))
+    return rule.model_copy(update={"chunk_bytes": chunk, "least_bytes": least, "most_bytes": most})
 
 
 def _each(comm: Communicator, between: int) -> int:

@@ -120,13 +120,14 @@ class NcclCall:
         """The largest chunk; 0: everything."""
         if self.algorithm == "p2p":
             return 0
+        buffer = self.communicator.buffer_bytes
         if self.algorithm == "tree":
             each, comm = self.nbytes // self.channels, self.communicator
-            return tree_chunk_bytes(self.protocol, each, comm.nodes, comm.gpus, self.version)
+            return tree_chunk_bytes(self.protocol, each, comm.nodes, comm.gpus, self.version, buffer)
         if self.algorithm == "pat":
-            return pat_chunk_bytes(self.share, self.collective == "all_gather")
+            return pat_chunk_bytes(self.share, self.collective == "all_gather", buffer)
         if self.kind != "NVLS":
-            return chunk_bytes(self.collective, self.algorithm, self.protocol)  # type: ignore[arg-type]  # no p2p: above
+            return chunk_bytes(self.collective, self.algorithm, self.protocol, buffer)  # type: ignore[arg-type]  # no p2p
         heads, chunk, less = self._heads, NVLS_CHUNK, _NVLS_LESS
         if self.algorithm == "nvls_tree":
             chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
@@ -142,7 +143,7 @@ class NcclCall:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
             return 1
-        key = self.collective, self.algorithm, self.protocol
+        key = self.collective, self.algorithm, self.protocol, self.communicator.buffer_bytes
         return self.chunk // slice_bytes(*key)  # type: ignore[arg-type]  # a ring's, so no p2p
 
     @property
@@ -157,8 +158,9 @@ class NcclCall:
     @property
     def aggregation(self) -> int:
         """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
-        most, count = max(1, (1 << (self.communicator.ranks - 1).bit_length()) // 2), 1
-        while count < most and step_bytes("Simple") // (max(1, self.step) * count) >= 2:
+        comm, count = self.communicator, 1
+        most, step = max(1, (1 << (comm.ranks - 1).bit_length()) // 2), step_bytes("Simple", comm.buffer_bytes)
+        while count < most and step // (max(1, self.step) * count) >= 2:
             count *= 2
         return min(most, count * figures().steps)
 
@@ -387,10 +389,11 @@ class NcclCall:
 
     @property
     def _served(self) -> int:
-        """Point-to-point messages that a proxy serves in one round."""
+        """Point-to-point messages that a proxy serves in one round. It receives several only over one connection, as
+        those are that the sender's proxy has for all GPUs of its node (PXN; NCCL's src/transport/net.cc)."""
         comm, parts = self.communicator, self.parts
         peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
-        return min(_p2p_messages.AT_ONCE, max(1, peers) * (parts.channels if parts else 1))
+        return min(_p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
 
     def leg_ps(self, costs: Kernels) -> int:
         """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""

@@ -33,8 +33,9 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 @dataclass(frozen=True)
 class Communicator:
     """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without.
-    `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`, `max_channels`: what the user
-    sets, NCCL's own if None."""
+    `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`, `max_channels`,
+    `buffer_bytes` of Simple, `net_chunk_bytes` of messages between nodes: what the user sets, NCCL's own if None.
+    `pxn`: whether GPUs send by the NICs of others."""
 
     ranks: int
     nodes: int
@@ -46,6 +47,9 @@ class Communicator:
     p2p_level: Path = "PXB"
     min_channels: int | None = None
     max_channels: int | None = None
+    buffer_bytes: int | None = None
+    net_chunk_bytes: int | None = None
+    pxn: bool = True
 
     @property
     def gpus(self) -> int:

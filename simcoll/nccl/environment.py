@@ -56,6 +56,7 @@ _Filter = Annotated[str, AfterValidator(_filter)]
 _Channels = Annotated[int, Field(strict=True, ge=1, le=64), BeforeValidator(_number)]
 _Switch = Annotated[Literal[0, 1], BeforeValidator(_number)]
 _Three = Annotated[Literal[0, 1, 2], BeforeValidator(_number)]
+_Bytes = Annotated[int, Field(strict=True, ge=4096, le=1 << 30), BeforeValidator(_number)]
 _Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
 
 
@@ -85,6 +86,13 @@ class NcclEnv(Model):
     list asks for whole names, `^` for all but these; ports are passed over."""
     NCCL_CROSS_NIC: _Three | None = None
     """Whether a channel may leave and enter nodes by different NICs: `0` no, `1` yes, `2` where that is faster."""
+    NCCL_PXN_DISABLE: _Switch | None = None
+    """`1`: no GPU sends by the NIC of another. Messages go from rail to rail, and a proxy receives each by itself."""
+    NCCL_BUFFSIZE: _Bytes | None = None
+    """Bytes of a connection's buffer of Simple, of 8 steps: 4,194,304 by default. Chunks, slices and messages are parts
+    of it. NVLS has chunks of its own."""
+    NCCL_P2P_NET_CHUNKSIZE: _Bytes | None = None
+    """Most bytes of a chunk of point-to-point messages on several nodes: 131,072 by default."""
 
     @model_validator(mode="before")
     @classmethod
@@ -122,7 +130,8 @@ class NcclEnv(Model):
         used = tuple(number for number in range(count) if self._uses(number))
         if count and not used:
             raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
-        return SearchSettings(p2p_level=self._p2p_level, **cross, nics=used if len(used) < count else None)
+        nics = used if len(used) < count else None
+        return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
 
     @property
     def _p2p_level(self) -> Level | None:
@@ -142,6 +151,8 @@ class NcclEnv(Model):
         """The communicator, found with `search`, under the other variables."""
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
         changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
+        changed |= {"buffer_bytes": self.NCCL_BUFFSIZE, "net_chunk_bytes": self.NCCL_P2P_NET_CHUNKSIZE}
+        changed |= {"pxn": False if self.NCCL_PXN_DISABLE else None}
         given = {name: value for name, value in changed.items() if value is not None}
         return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type
 

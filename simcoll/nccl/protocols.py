@@ -119,14 +119,15 @@ def figures() -> Protocols:
     return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
 
 
-def step_bytes(protocol: Protocol) -> int:
-    """The data of one step.
+def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
+    """The data of one step; `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE), by default those of the file.
 
     >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
     [32768, 576000, 524288]
     """
     wire = figures().protocols[protocol]
-    return wire.buffer_bytes // figures().steps // wire.line_bytes * wire.data_bytes
+    held = buffer if buffer and protocol == "Simple" else wire.buffer_bytes
+    return held // figures().steps // wire.line_bytes * wire.data_bytes
 
 
 def _steps(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> BufferSteps:
@@ -134,16 +135,20 @@ def _steps(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Prot
     return figures().simple_ring_steps.get(collective, _ONE) if ring else _ONE
 
 
-def chunk_bytes(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
-    """The largest chunk, where nothing makes it smaller.
+def chunk_bytes(
+    collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, buffer: int | None = None
+) -> int:
+    """The largest chunk, where nothing makes it smaller; `buffer` as in `step_bytes`.
 
     >>> chunk_bytes("all_reduce", "ring", "Simple"), chunk_bytes("all_reduce", "tree", "Simple")
     (2097152, 524288)
     """
-    return _steps(collective, algorithm, protocol).chunk * step_bytes(protocol)
+    return _steps(collective, algorithm, protocol).chunk * step_bytes(protocol, buffer)
 
 
-def tree_chunk_bytes(protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None) -> int:
+def tree_chunk_bytes(
+    protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None, buffer: int | None = None
+) -> int:
     """The chunk of trees, for a channel's `share`: the deeper the tree, the smaller. `version`: None for the newest.
 
     >>> tree_chunk_bytes("LL128", 64 << 20, 2, 8), tree_chunk_bytes("LL128", 512 << 10, 2, 8)
@@ -151,7 +156,7 @@ def tree_chunk_bytes(protocol: Protocol, share: int, nodes: int, gpus: int, vers
     >>> tree_chunk_bytes("Simple", 1 << 20, 4, 4), tree_chunk_bytes("Simple", 1 << 20, 4, 4, "2.22")
     (524288, 65536)
     """
-    chunk, deep, halved = step_bytes(protocol), 0.0, figures().tree_LL128
+    chunk, deep, halved = step_bytes(protocol, buffer), 0.0, figures().tree_LL128
     if protocol == "LL128":
         deep = (1 + math.log2(nodes) + 0.1 * gpus) / gpus
     elif protocol == "Simple" and version and numbers(version) < numbers(figures().tree_Simple.before):
@@ -162,22 +167,24 @@ def tree_chunk_bytes(protocol: Protocol, share: int, nodes: int, gpus: int, vers
     return chunk
 
 
-def pat_chunk_bytes(share: int, gathers: bool) -> int:
+def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int:
     """The chunk of PAT, for a channel's `share`.
 
     >>> pat_chunk_bytes(64 << 20, True), pat_chunk_bytes(4 << 20, True)
     (524288, 131072)
     """
-    chunk = step_bytes("Simple")
+    chunk = step_bytes("Simple", buffer)
     rule = figures().pat
     while chunk > rule.least_bytes and chunk * (rule.all_gather if gathers else rule.reduce_scatter) > share:
         chunk //= 2
     return chunk
 
 
-def slice_bytes(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
+def slice_bytes(
+    collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, buffer: int | None = None
+) -> int:
     """The part of a chunk that its receiver may use before the rest has come."""
-    return _steps(collective, algorithm, protocol).slice * step_bytes(protocol)
+    return _steps(collective, algorithm, protocol).slice * step_bytes(protocol, buffer)
 
 
 def slots(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:

@@ -173,7 +173,7 @@ class PrimitivesCall(KernelCall):
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
         kernels, channels = costs.kernels or Kernels(), self.channels(costs)
-        chunk = channels * slice_bytes("all_reduce", "ring", self._named)
+        chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
         slice_ps = self._block(kernels).slice if self.protocol == "Simple" else 0
         cap = self._connection(kernels, channels, min(self.chunk_bytes, chunk))

@@ -32,6 +32,8 @@ def topology_of(scenario: Scenario) -> Topology:
 def rated_topology(scenario: Scenario) -> Topology:
     """The topology of a scenario, its links as rated; built once for all points that have the same."""
     spec, seed = scenario.topology, scenario.seed
+    if scenario.env.NCCL_PXN_DISABLE and spec.routing is None and (spec.system or spec.file) and (spec.nodes or 1) > 1:
+        spec = spec.model_copy(update={"routing": "own-nics"})
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
     key = (spec.model_dump_json(), seed, written)
     return _RATED.get(key, lambda: systems.build(spec, seed=seed))

@@ -18,7 +18,7 @@ import numpy as np
 
 from simcoll.config.arrays import Numbers
 from simcoll.named_tuple import NamedTuple
-from simcoll.topology.routing import ENDPOINTS, NO_HOME, REGIONS, NextSteps, Route, Router, SearchState
+from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
 AT_ONCE: Final = 1 << 22  # pairs that are worked on at a time: what is made meanwhile takes some 500 MB at most
@@ -101,7 +101,7 @@ class RouteTables:
     def _block(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
         number, node, to = self._numbers(first, last), self._node[first], self._node[last]
         inside, housed = (node != NONE) & (node == to), (node != NONE) & (to != NONE)
-        railed = housed & ~inside & (self.router.policy == "rails")
+        railed = housed & ~inside & (self.router.policy in BY_NICS)
         count, found = np.full(len(first), NONE), list[tuple[Numbers, list[_Part]]]()
         for those, way in ((inside, self._in_node), (railed, self._on_rails), (~inside & ~railed, self._on_switches)):
             pairs = np.flatnonzero(those & (first != last))

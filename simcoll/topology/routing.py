@@ -22,12 +22,13 @@ from typing import Final, Literal, get_args
 from simcoll.config.groups import grouped
 from simcoll.named_tuple import NamedTuple
 
-RoutingPolicy = Literal["shortest", "ecmp", "rails"]
+RoutingPolicy = Literal["shortest", "ecmp", "rails", "own-nics"]
 Route = tuple[int, ...]
 SearchState = int
 NextSteps = list[tuple[int, SearchState]]  # the link to take, and what it leads to
 
 POLICIES: Final[tuple[str, ...]] = get_args(RoutingPolicy)
+BY_NICS: Final = ("rails", "own-nics")  # policies of nodes, whose GPUs have a NIC each
 ENDPOINTS: Final = ("gpu", "host")  # devices that compute: messages begin and end here
 NO_HOME: Final = object()  # for fields that several nodes share
 
@@ -188,8 +189,11 @@ class DistanceField:
 class MachineRoutes:
     """The inside of all machines that are made alike: devices and links are places in their lists."""
 
-    def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int]):
-        self.net, self.widths = SearchNet(links, kinds, [0] * len(kinds)), widths
+    def __init__(
+        self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
+    ):
+        """`by_others`: GPUs send by the NICs of others, to which NVSwitches lead."""
+        self.net, self.widths, self.by_others = SearchNet(links, kinds, [0] * len(kinds)), widths, by_others
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
         self._fields: dict[int, DistanceField] = {}
@@ -230,12 +234,13 @@ class MachineRoutes:
         return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
 
     def way_out(self, src: int, index: int) -> tuple[int, int]:
-        """The GPU whose NIC has that index, and the NIC, if an NVSwitch leads there; else `src` and its own NIC."""
+        """The GPU whose NIC has that index, and the NIC, if it serves others, over an NVSwitch; else `src` and its own
+        NIC."""
         if (src, index) not in self._ways_out:
             own = self.nic_of
             wanted = self.nics[index] if index < len(self.nics) else own[src]
             owners = [gpu for gpu, nic in own.items() if nic == wanted]
-            near = own[src] == wanted or not owners or not self._share_nvswitch(src, owners[0])
+            near = own[src] == wanted or not (self.by_others and owners and self._share_nvswitch(src, owners[0]))
             self._ways_out[src, index] = (src, own[src]) if near else (owners[0], wanted)
         return self._ways_out[src, index]
 
@@ -285,7 +290,7 @@ class Router:
             inside, place = self.insides[node], self.place
             within = inside.leg(place[first], place[last], number)
             return within or self._leg(first, last, "everywhere", False, number)
-        rails = self.policy == "rails" and node is not None and to is not None
+        rails = self.policy in BY_NICS and node is not None and to is not None
         railed = self._rails(first, last, self.insides[node], self.insides[to], number) if rails else None
         return railed or self._leg(first, last, "everywhere", True, number)
 
@@ -350,5 +355,5 @@ class Router:
         ends = tuple((self.place[u], self.place[v]) for u, v in map(self.links.__getitem__, links))
         widths = tuple(self.widths[link] for link in links)
         if (kinds, ends, widths) not in made:
-            made[kinds, ends, widths] = MachineRoutes(kinds, ends, widths)
+            made[kinds, ends, widths] = MachineRoutes(kinds, ends, widths, self.policy == "rails")
         return made[kinds, ends, widths]

@@ -137,7 +137,7 @@ class TopologySpec(Model):
     routing: Routing | None = None
     """`shortest` takes the shortest route (default inside a node and on direct fabrics). `ecmp` chooses among equal
     routes by a hash of the pair (default of switched hosts). `rails` goes over the NIC of the destination's rail
-    (default of nodes)."""
+    (default of nodes). `own-nics` goes over the NIC of each end, from rail to rail where these differ."""
     routes: RouteTable = Field(default_factory=dict)
     """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
     file: str | None = None

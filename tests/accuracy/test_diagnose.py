@@ -25,6 +25,7 @@ H100: Setup = ("hgx-h100", 1, 8)
 B200: Setup = ("hgx-b200", 1, 8)
 L40S: Setup = ("l40s-pcie", 1, 2)
 A100X2: Setup = ("dgx-a100", 2, 16)
+H100X2: Setup = ("hgx-h100", 2, 16)
 H100X4: Setup = ("hgx-h100", 4, 32)
 SLINGSHOT: Setup = ("hgx-a100-4-slingshot", 2, 8)
 Times = dict[int, float]  # us by size
@@ -36,8 +37,9 @@ def _times(setup: Setup, sizes: tuple[int, ...], keys: tuple[tuple[str, str], ..
     listed = ", ".join(f"{size} B" for size in sizes)
     profile = {"dgx-a100": "nccl-ampere", "hgx-h100": "nccl-hopper", "hgx-b200": "nccl-blackwell"}.get(system)
     given = {"dtype": "float16", "ranks": str(ranks), "profile": profile or OTHERS[system], **dict(keys)}
+    call = given.pop("collective", "all_reduce")
     sets = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    found = simcoll("predict", "all_reduce", "--on", system, "--nodes", nodes, "--size", f"[{listed}]", *sets, "--json")
+    found = simcoll("predict", call, "--on", system, "--nodes", nodes, "--size", f"[{listed}]", *sets, "--json")
     assert found.status == 0, found.err
     return {row["size_bytes"]: row["time_us"] for row in found.json["points"]}
 
@@ -86,14 +88,16 @@ def slow_kernels(folder: Path) -> Times:
     return times(H100, profile=str(path))
 
 
-def table(folder: Path, setup: Setup, took: Times, seed: int = 0, noise: float = 0.03) -> Path:
+def table(
+    folder: Path, setup: Setup, took: Times, seed: int = 0, noise: float = 0.03, call: str = "all_reduce"
+) -> Path:
     """A measured table with noise."""
     _, nodes, ranks = setup
     generator = np.random.default_rng(seed)
     lines = ["collective,ranks,nodes,dtype,size_bytes,time_us,timing"]
     for size, time in took.items():
         noisy = time * np.exp(generator.normal(0, noise))
-        lines.append(f"all_reduce,{ranks},{nodes},float16,{size},{noisy:.3f},nccl-tests")
+        lines.append(f"{call},{ranks},{nodes},float16,{size},{noisy:.3f},nccl-tests")
     path = folder / "measured.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -207,6 +211,34 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
         if visible or diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] != "healthy":
             _check(tmp_path, setup, took, fault, seed, noise)
     assert seen >= 0.8 * len(faults)
+
+
+SETTINGS = (
+    ("pxn off", "", A100X2, "all_to_all", "NCCL_PXN_DISABLE=1"),
+    ("chunk size", "32 KiB", A100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
+    ("chunk size", "512 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
+    ("buffer size", "256 KiB", H100X2, "all_gather", "NCCL_BUFFSIZE=262144"),
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "setup", "call", "setting"),
+    [pytest.param(*each, marks=() if each[0] == "buffer size" else pytest.mark.long) for each in SETTINGS],
+)
+def test_settings_of_buffers_and_messages_are_found(
+    tmp_path: Path, fault: str, value: str, setup: Setup, call: str, setting: str
+):
+    """A table made under a variable that the scenario does not name: that is among the explanations, with its value.
+    Without it the table is healthy."""
+    variable, _, size = setting.partition("=")
+    sizes = LARGE if call == "all_gather" else SIZES
+    plain, took = (times(setup, sizes, collective=call, **keys) for keys in ({}, {f"env.{variable}": size}))
+    found = diagnosed(table(tmp_path, setup, took, call=call), setup[0])
+    assert fault in (found["verdict"], *found["also"])
+    its = next(each for each in found["hypotheses"] if each["hypothesis"] == fault)
+    assert its["value"] == value
+    assert variable in its["text"]
+    assert diagnosed(table(tmp_path, setup, plain, call=call), setup[0])["verdict"] == "healthy"
 
 
 @pytest.mark.long

@@ -11,6 +11,8 @@ from simcoll.errors import InputError
 from simcoll.nccl import env_filter
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.environment import NcclEnv
+from simcoll.prediction.placing import rated_topology
+from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
 from simcoll.topology.systems import load_system
 
@@ -146,6 +148,42 @@ def test_fewer_nics_carry_less() -> None:
     assert crossed == whole
     alone = {**keys, "topology": {"system": "dgx-a100"}}
     assert rows(env[2], **alone) == rows({}, **alone)
+
+
+SEVERAL = {"topology": {"system": "hgx-h100", "nodes": 2}, "profile": "nccl-hopper"}
+
+
+def test_what_nccl_takes_by_itself_changes_nothing() -> None:
+    """Its own sizes of buffers and chunks; chunks of messages between nodes on one node; NICs of others there."""
+    own = {"NCCL_BUFFSIZE": 4 << 20, "NCCL_P2P_NET_CHUNKSIZE": 128 << 10, "NCCL_PXN_DISABLE": 0}
+    for collective in ("all_gather", "all_to_all"):
+        assert rows(own, collective=collective, **SEVERAL) == rows({}, collective=collective, **SEVERAL)
+        alone = rows({"NCCL_P2P_NET_CHUNKSIZE": 4 << 10, "NCCL_PXN_DISABLE": 1}, collective=collective)
+        assert alone == rows({}, collective=collective)
+
+
+def test_a_chunk_fills_a_step_of_the_buffer_at_most() -> None:
+    """A step is an eighth of a buffer, so a small buffer makes messages as short as small chunks do; rings of LL have
+    another buffer."""
+    keys = {"collective": "all_to_all", **SEVERAL}
+    by_buffer, by_chunk = rows({"NCCL_BUFFSIZE": 256 << 10}, **keys), rows({"NCCL_P2P_NET_CHUNKSIZE": 32 << 10}, **keys)
+    assert [row["time_us"] for row in by_buffer] == [row["time_us"] for row in by_chunk]
+    assert by_chunk[2]["time_us"] > 1.1 * rows({}, **keys)[2]["time_us"]
+    free, small = (rows(env, algorithm="ring", protocol="LL") for env in ({}, {"NCCL_BUFFSIZE": 64 << 10}))
+    assert [row["time_us"] for row in small] == [row["time_us"] for row in free]
+
+
+def test_without_pxn_ends_have_their_own_nics() -> None:
+    """Messages of an all-to-all leave by the sender's NIC and go from rail to rail, and each is received by itself, so
+    that small ones take longer. What stays on rails is as it was."""
+    topology = rated_topology(Scenario(**SEVERAL, collective="all_to_all", size="1 KiB", env={"NCCL_PXN_DISABLE": 1}))
+    way = [topology.link_names[link] for link in topology.route("node0.gpu1", "node1.gpu6")]
+    assert way[1:3] == ["node0.pcie_switch1->node0.nic1", "node0.nic1->rail1"]
+    assert way[-3] == "rail6->node1.nic6" and len(way) == 8
+    free, without = (rows(env, collective="all_to_all", **SEVERAL) for env in ({}, {"NCCL_PXN_DISABLE": 1}))
+    assert without[0]["time_us"] > 1.5 * free[0]["time_us"]
+    free, without = (rows(env, algorithm="nvls_tree", **SEVERAL) for env in ({}, {"NCCL_PXN_DISABLE": 1}))
+    assert [row["time_us"] for row in without] == [row["time_us"] for row in free]
 
 
 def test_variables_are_swept() -> None:

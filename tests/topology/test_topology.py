@@ -59,7 +59,7 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("policy", [None, "shortest", "ecmp", "rails"])
+@pytest.mark.parametrize("policy", [None, "shortest", "ecmp", "rails", "own-nics"])
 @pytest.mark.parametrize("name", SEVERAL)
 def test_routes_lead_from_source_to_destination(name: str, policy: str | None) -> None:
     """A route is contiguous, ends where it should, and passes no device twice, no third machine and no third GPU
@@ -90,7 +90,7 @@ def test_routes_do_not_depend_on_what_was_asked_before(name: str) -> None:
 BARE = ["switch", "tree", "three levels", "torus", "cube", "ring", "mesh"]
 
 
-@pytest.mark.parametrize("policy", ["shortest", "ecmp", "rails"])
+@pytest.mark.parametrize("policy", ["shortest", "ecmp", "rails", "own-nics"])
 @pytest.mark.parametrize("name", SEVERAL)
 def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
     """Routes put together from shared legs are, link by link, those that are searched for one by one."""
@@ -130,7 +130,7 @@ def test_the_only_way_may_lead_out_of_the_machine() -> None:
     """GPUs of one machine that hang on nothing but a switch outside it talk over that."""
     graph = star(3)
     nx.set_node_attributes(graph, {"d0": 0, "d1": 0, "d2": 1}, "node")
-    for policy in ("shortest", "ecmp", "rails"):
+    for policy in ("shortest", "ecmp", "rails", "own-nics"):
         topology = Topology.from_graph(graph, routing=policy)
         assert all(names(topology, *pair)[1] == "s" for pair in itertools.permutations(topology.ranks, 2))
 
@@ -182,7 +182,7 @@ def test_rails_without_nvswitch_leave_by_the_own_nic() -> None:
 
 def test_nvlink_goes_before_pcie() -> None:
     """Two GPUs on one PCIe switch talk over NVLink under every policy, though both ways have two hops."""
-    for policy in ("shortest", "ecmp", "rails"):
+    for policy in ("shortest", "ecmp", "rails", "own-nics"):
         topology = make(system="hgx-h100", routing=policy)
         for i, k in itertools.permutations(range(8), 2):
             assert names(topology, f"node0.gpu{i}", f"node0.gpu{k}")[1] == "node0.nvswitch0"

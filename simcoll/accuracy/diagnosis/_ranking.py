@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.diagnosis import _regions, hypotheses
+from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.diagnosis._regions import Bands, Region
-from simcoll.accuracy.diagnosis.hypotheses import HEALTHY, Hypothesis
 from simcoll.accuracy.fit._fit_rows import SMALL
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
@@ -124,7 +124,8 @@ def ranked(table: MeasuredTable, base: Fit) -> list[Fit]:
     best: dict[str, Fit] = {}
     for variants in hypotheses.candidates(table.scenarios, times.kinds):
         worst = np.inf
-        if every := best.get(variants[0].family):  # one slow link costs no more time than all links with that share
+        every = best.get(variants[0].family)
+        if every and variants[0].share < 1:  # one slow link costs no more time than all links with that share
             near = every.error < base.error
             variants = [variant for variant in variants if near and variant.share <= every.hypothesis.share]
         if variants and variants[0] is not HEALTHY and variants[0].host == "as measured":

@@ -6,16 +6,15 @@ A *family* is one explanation; its variants differ in one number, such as the sh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from simcoll import units
+from simcoll.accuracy.diagnosis import _nccl_settings
+from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.dataclass import dataclass
-from simcoll.nccl import env_filter, tuner
 from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.call_names import COLLECTIVES, names
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.transport import staged
 from simcoll.prediction.lowering import executor
@@ -23,48 +22,16 @@ from simcoll.prediction.placing import network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.systems import Override, TopologySpec, build, load_system, shipped_systems
 
-HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
-
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
 ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s
 THROUGH_HOST: Final = 2_500_000  # ps that copies into the host's memory and out of it take longer: an estimate
-P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
-_NO_NVLS: Final = "^nvls,nvls_tree"
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """One variant of an explanation: how it changes the scenario of a point and the parameters.
-
-    `value` distinguishes variants of one `family`. `assumes` counts what the hypothesis takes for granted: a fault or a
-    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs.
-
-    `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
-    constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
-    """
-
-    family: str
-    text: str
-    value: str = ""
-    assumes: int = 1
-    share: float = 1.0
-    host: HostPacing = "as measured"
-    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
-    setting: Callable[[ParameterSetting], ParameterSetting] = lambda setting: setting
-
-    @property
-    def or_one(self) -> Hypothesis:
-        """The same hypothesis, worded for where one slow link explains the table as well as all of them."""
-        return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
-
-
-HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
 LAUNCHES: Final = (
     Hypothesis("launch", "each call takes longer by a constant: launched one by one, or by many processes",
                assumes=2, host="adds"),
@@ -91,8 +58,8 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         for variants in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
     ]
     if not any(executor(scenario).tunable for scenario in scenarios):
-        single += _switched_off(scenarios)
-        several.append(list(_slow_gpus()))
+        single += _nccl_settings.switched_off(scenarios)
+        several += [list(_slow_gpus()), *([each] for each in _nccl_settings.other_sizes(scenarios, nodes))]
     if system and "cable" in kinds:
         single += _network(system, network_of(name))
     if system and nodes == 1 and "nvlink" in kinds:
@@ -284,56 +251,3 @@ def _without_p2p(scenario: Scenario) -> Scenario:
 
 def _has(system: SystemFile, kind: str) -> bool:
     return any(link.kind == kind for link in system.links)
-
-
-# --- environment variables of NCCL ---
-
-
-def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
-    """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
-    settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
-    settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
-    settings += [
-        (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
-    ]
-    settings += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
-    points = list(scenarios)
-    for family, algo, proto, text in settings:
-        changed = functools.partial(_left, algo=algo, proto=proto)
-        if any(changed(point) is not point for point in points):
-            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
-
-
-def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
-    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`.
-
-    Returns the same scenario where the filters change nothing, leave nothing, or the scenario names an algorithm.
-    """
-    if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
-        return scenario
-    collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
-    if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
-        left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
-        return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
-    version = executor(scenario).release(scenario)
-    spec = scenario.topology
-    in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
-    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version, in_switch)
-    usual, filtered = (
-        tuner.choose(_table(*asked, *filters), collective, scenario.nbytes) for filters in (("", ""), (algo, proto))
-    )
-    if usual is None or filtered is None:
-        return scenario
-    if (filtered.algorithm, filtered.protocol) == (usual.algorithm, usual.protocol):
-        return scenario
-    if filtered.algorithm not in names(collective):  # it is not modelled
-        return scenario
-    return scenario.model_copy(update={"algorithm": filtered.algorithm, "protocol": filtered.protocol})
-
-
-@functools.lru_cache(maxsize=256)
-def _table(
-    name: str, nodes: int, ranks: int | None, version: str | None, in_switch: bool, algo: str, proto: str
-) -> tuner.TunerTable:
-    comm = communicator(load_system(name), nodes, ranks)
-    return tuner.table(comm, version, env_filter.parse(algo, proto), in_switch)

@@ -1,0 +1,42 @@
+"""One explanation of measured times, as a changed scenario or changed parameters to simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Literal
+
+from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.dataclass import dataclass
+from simcoll.scenario.scenario import Scenario
+
+HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One variant of an explanation: how it changes the scenario of a point and the parameters.
+
+    `value` distinguishes variants of one `family`. `assumes` counts what the hypothesis takes for granted: a fault or a
+    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs.
+
+    `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
+    constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
+    """
+
+    family: str
+    text: str
+    value: str = ""
+    assumes: int = 1
+    share: float = 1.0
+    host: HostPacing = "as measured"
+    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    setting: Callable[[ParameterSetting], ParameterSetting] = lambda setting: setting
+
+    @property
+    def or_one(self) -> Hypothesis:
+        """The same hypothesis, worded for where one slow link explains the table as well as all of them."""
+        return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
+
+
+HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)

@@ -1,0 +1,102 @@
+"""Hypotheses about environment variables of NCCL that someone has set."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from simcoll.accuracy.diagnosis._hypothesis import Hypothesis
+from simcoll.nccl import env_filter, tuner
+from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, names
+from simcoll.nccl.communicator import communicator
+from simcoll.prediction.lowering import executor
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.names import PROTOCOLS, Protocol
+from simcoll.topology.systems import load_system
+from simcoll.units import format_size
+
+P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
+_NO_NVLS: Final = "^nvls,nvls_tree"
+# Bytes that people set; NCCL's own are 4 MiB and 128 KiB.
+_BUFFERS: Final = (2 << 20, 1 << 20, 512 << 10, 256 << 10, 8 << 20, 16 << 20)
+_CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
+
+
+def switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
+    """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
+    settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
+    settings += [
+        (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
+    ]
+    settings += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
+    points = list(scenarios)
+    for family, algo, proto, text in settings:
+        changed = functools.partial(_left, algo=algo, proto=proto)
+        if any(changed(point) is not point for point in points):
+            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+
+
+def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
+    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`.
+
+    Returns the same scenario where the filters change nothing, leave nothing, or the scenario names an algorithm.
+    """
+    if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
+        return scenario
+    collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
+    if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
+        left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
+        return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
+    version = executor(scenario).release(scenario)
+    spec = scenario.topology
+    in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
+    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version, in_switch)
+    usual, filtered = (
+        tuner.choose(_table(*asked, *filters), collective, scenario.nbytes) for filters in (("", ""), (algo, proto))
+    )
+    if usual is None or filtered is None:
+        return scenario
+    if (filtered.algorithm, filtered.protocol) == (usual.algorithm, usual.protocol):
+        return scenario
+    if filtered.algorithm not in names(collective):  # it is not modelled
+        return scenario
+    return scenario.model_copy(update={"algorithm": filtered.algorithm, "protocol": filtered.protocol})
+
+
+@functools.lru_cache(maxsize=256)
+def _table(
+    name: str, nodes: int, ranks: int | None, version: str | None, in_switch: bool, algo: str, proto: str
+) -> tuner.TunerTable:
+    comm = communicator(load_system(name), nodes, ranks)
+    return tuner.table(comm, version, env_filter.parse(algo, proto), in_switch)
+
+
+def other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesis]:
+    """Yield buffers and chunks of other sizes than NCCL's own, and messages that go by the NICs of their senders, where
+    the points have what these act on. Times do not grow evenly with a size, so each is tried by itself."""
+    messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
+    if messages:
+        text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
+        yield Hypothesis("pxn off", text, scenario=_set("NCCL_PXN_DISABLE", 1))
+        text = "chunks of messages between nodes have another size: NCCL_P2P_NET_CHUNKSIZE"
+        for size in _CHUNKS:
+            yield _sized("chunk size", text, "NCCL_P2P_NET_CHUNKSIZE", size)
+    for size in _BUFFERS:
+        yield _sized("buffer size", "buffers of Simple have another size: NCCL_BUFFSIZE", "NCCL_BUFFSIZE", size)
+
+
+def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
+    return Hypothesis(family, text, format_size(size), 2, scenario=_set(variable, size))
+
+
+def _set(variable: str, value: int) -> Callable[[Scenario], Scenario]:
+    """Return a change that sets a variable where a scenario does not."""
+
+    def changed(scenario: Scenario) -> Scenario:
+        if variable in scenario.env.given:
+            return scenario
+        return scenario.model_copy(update={"env": scenario.env.model_copy(update={variable: value})})
+
+    return changed
