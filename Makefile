@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
 
-.PHONY: help demo test docs browser lint types bench accuracy install clean
+.PHONY: help demo test ranks docs browser lint types bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,7 +14,10 @@ demo: $(VENV)/.core  ## simulate a scenario; plots and rows go to demo/
 	@echo "Plots: $(CURDIR)/demo/plots   Rows: $(CURDIR)/demo/results.csv"
 
 test: $(VENV)/.dev $(if $(ROOM),,lint types)  ## lint, types and tests; ROOM=engine: the tests of one room
-	$(BIN)/pytest -n 2 --dist loadfile -m "not long" $(if $(ROOM),tests/$(ROOM))
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long$(if $(ROOM),, and not ranks)" $(if $(ROOM),tests/$(ROOM))
+
+ranks: $(VENV)/.dev  ## tests whose ranks each import torch, which takes most of their time
+	$(BIN)/pytest -m "ranks and not long"
 
 docs: $(VENV)/.docs  ## build the pages into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html

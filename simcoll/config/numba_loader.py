@@ -13,6 +13,9 @@ import hashlib
 import importlib.util
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -28,6 +31,8 @@ MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigab
 ROOM: Final = 4 * 2**20  # bytes that compiled kernels take, with some to spare
 _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
 
+_compiling = threading.RLock()
+_locked: list[Any] = []  # the file that this process has locked, while it compiles
 _run_plain = 0  # transfers that this process has run uncompiled
 
 
@@ -89,9 +94,38 @@ def _compiled(given: dict[str, Any], function: Any) -> Any:
 
     options: dict[str, Any] = {"nogil": True, "_nrt": False, **given}
     try:
-        return numba.njit(cache=True, **options)(function)
+        loop = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
         return numba.njit(**options)(function)
+    loop.compile = _one_process_at_a_time(loop.compile)
+    return loop
+
+
+def _one_process_at_a_time(load_or_compile: Any) -> Any:
+    """Processes that need the same loop wait for the first, and load what it has compiled: a loop takes seconds."""
+
+    @functools.wraps(load_or_compile)
+    def waited(signature: Any) -> Any:
+        with _alone():
+            return load_or_compile(signature)
+
+    return waited
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock of the folder for compiled code, once for a loop and all that it calls; where a system has no such
+    locks, nobody waits."""
+    with _compiling, ExitStack() as held:
+        if not _locked and (folder := os.environ.get("NUMBA_CACHE_DIR")):
+            with suppress(ImportError, OSError):
+                import fcntl
+
+                lock = held.enter_context((Path(folder) / "lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _locked.append(lock)
+                held.callback(_locked.clear)
+        yield
 
 
 def _as_it_is(function: Any) -> Any:
@@ -128,8 +162,9 @@ class Loops:
         return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
-        """A column to read, or to work on. Arrays lie without gaps: numba compiles a loop once more for each layout."""
-        return np.ascontiguousarray(column) if self.compiled else column.tolist()
+        """A column to read, or to work on. Arrays lie without gaps and can be written: numba compiles a loop once more
+        for each layout, and for columns that are read-only."""
+        return np.require(column, requirements=["C", "W"]) if self.compiled else column.tolist()
 
     def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
         """A new column of one value."""

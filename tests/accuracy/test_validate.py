@@ -230,6 +230,7 @@ def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
     assert Path("validation/plots/steps-bucket-sizes.png").exists()
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", ["small-gloo", pytest.param("small", marks=(needs_root, pytest.mark.long))])
 def test_a_small_study_runs_for_real(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two processes over loopback, and hosts on one switch: measured, predicted and reported in seconds; a second time

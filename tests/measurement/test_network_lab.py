@@ -65,6 +65,7 @@ def test_what_cannot_be_built_is_wrong_input(scenario: Path):
 
 
 @needs_root
+@pytest.mark.ranks
 def test_a_scenario_runs_in_the_lab(scenario: Path, tmp_path: Path):
     """Points become rows of a measured table that tells harness and network; no time beats the links; nothing stays."""
     table = tmp_path / "table.csv"
@@ -91,6 +92,7 @@ def test_slow_links_cost_what_they_cost(scenario: Path):
 
 
 @needs_root
+@pytest.mark.ranks
 @pytest.mark.parametrize("algorithm", ["ring", pytest.param("all_pairs", marks=pytest.mark.long)])
 def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
     """On every link the bytes of the runs are those of the schedule, within 6 %: headers, acknowledgements, and what

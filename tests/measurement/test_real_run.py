@@ -208,6 +208,7 @@ def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Pat
 # --- the command ---
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(("launches", "runs"), [(1, "5"), pytest.param(2, "6", marks=pytest.mark.long)])
 def test_the_command_writes_a_table_that_can_be_compared(
     launches: int, runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -447,6 +448,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Out
     return folder, tasks_of_slurm(folder, *jobs)
 
 
+@pytest.mark.ranks
 def test_tasks_of_slurm(slurm: tuple[Path, list[list[Outcome]]]):
     """Tasks that srun has started are ranks: both run, and the table is the first one's; what a launch is there, it
     says. Where nothing is run the first one says what would be."""
@@ -460,6 +462,7 @@ def test_tasks_of_slurm(slurm: tuple[Path, list[list[Outcome]]]):
         assert str(row.timing).endswith("each launch connects the same processes anew")
 
 
+@pytest.mark.ranks
 def test_members_that_wait_for_ever(slurm: tuple[Path, list[list[Outcome]]]):
     """Where others have started the ranks, one that waits in vain names itself and the transfer, and ends: here both,
     as each takes the other for the root."""
@@ -472,6 +475,7 @@ def test_members_that_wait_for_ever(slurm: tuple[Path, list[list[Outcome]]]):
     assert not (folder / "none.csv").exists()
 
 
+@pytest.mark.ranks
 def test_a_wrong_result_is_no_measurement(slurm: tuple[Path, list[list[Outcome]]]):
     """What an unproved schedule computes wrong is found on the rank where it is wrong, and there is no table."""
     folder, (*_, (first, second)) = slurm
@@ -567,7 +571,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 WHERE = r"in all_reduce/ring, 2 ranks, 1248 B float32, "
 BLOWS = [
     (signal.SIGKILL, r"^rank 1 died \(signal SIGKILL\) " + WHERE),
-    (signal.SIGSTOP, r"^rank 1 gave no answer for 3 s " + WHERE),
+    pytest.param(signal.SIGSTOP, r"^rank 1 gave no answer for 3 s " + WHERE, marks=pytest.mark.ranks),
 ]
 
 
@@ -639,7 +643,11 @@ def test_a_launch_is_bounded():
 @needs_proc
 @pytest.mark.parametrize(
     ("blow", "status"),
-    [(signal.SIGINT, 130), (signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.ranks),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+    ],
 )
 def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: Path):
     """Interrupted, terminated or killed: its ranks end with it, and no table is written. Unless it was killed it takes

@@ -39,6 +39,7 @@ def asked(workload: dict[str, Any], ranks: int = 2, **more: Any) -> list[Point]:
     return points(yaml_tree.located(keys, Place("test", 1, 1)))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_torch_sends_as_many_buckets_as_the_rule_says(ranks: int) -> None:
     """Whatever the layers and limits, a real step has the predicted buckets, gradients are the mean of what the ranks
