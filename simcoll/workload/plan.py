@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
+from simcoll.config.arrays import Array
 from simcoll.named_tuple import NamedTuple
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
+NONE: Final = -1  # no operation
 
 
 class CollectiveCall(NamedTuple):
@@ -44,7 +48,8 @@ class WorkloadPlan:
     def __init__(self, n: int):
         self.n = n
         self.works: list[Work] = []
-        self._last: dict[tuple[str, int], int] = {}  # (stream, rank) -> number of the newest operation
+        self._last: dict[str, Array] = {}  # stream -> number of the newest operation of each rank, or NONE
+        self._all = tuple(range(n))
 
     def compute(
         self,
@@ -80,22 +85,25 @@ class WorkloadPlan:
         call: CollectiveCall | None,
         after: Iterable[int],
     ) -> int:
-        members, number = tuple(range(self.n) if ranks is None else ranks), len(self.works)
-        before = {self._last[stream, rank] for rank in members if (stream, rank) in self._last} | set(after)
+        members, number = self._all if ranks is None else tuple(ranks), len(self.works)
+        last = self._last.setdefault(stream, np.full(self.n, NONE))
+        where = slice(None) if members is self._all else list(members)
+        before = set(after).union(np.unique(last[where]).tolist()) - {NONE}
         self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before))))
-        self._last.update({(stream, rank): number for rank in members})
+        last[where] = number
         return number
 
     def last(self, rank: int) -> int:
         """Return the newest computation of a rank. Raises KeyError if there is none."""
-        return self._last[COMPUTE, rank]
+        if COMPUTE not in self._last or self._last[COMPUTE][rank] == NONE:
+            raise KeyError(rank)
+        return int(self._last[COMPUTE][rank])
 
     def computed_ps(self) -> list[int]:
         """Return the total time that each rank computes, in ps."""
-        totals = [0] * self.n
+        totals = np.zeros(self.n, np.int64)
         for work in self.works:
             if work.call is None:
-                times = [work.time_ps] * len(work.ranks) if isinstance(work.time_ps, int) else work.time_ps
-                for rank, time in zip(work.ranks, times, strict=True):
-                    totals[rank] += time
-        return totals
+                totals[slice(None) if work.ranks is self._all else list(work.ranks)] += work.time_ps
+        found: list[int] = totals.tolist()
+        return found
