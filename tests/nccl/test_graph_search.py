@@ -45,6 +45,14 @@ def test_rings_of_p5_are_as_logged() -> None:
     assert (ring.channels, ring.intra, ring.cross_nic, ring.same_channels) == (8, 48, 2, False)
 
 
+def test_trees_and_heads_of_p5_are_as_logged() -> None:
+    """The same log: the tree of each channel is a chain from the GPU beside its NIC on, and each GPU is a head."""
+    graphs = search(load_system("hgx-h100-efa"), 8, across=True, version="2.20")
+    assert graphs["tree"].orders == tuple(tuple((i + k) % 8 for k in range(8)) for i in range(8))
+    assert (graphs["tree"].channels, graphs["tree"].intra, graphs["tree"].inter) == (8, 48, 48)
+    assert graphs["nvls"].orders == tuple((i,) for i in range(8))
+
+
 @pytest.mark.parametrize(("gpus", "tree"), [(2, 60), (4, 30), (6, 30)])
 def test_trees_of_h100_are_as_logged(gpus: int, tree: float) -> None:
     """NCCL 2.29.2 prints bandwidths of its tuning on 2, 4 and 6 GPUs, from which these follow."""
