@@ -763,7 +763,7 @@ def _mutated(draw: st.DrawFn) -> str:
     return json.dumps(tree)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(text=_mutated())
 def test_no_schedule_breaks_verify(text: str, tmp_path_factory: pytest.TempPathFactory):
     """Whatever became of a schedule's JSON: proved, wrong, or wrong input, never a traceback."""

@@ -202,7 +202,7 @@ POINTS: dict[str, dict[str, Any]] = {
     "ddp": {
         "topology": {"system": "hgx-h100"},
         "profile": "nccl-hopper",
-        "workload": {"template": "ddp", "model": "gpt2", "gpu": "h100"},
+        "workload": {"template": "ddp", "model": "mlp", "gpu": "h100"},
     },
 }
 

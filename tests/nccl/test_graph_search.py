@@ -81,7 +81,10 @@ def stored_rows() -> Iterator[tuple[str, str, int]]:
         yield from ((name, size, n) for size, n in sorted(counts) if n in few and (name, size, n) != slow)
 
 
-@pytest.mark.parametrize(("name", "size", "gpus"), list(stored_rows()))
+@pytest.mark.parametrize(
+    ("name", "size", "gpus"),
+    [pytest.param(*row, marks=() if row[2] in (2, 3, 8, 16) else pytest.mark.long) for row in stored_rows()],
+)
 def test_the_search_finds_what_files_store(name: str, size: str, gpus: int) -> None:
     """Channels, speeds, patterns and paths, whether channels are alike, and whether they cross NICs."""
     system = load_system(name)

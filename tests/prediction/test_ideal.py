@@ -124,7 +124,14 @@ def beaten(system: str, nodes: int, sizes: Sequence[int], served: Collection[str
 
 
 @pytest.mark.parametrize(
-    ("system", "nodes"), [("hgx-h100", 2), ("dgx1-v100", 1), ("mi300x", 1), ("a100-pcie", 1), ("gb200-nvl72", 2)]
+    ("system", "nodes"),
+    [
+        ("hgx-h100", 2),
+        ("mi300x", 1),
+        ("gb200-nvl72", 2),
+        pytest.param("dgx1-v100", 1, marks=pytest.mark.long),
+        pytest.param("a100-pcie", 1, marks=pytest.mark.long),
+    ],
 )
 def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
     """Law: `ideal` is at most what the system's fitted profile gives the algorithm of NCCL of this name, and at most

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -87,11 +89,25 @@ def reported(folder: Path, text: str, *more: str, status: int = 0) -> str:
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder with the report of a run, and what else it writes; each of RUNS runs once."""
+
+    @functools.cache
+    def made(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("report")
+        reported(folder, RUNS[name])
+        return folder
+
+    return made
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_it_is_whole_and_by_itself(name: str, tmp_path: Path) -> None:
+def test_it_is_whole_and_by_itself(name: str, folder_of: Callable[[str], Path]) -> None:
     """It is well nested HTML; all that it loads lies within it; it holds every row, every prediction with its label,
     the scenario, and where the time goes; and pictures are well formed."""
-    text = reported(tmp_path, RUNS[name])
+    folder = folder_of(name)
+    text = (folder / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert all(address.startswith(("data:", "#")) for address in page.loads)
     assert not re.search(r"url\(|@import", text.partition("</style>")[0])
@@ -103,7 +119,7 @@ def test_it_is_whole_and_by_itself(name: str, tmp_path: Path) -> None:
         if address.startswith("data:image/svg+xml,"):
             ElementTree.fromstring(unquote(address.partition(",")[2]))
     words = "".join(page.words)
-    written = (tmp_path / "results.csv").read_text()
+    written = (folder / "results.csv").read_text()
     assert written in words
     assert RUNS[name] in words
     rows = list(csv.DictReader(io.StringIO(written)))
@@ -115,10 +131,10 @@ def test_it_is_whole_and_by_itself(name: str, tmp_path: Path) -> None:
             assert any(cell and abs(number(cell) / float(row["time_us"]) - 1) < 1e-3 for cell in cells)
 
 
-def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
+def test_the_same_run_gives_the_same_page(folder_of: Callable[[str], Path]) -> None:
     """To the last byte."""
-    text = reported(tmp_path, RUNS["varied"])
-    assert reported(tmp_path, RUNS["varied"]) == text
+    text = (folder_of("varied") / "report.html").read_text(encoding="utf-8")
+    assert reported(folder_of("varied"), RUNS["varied"]) == text
 
 
 def number(text: str) -> float:
@@ -130,11 +146,11 @@ def number(text: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["collective", "workload", "as NCCL"])
-def test_timelines_hold_the_run(name: str, tmp_path: Path) -> None:
+def test_timelines_hold_the_run(name: str, folder_of: Callable[[str], Path]) -> None:
     """Each timeline ends when its point does, and its critical path covers it without a gap."""
-    text = reported(tmp_path, RUNS[name])
+    text = (folder_of(name) / "report.html").read_text(encoding="utf-8")
     data = [json.loads(script) for attrs, script in Page(text).scripts if attrs.get("type") == "application/json"]
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text())))
+    rows = list(csv.DictReader(io.StringIO((folder_of(name) / "results.csv").read_text())))
     times = {round(float(row["time_us"]) * 1e6) for row in rows}
     assert data
     for one in data:
@@ -192,16 +208,15 @@ def test_where_it_is_written(name: str, complaint: str, tmp_path: Path) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_works_in_a_browser(scheme: Any, tmp_path: Path) -> None:
+def test_it_works_in_a_browser(scheme: Any, folder_of: Callable[[str], Path]) -> None:
     """In a real browser tables sort both ways, timelines zoom, move and tell what is under the mouse or chosen by keys,
     and nothing is complained of."""
-    reported(tmp_path, RUNS["collective"])
     with browser.chromium() as chromium:
         page = chromium.new_page(color_scheme=scheme)
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((tmp_path / "report.html").as_uri())
+        page.goto((folder_of("collective") / "report.html").as_uri())
         times = "[...document.querySelector('table.sortable').tBodies[0].rows].map(row => +row.cells[3].dataset.value)"
         head = page.locator("table.sortable >> nth=0").get_by_role("button", name="time")
         head.click()

@@ -552,7 +552,7 @@ FIGURES = {
     "residuals": lambda: residual_figure(left_over()),
     "one row": lambda: crossover_figure(sweep("ring", "tree")),
     "crossover": lambda: crossover_figure(sweep("ring", "tree", ranks=(2, 4, 8, 16))),
-    "timeline": lambda: picture("all_reduce", "ring", 12, o_recv=10**6)[0],
+    "timeline": lambda: picture("all_reduce", "ring", 8, o_recv=10**6)[0],
 }
 
 
