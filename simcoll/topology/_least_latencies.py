@@ -14,7 +14,7 @@ UNREACHED: Final = 2**62  # ps; with a latency more it is still one of 64 bits
 MOST_ROUNDS: Final = 64  # more hops than ways have that go up and down a tree; a round looks at all links
 
 
-class Ways:
+class LinksByEnd:
     """The links of a layout by the device at their `ends`, (links, 2), for any latencies."""
 
     def __init__(self, devices: int, ends: Numbers):

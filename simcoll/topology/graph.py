@@ -23,7 +23,7 @@ from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology._homes import Homes
-from simcoll.topology._least_latencies import Ways
+from simcoll.topology._least_latencies import LinksByEnd
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
 from simcoll.topology.wiring import MEMORY, Link, Wiring
@@ -42,7 +42,7 @@ _OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kind
 
 
 _LEAST: Final[LruCache[Numbers]] = LruCache(1 << 20, np.size)
-_WAYS: Final[LruCache[Ways]] = LruCache(1 << 20, lambda ways: len(ways.tails))
+_WAYS: Final[LruCache[LinksByEnd]] = LruCache(1 << 20, lambda ways: len(ways.tails))
 
 
 class Topology:
@@ -369,7 +369,7 @@ class Topology:
         """ps of the way of least latency, (sources, targets), over whatever devices: ranks may hand data on."""
         number = self._number
         known = self.layout, self.latencies.tobytes(), tuple(number[self._known(source)] for source in sources)
-        ways = _WAYS.get(self.layout, lambda: Ways(len(number), self._ends))
+        ways = _WAYS.get(self.layout, lambda: LinksByEnd(len(number), self._ends))
         least = _LEAST.get(known, lambda: ways.least(self.latencies, np.array(known[2])))
         return least[:, [number[self._known(target)] for target in targets]]
 
