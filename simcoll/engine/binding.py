@@ -30,6 +30,7 @@ BYTES: Final = 350  # of memory that a transfer of a program takes while it runs
 FRAMED: Final = 40  # bytes that a transfer of a frame takes
 SHARE: Final = 16  # of memory, one part of it, is for frames that are kept
 MOST_KINDS: Final = 64  # columns of sizes kept with a frame
+MOST_CREDITS: Final = 4  # columns of credits kept with a frame
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
 
 
@@ -65,14 +66,14 @@ def bind(
     if slots and slots >= loops * schedule.most_of_a_pair:  # nobody ever waits for a credit
         slots = 0
     # A frame keeps its schedule, so that no other has the id.
-    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by, slots)
+    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
+    compiled = choose(loops * len(schedule), compiled)
     if frame is None:
-        compiled = choose(loops * len(schedule), compiled)
-        frame = _framed(schedule, network, devices, replace(params, slots=slots), loops, compiled)
+        frame = _framed(schedule, network, devices, replace(params, slots=0), loops, compiled)
         if network.layout is not None and loops * len(schedule) <= _FRAMES.most // 3:
             _FRAMES.keep(where, frame)
-    sizes, kind, memo = frame.sized(held, piece, bool(compiled))
+    sizes, kind, memo = frame.sized(held, piece, compiled)
     own = {
         "params": params,
         "bandwidths": network.bandwidths,
@@ -80,6 +81,7 @@ def bind(
         "link_names": network.link_names,
         "sizes": sizes,
         "kind": kind,
+        "credit": frame.credit(slots, compiled),
         "arrivals": _came(schedule, arrivals),
         "memo": memo,
     }
@@ -89,11 +91,26 @@ def bind(
 @dataclass(frozen=True, eq=False)
 class _Frame:
     """The part that programs of one schedule, routes and channels share: one of them, and `waits` of the schedule's
-    rows. `kinds` are the columns of sizes that were made, by what they follow from."""
+    rows. `kinds` are the columns of sizes that were made, by what they follow from; `credits` those of credits, by
+    slots."""
 
     program: Program
     waits: Dependencies
     kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
+    credits: dict[int, Index] = field(default_factory=dict)
+
+    def credit(self, slots: int, compiled: bool) -> Index:
+        """The transfer whose end each waits for; nobody waits without slots."""
+        program = self.program
+        if slots and slots not in self.credits:
+            if len(self.credits) >= MOST_CREDITS:
+                self.credits.clear()
+            connection, connections = program.way, len(program.routes.src)  # a way is all that goes from one to another
+            if program.params.channels > 1:
+                number = _channel_numbers(program.schedule, program.loops, program.params)
+                connection, connections = numbered(connection, number, compiled)
+            self.credits[slots] = credits(connection, connections, slots, compiled)
+        return self.credits[slots] if slots else program.credit
 
     def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
         """The sizes of a program, the kind of each transfer, and what was made of that."""

@@ -76,6 +76,7 @@ class Topology:
         self._routes_given = bool(self._routes)
         self._asked_of: dict[tuple[str, Hashable], Any] = {}  # what was asked of devices
         self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
+        self._route_tables: list[RouteTables] = []  # one, once it is made; copies with other rates have the same
         self._connected()
 
     @classmethod
@@ -331,9 +332,11 @@ class Topology:
     def _router(self) -> Router:
         return Router(self.links, self.routing, self.kinds, self._node, self.bandwidths.tolist())
 
-    @cached_property
+    @property
     def _tables(self) -> RouteTables:
-        return RouteTables(self._router, tuple(self.kinds))
+        if not self._route_tables:
+            self._route_tables.append(RouteTables(self._router, tuple(self.kinds)))
+        return self._route_tables[0]
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
         """A route given by the devices on the way, with or without its ends."""

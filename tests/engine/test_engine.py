@@ -196,6 +196,24 @@ def test_slots_may_be_far_apart(ways: list[tuple[int, int, int, bool]], data: st
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("channels", [0, 1, 3])
+def test_what_sizes_and_slots_share_is_as_bound_anew(channels: int) -> None:
+    """A schedule bound again and again on one network, with other sizes and slots, has the columns of one bound by
+    itself, and counts credits per sender, receiver and channel."""
+    topology, made = star(4, TopologyLink(7_000_000, 900)), schedule("all_to_all", "direct", 4)
+    for slots, nbytes in [(0, 4000), (2, 4000), (1, 9000), (5, 4000), (3, 4000), (4, 4000), (6, 9000), (2, 4000)]:
+        params = Params(sharing="fifo", channels=channels, slots=slots, chunk=100)
+        shared = bind(made, topology, topology.ranks, params, nbytes)
+        alone = bind(made, topology, topology.ranks, params, nbytes, compiled=False)
+        for name in ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before"):
+            assert np.array_equal(getattr(shared, name), getattr(alone, name)), (name, slots, nbytes)
+        used: dict[tuple[int, int, int], list[int]] = {}
+        for i, key in enumerate(zip(alone.src.tolist(), alone.dst.tolist(), alone.channel.tolist(), strict=True)):
+            before = used.setdefault(key, [])
+            assert alone.credit[i] == (before[-slots] if 0 < slots <= len(before) else -1)
+            before.append(i)
+
+
 def test_what_a_run_adds_up_to() -> None:
     """Totals are sums over transfers and their hops; copies within a rank cross no wire."""
     played = program("all_to_all/direct", star(5, TopologyLink(50 * 10**9, 500_000)), 16_000, chunk=700)
