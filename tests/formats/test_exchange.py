@@ -308,7 +308,7 @@ EVERY = [(which, name) for which in registry.ALGORITHMS for name in registry.nam
 
 
 @pytest.mark.parametrize(("which", "name"), EVERY)
-@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.long), 4, 5])
+@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)])
 def test_what_is_exported_comes_back(which: str, name: str, n: int):
     """Every registered algorithm that the format can hold is the same schedule after export and import; what it cannot
     hold is refused in words."""

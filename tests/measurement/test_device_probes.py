@@ -33,6 +33,7 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.ranks
 def test_everything_is_probed(rows: list[dict[str, Any]]):
     """Launches for each type, copies and reductions for each size too, collectives of one rank: median and range."""
     asked = {(row["what"], row["dtype"], row["size_bytes"]) for row in rows}
@@ -50,6 +51,7 @@ def test_everything_is_probed(rows: list[dict[str, Any]]):
         assert row["GBps"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3)
 
 
+@pytest.mark.ranks
 def test_what_a_reduction_costs(rows: list[dict[str, Any]]):
     """gamma is the time of the largest reduction of a type over its size."""
     largest = next(row for row in rows if row["what"] == "reduce" and row["size_bytes"] == SIZES[-1])
@@ -58,6 +60,7 @@ def test_what_a_reduction_costs(rows: list[dict[str, Any]]):
         device_probes.gamma_ps_per_byte(rows, "int8")
 
 
+@pytest.mark.ranks
 def test_the_table_says_where_it_comes_from(rows: list[dict[str, Any]], tmp_path: Path):
     """Device, versions, machine and clock stand in each row; the rows are read again as they were."""
     device_probes.write(tmp_path / "t.csv", rows, "cpu")

@@ -108,6 +108,7 @@ def rows(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return measured[: -len(programs())]
 
 
+@pytest.mark.ranks
 def test_everything_is_right(rows: list[dict[str, Any]]):
     """Every algorithm, operator and type, roots, weights, loops, sub-groups, blocking sends, and the library's own
     collectives: checked on every rank, and each has a time."""
@@ -125,6 +126,7 @@ def test_everything_is_right(rows: list[dict[str, Any]]):
     assert all(row["in_place"] for row in rows if row["harness"] == "p2p" or row["collective"] == "all_reduce")
 
 
+@pytest.mark.ranks
 def test_small_programs_compute_what_one_process_does(measured: list[dict[str, Any]]):
     """Mean, softmax and argmax over spread data, a dataset handed out, predictions gathered and parameters sent out
     have the result of one process, whichever rank is the root: a run that has not is refused."""
@@ -140,6 +142,7 @@ def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     return next(row for row in rows if all(row[column] == value for column, value in wanted.items()))
 
 
+@pytest.mark.ranks
 def test_what_a_row_says(rows: list[dict[str, Any]]):
     """Schedule, harness, how it was timed and what the harness itself takes."""
     ring = one(rows, collective="all_reduce", algorithm="ring")
@@ -152,6 +155,7 @@ def test_what_a_row_says(rows: list[dict[str, Any]]):
     assert "cores of" in ring["machine"]
 
 
+@pytest.mark.ranks
 def test_beside_the_library(rows: list[dict[str, Any]]):
     """The ratio is to the library's collective on the same data, called once."""
     compared = real_run.beside_library(rows)
@@ -161,6 +165,7 @@ def test_beside_the_library(rows: list[dict[str, Any]]):
     assert library["of_library"] == 1
 
 
+@pytest.mark.ranks
 def test_calls_back_to_back(rows: list[dict[str, Any]]):
     """The harness of nccl-tests makes many calls in a row, checks one, and gives the time of one, in and out of place:
     no more than some single calls take, where all of them would take a hundred times as long."""
@@ -195,6 +200,7 @@ def test_more_buffers_than_memory():
         real_run.run(points(collective="all_reduce", algorithm="ring", size="1 TiB"))
 
 
+@pytest.mark.ranks
 def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Path):
     """What is written is read again with the same numbers."""
     real_run.write(tmp_path / "t.csv", rows, "gloo")

@@ -258,7 +258,7 @@ SWEEPS = {
 }
 
 
-TIGHT = [("powers", 12), ("odd", 12), ("few", 1), *((name, 3) for name in SWEEPS)]  # labels are many, or long, or few
+TIGHT = [("powers", 12), ("few", 1), *((name, 3) for name in SWEEPS)]  # labels are many, or long, or few
 
 
 @pytest.mark.parametrize(

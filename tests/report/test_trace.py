@@ -52,7 +52,17 @@ POINTS = {
     "varied": STAR + "model: {sharing: SHARING}\ncollective: broadcast\nalgorithm: binomial\nsize: 8 KiB\n"
     "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}\nreplications: 3\n",
 }  # fmt: skip
-MATRIX = [(name, sharing, engine) for name in POINTS for sharing in ("fair", "fifo") for engine in ("fast", "event")]
+MATRIX = [  # engines are equal, so that each sharing is traced with one of them by default
+    pytest.param(
+        name,
+        sharing,
+        engine,
+        marks=() if (sharing, engine) in (("fair", "fast"), ("fifo", "event")) else pytest.mark.long,
+    )
+    for name in POINTS
+    for sharing in ("fair", "fifo")
+    for engine in ("fast", "event")
+]
 
 
 def traced(folder: Path, text: str, *more: str) -> tuple[dict[str, Any], dict[str, Any], str]:

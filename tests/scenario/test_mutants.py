@@ -196,7 +196,7 @@ def check(numbers: range, folder: Path) -> None:
     assert not faults, "\n".join(f"{number}: {found}\n  {mutant(number)}" for number, found in faults.items())
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_some_mutants(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Odd values in valid scenarios: rows, or words about them; none takes 10 s or 1 GiB."""
     monkeypatch.setattr(numba_loader, "have_numba", lambda: False)  # to compile takes long, once, and is no mutant's
