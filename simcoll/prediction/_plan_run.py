@@ -41,6 +41,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     plan, columns = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, calls, kinds = _operations(plan, binder, apart)
+    lengths = [len(operation.ranks) for operation in operations]
 
     def joined() -> Program:
         whole = [
@@ -51,6 +52,14 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
     took = composed_ps(operations, calls, plan.n, binder.topology) if alone else None
+
+    def otherwise(durations: Numbers) -> int | None:
+        if took is None:  # calls met already
+            return None
+        parts = np.split(durations, np.cumsum(lengths)[:-1])
+        changed = [op._replace(duration=part) for op, part in zip(operations, parts, strict=True)]
+        return composed_ps(changed, calls, plan.n, binder.topology)
+
     if took is None:
         program = joined()
         ran = ProgramRun(scenario, joined, run(program, way), program)
@@ -59,8 +68,12 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         carried, rates = _carried(calls, binder.topology)
         totals = Totals(took, carried.sum(axis=0), bytes_per_rank=0, messages=0, wire_bytes=0, shortcut="compose")
         ran = ProgramRun(scenario, joined, Outcome("fast", totals))
-    lengths = [len(operation.ranks) for operation in operations]
-    tasks = PlanTasks(np.concatenate([operation.ranks for operation in operations]), np.repeat(kinds, lengths))
+    tasks = PlanTasks(
+        rank=np.concatenate([operation.ranks for operation in operations]),
+        kind=np.repeat(kinds, lengths),
+        duration=np.concatenate([np.broadcast_to(op.duration, len(op.ranks)) for op in operations]).astype(np.int64),
+        alone=otherwise,
+    )
     prediction = Prediction(
         scenario=scenario,
         costs=costs,

@@ -105,7 +105,7 @@ def _disturbed(prediction: Prediction, draws: Sequence[Drawn]) -> Iterator[int |
         some = draws[first : first + TOGETHER]
         if prediction.tasks:
             for drawn in some:  # whose tasks take room
-                yield from _ends([disturbed(prediction, prediction.tasks, drawn)])
+                yield from _step_ends(prediction, prediction.tasks, drawn)
         elif _held(prediction):
             late = [arriving(prediction.scenario, drawn, prediction.plan.n) for drawn in some]
             programs = [_struck(prediction, drawn, came) for drawn, came in zip(some, late, strict=True)]
@@ -114,6 +114,16 @@ def _disturbed(prediction: Prediction, draws: Sequence[Drawn]) -> Iterator[int |
                 yield whole if isinstance(whole, StuckError) else max(whole, prediction.host_ps)
         else:
             yield from (_anew(prediction, drawn) for drawn in some)
+
+
+def _step_ends(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Iterator[int | StuckError]:
+    """The end of a plan with one set of draws: of its calls alone, where links are as they were and none meet."""
+    same = not {"slow_links", "faults"}.intersection(drawn.felt())
+    end = of.alone(_took(prediction, of, drawn)) if same else None
+    if end is None:
+        yield from _ends([disturbed(prediction, of, drawn)])
+    else:
+        yield end
 
 
 def _held(prediction: Prediction) -> bool:
@@ -172,14 +182,19 @@ def disturbed(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Program:
     """The program of a joined plan with one set of draws."""
     tasks = prediction.program.tasks
     assert tasks
-    took = tasks.duration.astype(float)
+    durations = replace(tasks, duration=_took(prediction, of, drawn))
+    program = replace(_slowed(prediction.program, drawn), tasks=durations)
+    return struck(program, prediction.topology, drawn.happened())
+
+
+def _took(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Any:
+    """The durations of a plan's tasks with one set of draws, int64 (tasks,), in ps."""
+    took = of.duration.astype(float)
     computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
     took[computing] *= drawn.jitter(int(computing.sum()))
     took[launching] += drawn.skew(int(launching.sum()))
     took *= drawn.slow(prediction.plan.n)[of.rank]
-    durations = replace(tasks, duration=np.rint(took).astype(np.int64))
-    program = replace(_slowed(prediction.program, drawn), tasks=durations)
-    return struck(program, prediction.topology, drawn.happened())
+    return np.rint(took).astype(np.int64)
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:

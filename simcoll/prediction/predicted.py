@@ -42,10 +42,13 @@ class PlannedCall(NamedTuple):
 
 
 class PlanTasks(NamedTuple):
-    """Rank and kind of each task of a joined program, (tasks,)."""
+    """Rank, kind and duration in ps of each task of a joined program, (tasks,). `alone` gives the time of the plan, in
+    ps, with other durations, from its calls alone; None where these meet, or are not to be run so."""
 
     rank: NDArray[Any]
     kind: NDArray[Any]
+    duration: NDArray[np.int64]
+    alone: Callable[[NDArray[np.int64]], int | None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from workloads import STAR, ddp
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.prediction import result_rows
-from simcoll.prediction.monte_carlo import _interval
+from simcoll.prediction.monte_carlo import _interval, part
 from simcoll.prediction.sweep import run_point, sweep
 from simcoll.scenario.loading import Point, points
 from simcoll.scenario.variability import CAUSES, Delay, Drawn, Jitter, Slow, Variability
@@ -115,6 +116,20 @@ def test_a_slow_link_is_a_topology_with_a_slow_link(profile: str, tmp_path: Any)
         assert found["time_us_p50"] == pytest.approx(run_point(point)["time_us"], abs=1e-5)
         assert found["time_us_p50"] > found["time_us"]
         assert found["slowdown_shares"] == {"slow_links": 1.0}
+
+
+def test_a_step_is_put_together_in_each_run() -> None:
+    """Runs of a step whose calls are run by themselves take as long, each, as those of one program of all, whether
+    calls meet (where buckets are small) or not."""
+    varied = {"launch_skew": SKEW, "compute_jitter": {"sigma": 0.2}, "slow": [{"rank": 2, "factor": 3}]}
+    for workload in (ddp(4), ddp(4, bucket_cap="1 MiB", streams=2)):
+        (on,), (off,) = (
+            given(workload=workload, variability=varied, replications=6, model={"sharing": "fifo"}, shortcuts=shortcuts)
+            for shortcuts in ("on", "off")
+        )
+        found, expected = (part(replace(point, replicas=(0, 6))) for point in (on, off))
+        assert found.times_ps == expected.times_ps
+    assert found.shortcut != expected.shortcut == "none"
 
 
 def test_shares_add_to_one_and_tell_the_culprit() -> None:
