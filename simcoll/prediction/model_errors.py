@@ -2,7 +2,7 @@
 
 `model_errors.yaml` is written by `tools/model_errors.py` from measured tables of several clusters. Each cluster counts
 once for each cell, however many rows it has: errors of one cluster are alike. A cell with few clusters is drawn to the
-cell around it.
+cell around it. Spreads are averaged as they are, not as squares, so that one cluster that is far off decides little.
 """
 
 from __future__ import annotations
@@ -59,19 +59,27 @@ class Setting(NamedTuple):
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
-    """Yield the names of the cells of a call, the narrowest first.
+    """Yield the names of the cells of a call, the narrowest first: all are of its zone of sizes. Calls in graphs have
+    one of their own, inside those of other calls.
 
-    >>> list(cells_of(Setting("all_to_all", 4, "efa", 1024)))
-    ['more nodes, efa, pairs, to 64 KiB', 'more nodes, pairs, to 64 KiB', 'more nodes, to 64 KiB', 'more nodes']
+    >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 1024, graph=True)))
+    ['graphs on one node, to 64 KiB', 'one node, nvlink, rings, to 64 KiB', 'one node, nvlink, to 64 KiB', \
+'one node, rings, to 64 KiB', 'one node, to 64 KiB']
+    >>> list(cells_of(Setting("all_to_all", 4, "efa", 1024)))[:3]
+    ['more nodes, efa, pairs, to 64 KiB', 'several nodes, efa, to 64 KiB', 'more nodes, pairs, to 64 KiB']
     """
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
-    reach = f"graphs on {reach}" if setting.graph else reach
+    span = "one node" if setting.nodes == 1 else "several nodes"
     family = "pairs" if setting.collective in PAIRS else "rings"
     zone = zone_of(setting.size_bytes)
+    if setting.graph:
+        yield f"graphs on {reach}, {zone}"
     yield f"{reach}, {setting.place}, {family}, {zone}"
+    yield f"{span}, {setting.place}, {zone}"
     yield f"{reach}, {family}, {zone}"
-    yield f"{reach}, {zone}"
-    yield reach
+    if reach != span:
+        yield f"{span}, {family}, {zone}"
+    yield f"{span}, {zone}"
 
 
 def zone_of(size_bytes: int) -> str:
@@ -107,13 +115,16 @@ def _of_zone(setting: Setting, known: ModelErrors | None) -> ModelError:
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> ModelError:
-    found = ModelError(max((cell.error for cell in known.cells.values()), default=1.0), 1)
+    """Draw each cell to the one around it. The spread is a mean of two, of which each is known from so many groups: so
+    is the mean from as many as have its relative variance (Welch and Satterthwaite)."""
+    found: ModelError | None = None
     for name in reversed(cells):
         if cell := known.cells.get(name):
-            count = cell.clusters
-            spread = math.sqrt((count * cell.error**2 + AROUND * found.spread**2) / (count + AROUND))
-            found = ModelError(spread, count + min(AROUND, found.groups))
-    return found
+            own, around = cell.clusters * cell.error, AROUND * found.spread if found else 0.0
+            doubt = own**2 / cell.clusters + (around**2 / found.groups if found else 0.0)
+            groups = (own + around) ** 2 / doubt if doubt else cell.clusters
+            found = ModelError((own + around) / (cell.clusters + (AROUND if found else 0.0)), groups)
+    return found or ModelError(max((cell.error for cell in known.cells.values()), default=1.0), 1)
 
 
 @functools.cache

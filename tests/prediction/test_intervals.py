@@ -65,6 +65,16 @@ def test_cells_widen() -> None:
     assert next(cells_of(call._replace(graph=True))).startswith("graphs on ")
 
 
+def test_a_mean_of_two_is_known_better_than_its_parts() -> None:
+    """A cell of one cluster inside one of nine, both with the same spread: it is known from between 1 + 1 and 10."""
+    call = Setting("all_gather", 2, "efa", 1 << 20)
+    narrow, *_, wide = cells_of(call)
+    cells = {wide: CellErrors(error=0.2, clusters=9), narrow: CellErrors(error=0.2, clusters=1)}
+    found = error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells))
+    assert found.spread == pytest.approx(0.2)
+    assert found.groups == pytest.approx(2**2 / (1 / 1 + 1 / 9))
+
+
 @given(
     st.sampled_from([1, 2, 4]),
     st.sampled_from(["nvlink", "ib-ndr", "tcp"]),
@@ -85,7 +95,7 @@ def test_clusters_teach_the_width(seed: int = 7) -> None:
     call, inside = Setting("all_reduce", 1, "nvlink", 1 << 20), []
     for _ in range(300):
         errors = 0.1 * chance.normal(size=(11, 30))
-        spread = math.sqrt(np.mean([(np.percentile(np.abs(each), 90) / 1.6449) ** 2 for each in errors[:-1]]))
+        spread = float(np.mean([np.percentile(np.abs(each), 90) / 1.6449 for each in errors[:-1]]))
         cells = {name: CellErrors(error=spread, clusters=10) for name in cells_of(call)}
         parts = of_another_machine(call, ModelErrors(noise=0.0, outliers=0, left_out=LEFT_OUT, cells=cells))
         inside.append(np.mean(np.abs(errors[-1]) <= parts.single))

@@ -222,12 +222,13 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
     On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
     cluster alone has shows how wrong it is where it was fitted.
 
-    Of a cluster and cell, the spread is that of normal errors of which 90 % are as small as those of its rows; a cell
-    has the root mean square over clusters. `left_out` replaces what is shipped of rows that a fit did not see.
+    Of a cluster and cell with enough rows, the spread is that of normal errors of which 90 % are as small; a cell
+    has the mean over clusters. `left_out` replaces what is shipped of rows that a fit did not see. Calls in graphs show
+    only their own cell, as small ones have launches that others do not have.
     """
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        names = list(model_errors.cells_of(row.setting))
+        names = list(model_errors.cells_of(row.setting))[: 1 if row.setting.graph else None]
         if missed := row.left_out:
             names = names[:1] if row.kin != row.place else []
             for name in model_errors.cells_of(missed[0]):
@@ -243,15 +244,15 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
         outliers=round(noise.outliers, 4),
         left_out={kind: round(known[kind], 4) for kind in get_args(Kind)},
         cells={
-            name: CellErrors(error=round(_over_clusters(of_cell.values()), 4), clusters=len(of_cell))
+            name: CellErrors(error=round(_over_clusters(shown), 4), clusters=len(shown))
             for name, of_cell in sorted(cells.items())
+            if (shown := [errors for errors in of_cell.values() if len(errors) >= intervals.FEWEST])
         },
     )
 
 
 def _over_clusters(errors: Iterable[Sequence[float]]) -> float:
-    spreads = [float(np.percentile(each, 90)) / intervals.NORMAL_90 for each in errors]
-    return math.sqrt(float(np.mean(np.square(spreads))))
+    return float(np.mean([np.percentile(each, 90) / intervals.NORMAL_90 for each in errors]))
 
 
 def with_intervals(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
