@@ -62,7 +62,7 @@ def located(value: Any, place: Place) -> Node:
 # {"list": [tree]}, of a number with a point {"float": text}
 
 
-class _Kept(Node):
+class _KeptNode(Node):
     """A tree of the cache: its parts are made when they are looked at."""
 
     def __init__(self, kept: list[Any], source: str):
@@ -76,9 +76,9 @@ class _Kept(Node):
         if isinstance(value, dict):
             keys = {key: Place(self.source, *at) for key, *at, _ in value.get("keys", ())}
             if "keys" in value:
-                value = {key: _Kept(tree, self.source) for key, _, _, tree in value["keys"]}
+                value = {key: _KeptNode(tree, self.source) for key, _, _, tree in value["keys"]}
             else:
-                value = [_Kept(tree, self.source) for tree in value["list"]] if "list" in value else _number(value)
+                value = [_KeptNode(tree, self.source) for tree in value["list"]] if "list" in value else _number(value)
         self.__dict__.update(value=value, place=Place(self.source, line, column), keys=keys)
         return self.__dict__[name]
 
@@ -127,7 +127,7 @@ def kept_tree(text: str, source: str) -> Node | None:
         if folder:
             check, body = (folder / _file(text)).read_bytes().split(b"\n", 1)
             if check == hashlib.sha256(body).hexdigest().encode():
-                return _Kept(json.loads(body), source)
+                return _KeptNode(json.loads(body), source)
     return None
 
 

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
-WORTH_COMPILING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
+WORTH_LOADING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
+WORTH_COMPILING: Final = 600_000  # transfers: Python runs about as many while a kernel is compiled, 5 to 15 s
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 ROOM: Final = 4 * 2**20  # bytes that compiled kernels take, with some to spare
 _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
@@ -34,6 +35,7 @@ _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded 
 _compiling = threading.RLock()
 _locked: list[Any] = []  # the file that this process has locked, while it compiles
 _run_plain = 0  # transfers that this process has run uncompiled
+_announced = False  # that kernels are compiled
 
 
 def have_numba() -> bool:
@@ -41,25 +43,30 @@ def have_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def pays(transfers: int) -> bool:
-    """Whether to run so many transfers compiled.
+def pays(transfers: int, *kernels: ModuleType) -> bool:
+    """Whether to run so many transfers compiled, where these kernels are needed for it.
 
-    A sweep's small runs add up: as soon as they have cost what loading costs, the rest is compiled.
+    A sweep's small runs add up: as soon as they have cost what it costs to load the kernels, or to compile those whose
+    code is in no cache, the rest is compiled.
     """
     global _run_plain
-    if _run_plain + transfers >= WORTH_COMPILING and have_numba():
-        return True
+    done = _run_plain + transfers
+    if done >= WORTH_LOADING and have_numba():
+        new = [kernel for kernel in kernels if not is_at_hand(kernel)]
+        if done >= WORTH_COMPILING or not new:
+            _announce(new)
+            return True
     _run_plain += transfers
     return False
 
 
-def choose(transfers: int, compiled: bool | None = None) -> bool:
+def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -> bool:
     """Whether to run so many transfers compiled: `compiled` decides, and if it is None whether that pays.
 
     Raises InputError if they are too many to run uncompiled.
     """
     if compiled is None:
-        compiled = pays(transfers)
+        compiled = pays(transfers, *kernels)
     if not compiled and transfers > MOST_PLAIN:
         problem = f"{transfers} transfers are too many to run uncompiled"
         raise InputError(problem, 'install the extra fast (pip install "simcoll[fast]"), or ask for fewer ranks')
@@ -96,9 +103,9 @@ def _compiled(given: dict[str, Any], function: Any) -> Any:
     try:
         loop = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
-        return numba.njit(**options)(function)
+        return _for_one_width(numba.njit(**options)(function))
     loop.compile = _one_process_at_a_time(loop.compile)
-    return loop
+    return _for_one_width(loop)
 
 
 def _one_process_at_a_time(load_or_compile: Any) -> Any:
@@ -128,17 +135,38 @@ def _alone() -> Iterator[None]:
         yield
 
 
+def _for_one_width(function: Any) -> Any:
+    """Other kernels hand a function whole numbers of 64 bits: numba would compile it, and all that it calls, once for
+    each constant that it is given and once for each width."""
+    from numba import types
+
+    template = function.get_call_template
+
+    def wide(kind: Any) -> Any:
+        return types.int64 if isinstance(kind, types.Integer) else kind
+
+    def widened(given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return template(tuple(map(wide, given)), {name: wide(kind) for name, kind in named.items()})
+
+    function.get_call_template = widened
+    return function
+
+
 def _as_it_is(function: Any) -> Any:
     return function
 
 
 @functools.cache
 def compile_kernel(kernel: ModuleType) -> ModuleType:
-    """A kernel's source loaded once more, this time for numba."""
-    file, folder = Path(kernel.__file__ or ""), cache_folder.folder(ROOM, "NUMBA_CACHE_DIR")
+    """A kernel's source loaded once more, this time for numba.
+
+    numba knows compiled code by the path and the time of its source. So a copy of the source is loaded, which lies in
+    the cache in a folder named after the contents: two checkouts, or one that was installed anew, compile once.
+    """
+    file, folder = Path(kernel.__file__ or ""), _cache_of(kernel)
     if folder is not None:
-        state = _state(file.parent)
-        os.environ["NUMBA_CACHE_DIR"] = str(folder if folder.name == state else folder / state)
+        os.environ["NUMBA_CACHE_DIR"] = str(folder)
+        file = _copied(file, folder)
     name = kernel.__name__ + _MARK
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -147,6 +175,43 @@ def compile_kernel(kernel: ModuleType) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def is_at_hand(kernel: ModuleType) -> bool:
+    """Whether a kernel is loaded, or its compiled code is in the cache."""
+    if kernel.__name__ + _MARK in sys.modules:
+        return True
+    folder = _cache_of(kernel)
+    return folder is not None and any(folder.glob(f"*/{Path(kernel.__file__ or '').stem}.*.nbi"))
+
+
+def _announce(new: Sequence[ModuleType]) -> None:
+    """Say to a person who waits why, once."""
+    global _announced
+    if new and not _announced and sys.stderr.isatty():
+        print("compiling loops for this machine; once, for about 10 s", file=sys.stderr)
+        _announced = True
+
+
+@functools.cache
+def _cache_of(kernel: ModuleType) -> Path | None:
+    """The folder for a kernel's compiled code, None if there is none that serves."""
+    folder, state = cache_folder.folder(ROOM, "NUMBA_CACHE_DIR"), _state(Path(kernel.__file__ or "").parent)
+    return folder and (folder if folder.name == state else folder / state)
+
+
+def _copied(file: Path, folder: Path) -> Path:
+    """A copy of a source file in a folder, or the file itself where there can be none."""
+    copy, source = folder / file.name, file.read_bytes()
+    try:
+        if not copy.exists() or copy.read_bytes() != source:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            part = folder / f"{file.name}.{os.getpid()}"
+            part.write_bytes(source)
+            part.replace(copy)
+    except OSError:
+        return file
+    return copy
 
 
 class Loops:

@@ -19,6 +19,7 @@ from simcoll.config.machine_memory import check_memory, memory
 from simcoll.config.numba_loader import choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
+from simcoll.engine.kernels import dependency_kernel
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies
 from simcoll.errors import Diagnostic, InputError
@@ -68,7 +69,7 @@ def bind(
     # A frame keeps its schedule, so that no other has the id.
     where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
-    compiled = choose(loops * len(schedule), compiled)
+    compiled = choose(loops * len(schedule), compiled, dependency_kernel)
     if frame is None:
         frame = _framed(schedule, network, devices, replace(params, slots=0), loops, compiled)
         if network.layout is not None and loops * len(schedule) <= _FRAMES.most // 3:

@@ -8,15 +8,16 @@ programs and compiled by numba, where that is installed, for large ones.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.engine import _link_order
-from simcoll.engine._kernel_run import KernelResult, KernelRun
-from simcoll.engine.kernels import waits
+from simcoll.engine._kernel_run import KeptTimes, KernelResult, KernelRun
+from simcoll.engine.kernels import fair_kernel, fifo_kernel, link_kernel, replay_kernel, waits
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, too_late
@@ -56,16 +57,15 @@ def run(
     timeline has no intervals of links, which take the most room. Links that serve others at first are `busy` until a
     time in ps, (links,), where they serve in turn and do not change.
     """
-    loops = Loops(waits, choose(len(program), compiled))
-    outcome, shortcut = _play(KernelRun(program, loops, "hops" if hops else "times", busy), shortcuts)
-    timeline = outcome and Timeline(*(np.asarray(column, np.int64) for column in outcome.columns))
-    return FastResult(timeline, shortcut, loops.compiled)
+    played = _play(program, "hops" if hops else "times", shortcuts, compiled, busy)
+    timeline = played.outcome and Timeline(*(np.asarray(column, np.int64) for column in played.outcome.columns))
+    return FastResult(timeline, played.shortcut, played.run.loops.compiled)
 
 
 def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
     """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
     the memory. None if it could not finish."""
-    outcome, shortcut = _play(KernelRun(program, Loops(waits, choose(len(program), compiled)), "nothing"), shortcuts)
+    _, outcome, shortcut = _play(program, "nothing", shortcuts, compiled)
     if outcome and program.changes:
         program = program.as_it_went(np.asarray(outcome.columns[-1]))
     return outcome and program.totals(outcome.latest, shortcut)
@@ -74,8 +74,7 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
 def ends(program: Program, busy: Array, compiled: bool | None = None) -> CallEnds | None:
     """The ends of a program of one call by ranks and links, whose links serve in turn and are `busy` at first until
     a time in ps, (links,). None if it could not finish."""
-    run_ = KernelRun(program, Loops(waits, choose(len(program), compiled)), "ends", busy)
-    outcome, _ = _play(run_, shortcuts=True)
+    run_, outcome, _ = _play(program, "ends", True, compiled, busy)
     if outcome is None:
         return None
     done = run_.give(program.arrivals.copy())
@@ -86,10 +85,20 @@ def ends(program: Program, busy: Array, compiled: bool | None = None) -> CallEnd
     return CallEnds(np.asarray(done[: program.schedule.n], np.int64), first, last, free, outcome.latest)
 
 
-def _play(run_: KernelRun, shortcuts: bool) -> tuple[KernelResult | None, str]:
-    """The outcome, None if not all came to an end, and the shortcut taken. Raises InputError beyond the clock."""
-    program = run_.program
-    ways = {"none": run_.fair if program.params.sharing == "fair" else run_.fifo}
+class _Played(NamedTuple):
+    """The outcome of a run, None if not all came to an end, and the shortcut taken."""
+
+    run: KernelRun
+    outcome: KernelResult | None
+    shortcut: str
+
+
+def _play(
+    program: Program, keep: KeptTimes, shortcuts: bool, compiled: bool | None, busy: Array | None = None
+) -> _Played:
+    """Run a program in the first way in which all comes to an end. Raises InputError beyond the clock."""
+    fair = program.params.sharing == "fair"
+    ways: list[tuple[str, ModuleType, Callable[[KernelRun], KernelResult]]] = []
     if (
         shortcuts
         and not program.tasks
@@ -97,14 +106,15 @@ def _play(run_: KernelRun, shortcuts: bool) -> tuple[KernelResult | None, str]:
         and program.params.blocking == "no"
         and program.bandwidths[program.routes.links].all()
     ):
-        in_order = {"replay": run_.replay}
-        if run_.keep == "nothing" and _link_order.serves(program):
-            in_order["by link"] = functools.partial(_link_order.by_link, run_)
-        ways = {**in_order, **ways}
-    for shortcut, way in ways.items():
-        outcome = way()
+        ways.append(("replay", replay_kernel, KernelRun.replay))
+        if keep == "nothing" and _link_order.serves(program):
+            ways.append(("by link", link_kernel, _link_order.by_link))
+    ways.append(("none", fair_kernel, KernelRun.fair) if fair else ("none", fifo_kernel, KernelRun.fifo))
+    for shortcut, kernel, way in ways:
+        run_ = KernelRun(program, Loops(waits, choose(len(program), compiled, kernel)), keep, busy)
+        outcome = way(run_)
         if outcome.ended == len(program):
             if outcome.latest >= NEVER:
                 raise too_late("the run takes")
-            return outcome, shortcut
-    return None, "none"
+            return _Played(run_, outcome, shortcut)
+    return _Played(run_, None, "none")

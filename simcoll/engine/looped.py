@@ -45,7 +45,7 @@ class LoopedProgram:
         clock."""
         cure = "write a larger chunk", "model"
         check_memory(len(self) * BYTES, f"{self.loops} loops of {len(self.one)} transfers", *cure)
-        loops = Loops(waits, choose(len(self), compiled))
+        loops = Loops(waits, choose(len(self), compiled, loop_kernel))
         run_ = KernelRun(replace(self._sized, arrivals=arrivals), loops, "ends", busy)
         done = run_.give(arrivals.copy())
         ended, latest = loops.like(loop_kernel).loops(self._laid_out(run_, done))

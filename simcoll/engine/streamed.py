@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.config.arrays import Array
-from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel, have_numba
+from simcoll.config.numba_loader import WORTH_COMPILING, WORTH_LOADING, compile_kernel, have_numba, is_at_hand
 from simcoll.engine.kernels import stream_kernel
 from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
@@ -54,7 +54,8 @@ def run(
     parts = RoutedParts(stream, network, devices, params)
     if compiled is None:
         even = all(loop.min() == loop.max() for loop in sizes)  # else no step is run as columns
-        compiled = have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= WORTH_COMPILING
+        least = WORTH_LOADING if is_at_hand(stream_kernel) else WORTH_COMPILING
+        compiled = have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= least
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
             found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)

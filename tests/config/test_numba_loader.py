@@ -85,6 +85,27 @@ def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
     assert _compiled(tmp_path / "simcoll")
 
 
+def test_code_is_known_by_what_its_source_says(kernel: Path, tmp_path: Path):
+    """A kernel of another checkout, or one written anew, is compiled once; numba would go by path and time."""
+    for folder in ("kernels", "elsewhere"):
+        other = tmp_path / folder / "kernel.py"
+        other.parent.mkdir(exist_ok=True)
+        other.write_text(KERNEL, encoding="utf-8")
+        assert _use(other, {"XDG_CACHE_HOME": str(tmp_path / "xdg")}) == (0, "5\n", "")
+    assert len(list((tmp_path / "xdg").rglob("kernel.add*.nbc"))) == 1
+
+
+def test_what_must_be_compiled_first_has_to_pay_more(kernel: Path, tmp_path: Path):
+    """Python runs what little there is while code that is in no cache would be compiled."""
+    count = "from simcoll.config import numba_loader as n\n"
+    count += "print(n.is_at_hand(kernel), *(n.pays(m, kernel) for m in (40_000, 20_000, 600_000)))\n"
+    lines = USE.splitlines()
+    use = "\n".join([*lines[:-1], count, lines[-1]])
+    for first, found in ((True, "False False False True"), (False, "True False True True")):
+        done = python(f"import os; os.environ['SIMCOLL_CACHE_DIR'] = {str(tmp_path / 'own')!r}\n{use}", [kernel])
+        assert done.stdout == f"{found}\n5\n", (first, done.stderr)
+
+
 def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
     """Below the home's .cache, where there is no XDG_CACHE_HOME; of two processes that begin together one compiles, and
     the other waits and loads."""

@@ -208,7 +208,7 @@ def test_some_mutants(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_two_thousand_mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the shorter test, more of them, with all that is compiled made beforehand."""
     with monkeypatch.context() as patch:
-        patch.setattr(numba_loader, "pays", lambda transfers: numba_loader.have_numba())
+        patch.setattr(numba_loader, "pays", lambda transfers, *kernels: numba_loader.have_numba())
         for scenario in VALID:
             (tmp_path / "valid.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
             assert simcoll("run", tmp_path / "valid.yaml", "--json").status == 0
