@@ -214,9 +214,10 @@ class NcclCall:
             return {}
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk
+            # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk; what
+            # goes up may be ahead of what comes down by as many chunks as a connection has buffers
             depth = (self.communicator.nodes - 1).bit_length()
-            return {"channels": 4 + 2 * depth, "channels_by": "step"}
+            return {"channels": 4 + 2 * depth, "channels_by": "step", "slots": figures().steps}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self._heads if self.collective == "all_reduce" else 1
