@@ -169,6 +169,8 @@ class NcclCall:
         """Option string for the schedule."""
         if self.schedule == "pat":
             return f"(aggregation={self.aggregation})"
+        if self.collective == "all_to_all" and self.communicator.nodes > 1:
+            return "(order=groups)"
         return f"(slices={self.slices})" if self.slices > 1 else ""
 
     @cached_property

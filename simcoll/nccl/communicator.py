@@ -132,7 +132,7 @@ def communicator(
         library="rccl" if amd else "nccl",
         capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
         cpu=system.cpu.vendor if system.cpu else "",
-        nic_GBps=units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0,
+        nic_GBps=_nic_GBps(system),
         graphs=_graphs(system, gpus or range(ranks // nodes), nodes, settings) if graphs is None else graphs,
         p2p_level=_p2p_level(system, ranks // nodes, settings),
     )
@@ -140,7 +140,7 @@ def communicator(
 
 def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: SearchSettings) -> Graphs:
     found = nccl_graphs.stored(system.nccl, len(gpus), nodes)
-    if found is not None and _stay(found["ring"], settings):
+    if found is not None and _stay(found["ring"], settings) and (nodes == 1 or _carried(found["ring"], system)):
         return found
     own = system.nccl.p2p_level if system.nccl else None
     if settings.p2p_level is None and own:
@@ -153,6 +153,17 @@ def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
     level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
     forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
     return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
+
+
+def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
+    """Whether the NICs can carry a stored ring between nodes: a file whose NICs were changed keeps none that they
+    cannot."""
+    devices = system.devices if isinstance(system.devices, dict) else {}
+    return ring.channels * ring.inter <= devices.get("nic", 0) * _nic_GBps(system)
+
+
+def _nic_GBps(system: SystemFile) -> float:  # noqa: N802
+    return units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
 
 
 def _p2p_level(system: SystemFile, gpus: int, settings: SearchSettings) -> Path:

@@ -79,6 +79,18 @@ def test_what_a_network_derives_counts_before_its_family(together: Together) -> 
     assert again.known["b"].costs["transport.latency"] / 1e6 == pytest.approx(LATENCIES["b"], rel=0.1)
 
 
+def test_what_own_hosts_cause_says_nothing_of_the_family(together: Together) -> None:
+    """A cost that a transport has of its own hosts leaves the family to the others, however surely it is known; without
+    its rows it is that of the family, less surely."""
+    slow, at = next(each for each in together.clusters if each.name == "b"), COSTS.index("transport.latency")
+    own = {**together.start, "b": together.start["b"].model_copy(update={"own": ("transport.latency",)})}
+    shared = transports.common(together.known, own, together.common).families["rdma"]
+    assert np.exp(shared.values[at]) / 1e6 == pytest.approx(LATENCIES["a"], rel=0.15)
+    missed, before = (each.without(slow) for each in (replace(together, start=own), together))
+    assert missed.values[at] == pytest.approx(before.values[at], rel=0.01)
+    assert missed.widths[at] > before.widths[at]
+
+
 def test_a_record_is_read_as_it_is_written() -> None:
     """What a fit found is in the profile that it makes, with its intervals."""
     profile: Profile = load_network("ib-ndr")

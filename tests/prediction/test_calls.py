@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -389,6 +390,28 @@ def test_messages_before_their_buffers() -> None:
     assert took("all_gather", 64, law) == took("all_gather", 64, plain)
 
 
+@pytest.mark.parametrize("rate", [10, 100, 200, 400])
+def test_nics_of_another_rate_are_never_exceeded(rate: int, tmp_path: Path) -> None:
+    """A machine's file with other NICs: a large ring carries what these can, and no channels that they cannot."""
+    text_of = shipped_systems()["hgx-h100"].read_text("utf-8").replace("rate: 400 Gb/s", f"rate: {rate} Gb/s")
+    path = tmp_path / "other.yaml"
+    path.write_text(text_of, "utf-8")
+    (found,) = simcoll_api.run(
+        collective="all_gather", topology={"file": str(path), "nodes": 2}, ranks=16, size="2 GiB", profile="nccl-hopper"
+    )
+    assert 0.85 < found["busbw_GBps"] / (8 * rate / 8) <= 1.0
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+def test_no_two_gpus_of_a_node_send_to_one_at_once(nodes: int) -> None:
+    """Where each GPU has a way of its own to the network no proxy has two messages waiting: an all-to-all of small ones
+    takes the time to take up all peers, and no more."""
+    law = text(transport={"operation": "5 us"})
+    took = call("gh200-4", "all_to_all", 16 * 4 * nodes, law, nodes=nodes, protocol="LL").time_ps
+    free = call("gh200-4", "all_to_all", 16 * 4 * nodes, text(transport={}), nodes=nodes, protocol="LL").time_ps
+    assert took - free == pytest.approx(2 * 5e6 * 4 * (nodes - 1), rel=0.01)
+
+
 def test_peers_are_taken_up_once() -> None:
     """A ring, whose next call is taken up meanwhile, takes no `operation`. Large messages pay once for each peer."""
     law, plain = text(transport={"operation": "3 us"}), text(transport={})
@@ -403,8 +426,8 @@ def test_peers_are_taken_up_once() -> None:
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 8), (4, 8), (10, 4)])
 def test_nvls_tree_keeps_what_limits_it_busy(nodes: int, gpus: int) -> None:
-    """Chunks of a large NVLSTree are on their way on all hops at once: each further byte takes as long as on the
-    busiest link, to 13 %, however far it goes."""
+    """Chunks of a large NVLSTree are on their way on all hops at once, and what goes up is not far ahead of what comes
+    down: each further byte takes as long as on the busiest link, to 1 %, however far it goes."""
     sizes, found = (2 << 30, 4 << 30), []
     for nbytes in sizes:
         how: dict[str, Any] = {"nodes": nodes, "ranks": nodes * gpus, "placement": {"per_node": gpus}}
@@ -413,7 +436,7 @@ def test_nvls_tree_keeps_what_limits_it_busy(nodes: int, gpus: int) -> None:
         found.append((played.time_ps, (np.asarray(played.run.totals.carried) / np.maximum(1, links)).max() * 1e12))
     longer, busier = (found[1][i] - found[0][i] for i in (0, 1))
     assert busier < longer * 1.001
-    assert longer < 1.13 * busier
+    assert longer < 1.01 * busier
 
 
 def test_staging_where_gpudirect_is_off() -> None:

@@ -340,6 +340,20 @@ def test_lean_collectives_move_no_block_twice(n: int) -> None:
         assert len(set(zip(s.dst.tolist(), s.dst_slot.tolist(), strict=True))) == len(s) == n * (n - 1)
 
 
+@pytest.mark.parametrize(("groups", "size"), [(1, 4), (2, 3), (3, 1), (5, 4)])
+def test_groups_in_turn(groups: int, size: int) -> None:
+    """By groups, an all-to-all's messages at one place of the lists of all senders go to different ranks, and from the
+    ranks of a group to those of one group, the own one first."""
+    n = groups * size
+    table = np.random.default_rng(n).permutation(n).reshape(groups, size)
+    s = schedule("all_to_all", "direct(order=groups)", n, groups=tuple(map(tuple, table.tolist())))
+    group = np.argsort(table, axis=None) // size
+    sent = [s.dst[s.src == rank] for rank in range(n)]
+    for place, to in enumerate(zip(*sent, strict=True)):
+        assert sorted(to) == list(range(n))
+        assert [(group[dst] - group[rank]) % groups for rank, dst in enumerate(to)] == [(place + 1) // size] * n
+
+
 @settings(max_examples=25)
 @given(st.integers(2, 40), st.integers(0, 5))
 def test_pat_aggregates(n: int, exponent: int) -> None:

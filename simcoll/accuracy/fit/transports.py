@@ -4,7 +4,8 @@ Costs are fitted as logarithms, as transports differ by factors. Those of a fami
 and how far transports lie from them are estimated from the transports themselves (empirical Bayes; see Gelman et al.,
 "Bayesian Data Analysis", 2013, chapter 5). So a cost that no row of a transport shows is that of its family, and a
 network that nobody measured has the common values and their spread. Where physics of a network gives a cost
-(`Profile.derived`), the transport lies around that, and not around its family.
+(`Profile.derived`), the transport lies around that, and not around its family; what its own hosts cause (`Profile.own`)
+says nothing of others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from simcoll.accuracy.fit import _least_squares, _posterior_estimate, _prior, pa
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import OF_TRANSPORT, ParameterSetting
-from simcoll.config.arrays import Floats
+from simcoll.config.arrays import Array, Floats
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
@@ -46,6 +47,9 @@ _ABOUT: Final[Mapping[str, tuple[float, float, float, float]]] = {
 }
 OF_SOME: Final = ("transport.unexpected",)  # messages before their buffers trouble Slingshot's provider only
 _RARE: Final = np.array([name in OF_SOME for name in COSTS])
+# Costs of one cause in one family and of another in another: sockets copy, where proxies of RDMA read flags.
+OF_FAMILIES: Final = ("transport.staging",)
+_APART: Final = np.array([name in OF_FAMILIES for name in COSTS])
 _FIRST: Final = np.array([_ABOUT[name][0] for name in COSTS])
 AS_MANY: Final = 2.0  # transports for which _FIRST counts beside those that show their spread
 OTHER_FAMILY: Final = 2.0  # times as far as members of a family may its common values lie from those of the others
@@ -136,11 +140,11 @@ class Common(NamedTuple):
 
     def of(self, like: Profile) -> Known:
         """Return what is believed of a transport: what its profile derives, and else what its family has in common."""
-        values, widths = (each.copy() for each in self.families[like.family or ""])
+        values, widths = (each.copy() for each in self.families[_family(like)])
         for name, text in like.derived.items():
             at = COSTS.index(name)
             values[at], widths[at] = np.log(parameters.cost_of(name, text)), _FIRST[at]
-        return Known(values, widths)
+        return Known(values, np.where(_owned(like), OTHER_FAMILY * _FIRST, widths))
 
     def belief(self, like: Profile, given: Known, share: float) -> Belief:
         """Return what is believed of a transport before its rows; a cost that `given` has no width of stays."""
@@ -150,21 +154,21 @@ class Common(NamedTuple):
         return Belief(np.where(own, given.values, values), np.where(fixed, 1e-6, widths), share)
 
 
-def common(known: Mapping[str, Known], family: Mapping[str, str], before: Common) -> Common:
-    """Return what the known transports have in common, by `family` of each; `before` is where the search begins.
+def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Common) -> Common:
+    """Return what the known transports have in common, by the family of each; `before` is where the search begins.
 
-    A transport counts the more the surer it is.
+    A transport counts the more the surer it is. `start` are their profiles, by name.
     """
     found = dict(before.families)
     for name, (middle, spread) in before.families.items():
-        members = [each for each in known if family[each] == name]
+        members = [each for each in known if _family(start[each]) == name]
         if not members:
             continue
         values, doubts = (np.array([known[each][i] for each in members]) for i in (0, 1))
-        counted = doubts > 0
+        counted = (doubts > 0) & ~np.array([_owned(start[each]) for each in members])
         weights = counted / (spread**2 + doubts**2)
         others = np.mean([each.values for each in found.values()], axis=0)
-        other = 1 / (OTHER_FAMILY * _FIRST) ** 2 if len(found) > 1 else 0.0
+        other = np.where(_APART | (len(found) == 1), 0.0, 1 / (OTHER_FAMILY * _FIRST) ** 2)
         total = weights.sum(axis=0) + other
         mean = ((weights * values).sum(axis=0) + other * others) / np.where(total > 0, total, 1.0)
         middle = np.where(total > 0, mean, middle)
@@ -187,7 +191,7 @@ class Together:
     @property
     def family(self) -> dict[str, str]:
         """The family of each transport."""
-        return {name: profile.family or "" for name, profile in self.start.items()}
+        return {name: _family(profile) for name, profile in self.start.items()}
 
     def without(self, cluster: ClusterSamples) -> Known:
         """Return the transport of a cluster as the others show it: fitted to the others that have it, or else what is
@@ -197,7 +201,7 @@ class Together:
         if not others:
             del known[name]
         for _ in range(TURNS):
-            shared = common(known, self.family, shared)
+            shared = common(known, self.start, shared)
             if others:
                 known[name] = self._on_lines(others, shared)
         return known[name] if others else shared.of(self.start[name])
@@ -260,16 +264,25 @@ def _shared(together: Together) -> Together:
     """Return the transports with what they have in common."""
     shared = together.common
     for _ in range(TURNS):
-        shared = common(together.known, together.family, shared)
+        shared = common(together.known, together.start, shared)
     return replace(together, common=shared)
 
 
 def _first(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:
     """Return the middle of each family's transports, and how transports differ before any shows it."""
-    families = dict.fromkeys(profile.family or "" for profile in start.values())
-    members = {name: [known[each].values for each in known if (start[each].family or "") == name] for name in families}
+    families = dict.fromkeys(map(_family, start.values()))
+    members = {name: [known[each].values for each in known if _family(start[each]) == name] for name in families}
     every = [each.values for each in known.values()]
     return Common({name: Known(np.median(own or every, axis=0), _FIRST) for name, own in members.items()})
+
+
+def _family(profile: Profile) -> str:
+    return profile.family or ""
+
+
+def _owned(profile: Profile) -> Array:
+    """Whether each cost is one that the profile has of its own hosts."""
+    return np.array([name in profile.own for name in COSTS])
 
 
 def _model(clusters: Sequence[ClusterSamples], like: Profile) -> _least_squares.ModelFunction:

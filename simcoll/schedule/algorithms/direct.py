@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from simcoll.schedule import building_blocks
-from simcoll.schedule.building_blocks import several
+from simcoll.schedule.building_blocks import Ranks, several
 from simcoll.schedule.registry import Request, around, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send
+from simcoll.schedule.symmetry import Rotation
+
+ORDER = {"order": ("groups",)}
 
 
 @register("all_reduce", "all_pairs", cost="alpha + (n - 1) * beta * m", cost_for=several)
@@ -53,18 +58,41 @@ def two_shot(request: Request) -> Iterator[StepPattern]:
     yield from direct_all_gather(request)
 
 
+def _turned(request: Request) -> Rotation:
+    """Everyone one place on, or one group on where the order is by groups, with all blocks."""
+    if "order" not in request.options:
+        return around(request)
+    size = len(request.two_levels()[0])
+    return Rotation(size, size, request.n)
+
+
+def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
+    """Every rank (n, 1) and all others (n, n−1): those of the own group, then of the next, …, in each from the own place
+    on. So at no time all ranks of a group send to the same rank."""
+    table = request.equal_groups()
+    table = table.reshape(len(table), -1)
+    groups, size = table.shape
+    away, aside = (each.ravel()[1:] for each in np.indices((groups, size)))
+    group, place = (each.reshape(-1, 1) for each in np.indices((groups, size)))
+    return table.reshape(-1, 1), table[(group + away) % groups, (place + aside) % size]
+
+
 @register(
     "all_to_all",
     "direct",
     chunks=chunk_per_rank,
     cost="alpha + (n - 1) * beta * m / n",
     cost_for=several,
+    options=ORDER,
     library=True,
-    rotation=around,
+    rotation=_turned,
 )
 def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
-    """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages."""
-    rank, others = building_blocks.peers(request.n)
+    """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages.
+
+    With `order=groups` those of the own group first, then of the next: so NCCL does with nodes.
+    """
+    rank, others = _by_groups(request) if "order" in request.options else building_blocks.peers(request.n)
     if request.n > 1:
         yield send(rank, others, others, rank)
 
