@@ -35,8 +35,8 @@ class Transport(Model):
     """Time of a proxy to take up a send to a peer, or a receive from one, beside its messages. Where few messages go to
     many peers it is what counts; in rings and trees the next call's is taken up meanwhile."""
     staging: BandwidthCap = 0
-    """Bandwidth at which a proxy goes through data that lie in the host's memory: it copies them into a socket, or reads
-    the flags of LL's lines before it sends them. `none`: NICs read and write them."""
+    """Bandwidth at which a proxy goes through data that lie in the host's memory: it copies them into a socket, or
+    reads the flags of LL's lines before it sends them. `none`: NICs read and write them."""
     gpudirect: StrictBool = True
     """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's of
     rings and trees."""

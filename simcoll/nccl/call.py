@@ -207,8 +207,7 @@ class NcclCall:
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
     def params(self, costs: Kernels, transport: Transport = NO_TRANSPORT) -> dict[str, Any]:
-        """Parameters of the engines, where links have the latency of a hop. Links serve chunks in turn, as copy engines
-        and NICs do."""
+        """Parameters of the engines, where links have the latency of a hop and serve chunks in turn, as NICs do."""
         return {"sharing": "fifo", **self._own_params(costs, transport)}
 
     def _own_params(self, costs: Kernels, transport: Transport) -> dict[str, Any]:
@@ -216,10 +215,9 @@ class NcclCall:
             return {}
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk; what
-            # goes up may be ahead of what comes down by as many chunks as a connection has buffers
-            depth = (self.communicator.nodes - 1).bit_length()
-            return {"channels": 4 + 2 * depth, "channels_by": "step", "slots": figures().steps}
+            # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk
+            steps = 4 + 2 * (self.communicator.nodes - 1).bit_length()
+            return {"channels": steps, "channels_by": "step", "slots": figures().steps}  # of a connection's buffer
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self._heads if self.collective == "all_reduce" else 1
@@ -400,8 +398,7 @@ class NcclCall:
 
     def leg_ps(self, costs: Kernels) -> int:
         """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""
-        whole = self.schedule == "nvls_tree"
-        return service(self.chunk * self._heads, costs.NVLS.rate) // 4 if whole else 0
+        return service(self.chunk * self._heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""

@@ -67,8 +67,8 @@ def _turned(request: Request) -> Rotation:
 
 
 def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
-    """Every rank (n, 1) and all others (n, n−1): those of the own group, then of the next, …, in each from the own place
-    on. So at no time all ranks of a group send to the same rank."""
+    """Every rank (n, 1) and all others (n, n−1): those of the own group, then of the next, …, in each from the own
+    place on. So at no time all ranks of a group send to the same rank."""
     table = request.equal_groups()
     table = table.reshape(len(table), -1)
     groups, size = table.shape
