@@ -53,7 +53,8 @@ class Homes:
         up, down = np.full(count, -1), np.full(count, -1)
         up[tail], down[head] = np.arange(len(tail)), np.arange(len(tail))
         single = (np.bincount(tail, minlength=count) == 1) & (np.bincount(head, minlength=count) == 1)
-        hub = np.where(single, head[up], -1)
-        stub = single & (self.of >= 0) & (tail[down] == hub) & (fabric & (self.of < 0))[hub]
-        up, hub, down = (np.where(stub, column, -1) for column in (up, hub, down))
-        return up, hub, down
+        at = np.flatnonzero(single & (self.of >= 0))
+        at = at[(tail[down[at]] == head[up[at]]) & (fabric & (self.of < 0))[head[up[at]]]]
+        found = np.full((3, count), -1)
+        found[:, at] = up[at], head[up[at]], down[at]
+        return found[0], found[1], found[2]

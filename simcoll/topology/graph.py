@@ -376,11 +376,6 @@ class Topology:
         least = _LEAST.get(known, lambda: ways.least(self.latencies, np.array(known[2])))
         return least[:, [number[self._known(target)] for target in targets]]
 
-    def cut_bandwidth(self, inside: Collection[str]) -> tuple[int, int]:
-        """B/s of all links out of a set of devices, and of all into it."""
-        out, into = self.crossing(inside)
-        return sum(self.bandwidths[out].tolist()), sum(self.bandwidths[into].tolist())
-
     def crossing(self, inside: Collection[str]) -> tuple[Numbers, Numbers]:
         """The links out of a set of devices, and those into it, by number."""
         out = (self._id[u, v] for u in inside for v in self.wiring.ahead[u] if v not in inside)
