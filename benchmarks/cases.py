@@ -45,7 +45,7 @@ class Form:
     step: str = "llama3-8b"  # the model of the training step
     step_nodes: int = 8  # of 8 GPUs
     replications: int = 200
-    ddp: tuple[int, ...] = (8, 32, 128)  # nodes of 8 GPUs of a training step
+    ddp: tuple[int, ...] = (8, 32, 128, 2048)  # nodes of 8 GPUs of a training step
     fsdp: tuple[int, ...] = (32, 128, 512, 2048)
     exchanged: tuple[int, ...] = (256, 1024)  # ranks that send to all others
     exchanged_fairly: tuple[int, ...] = (64, 128)
