@@ -38,6 +38,7 @@ _run_plain = 0  # transfers that this process has run uncompiled
 _announced = False  # that kernels are compiled
 
 
+@functools.cache
 def have_numba() -> bool:
     """Whether numba is installed (the extra `fast`)."""
     return importlib.util.find_spec("numba") is not None
@@ -179,8 +180,12 @@ def compile_kernel(kernel: ModuleType) -> ModuleType:
 
 def is_at_hand(kernel: ModuleType) -> bool:
     """Whether a kernel is loaded, or its compiled code is in the cache."""
-    if kernel.__name__ + _MARK in sys.modules:
-        return True
+    return kernel.__name__ + _MARK in sys.modules or _is_kept(kernel)
+
+
+@functools.cache
+def _is_kept(kernel: ModuleType) -> bool:
+    """Whether compiled code of a kernel is in the cache when this is first asked."""
     folder = _cache_of(kernel)
     return folder is not None and any(folder.glob(f"*/{Path(kernel.__file__ or '').stem}.*.nbi"))
 

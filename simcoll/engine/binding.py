@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory, memory
-from simcoll.config.numba_loader import choose
+from simcoll.config.numba_loader import WORTH_LOADING, choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.kernels import dependency_kernel
@@ -69,6 +69,8 @@ def bind(
     # A frame keeps its schedule, so that no other has the id.
     where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
+    if frame is not None and loops * len(schedule) < WORTH_LOADING:  # hardly anything is left to do
+        compiled = False
     compiled = choose(loops * len(schedule), compiled, dependency_kernel)
     if frame is None:
         frame = _framed(schedule, network, devices, replace(params, slots=0), loops, compiled)
