@@ -8,7 +8,7 @@ does. Links and receive sides are servers that decide once an instant, after eve
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -56,8 +56,8 @@ class _EventRun:
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
         self.instant = InstantEnd(self.env)
         self.ready: dict[int, int] = {}  # when each flow set out
-        self.links: dict[int, Server] = {}
-        self.sides: dict[int, Server] = {}
+        self.links, self.sides = (defaultdict[int, Server](partial(Server, self.instant)) for _ in range(2))
+        self.servers = program.servers
         self.fabric = self._fabric()
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
         self.steps = _Barrier(self.env, program) if self.params.barrier else None
@@ -242,7 +242,7 @@ class _EventRun:
         how = whole_service(service_ps(nbytes, self.bandwidths[link]))
         if spans := self.spans.get(link):
             how = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
-        self.link(link).reserve(i, how, lambda served: self.served(i, route, hop, tail, gone, served))
+        self.links[link % self.servers].reserve(i, how, lambda served: self.served(i, route, hop, tail, gone, served))
 
     def served(self, i: int, route: list[int], hop: int, tail: int, gone: Event | None, served: Served) -> None:
         """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
@@ -271,14 +271,6 @@ class _EventRun:
         """The links of the way that transfer `i` took."""
         return self.paths[self.way[i]]
 
-    def link(self, link: int) -> Server:
-        return self._server(self.links, link % self.program.servers)
-
-    def _server(self, servers: dict[int, Server], number: int) -> Server:
-        if number not in servers:
-            servers[number] = Server(self.instant)
-        return servers[number]
-
     # --- receiving ---
 
     def receive(self, i: int) -> None:
@@ -286,7 +278,7 @@ class _EventRun:
         self.arrived.reach(i)
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
-            side = self._server(self.sides, int(self.program.side[i]))
+            side = self.sides[int(self.program.side[i])]
             side.reserve(i, whole_service(wait), lambda served: self.after(served.end - self.env.now, self.end, i))
         else:
             self.end(i)
