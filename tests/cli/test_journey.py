@@ -76,3 +76,21 @@ def test_every_command_reads_it(machine: Path, tmp_path: Path) -> None:
     assert simcoll("run", work, "-o", tmp_path / "out", "--quiet").status == 0
     assert "NCCL_ALGO" in simcoll("recommend", scenario).out
     assert simcoll("explain", scenario).status == 0
+
+
+def test_a_cube_mesh_answers_as_the_shipped_one(tmp_path: Path) -> None:
+    """What `nvidia-smi topo -m` prints on a DGX-1, imported: pairs without NVLink talk over the same other GPUs."""
+    rows = ["X1122000", "1X210200", "12X20010", "212X0001", "2000X112", "02001X21", "001012X2", "0001212X"]
+    cells = {"X": " X ", "0": "SYS", "1": "NV1", "2": "NV2"}
+    head = "\t".join(["", *(f"GPU{i}" for i in range(8)), "CPU Affinity"])
+    lines = ["\t".join([f"GPU{i}", *(cells[cell] for cell in row), f"{i // 4}"]) for i, row in enumerate(rows)]
+    (tmp_path / "matrix.txt").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+    machine = tmp_path / "machine.yaml"
+    assert simcoll("import", tmp_path / "matrix.txt", "-o", machine).status == 0
+    for size in ("64 KiB", "16 MiB", "1 GiB"):
+        asked = ("--size", size, "--json", "--set", "collective=[all_reduce, all_gather, all_to_all]")
+        mine, shipped = (
+            [row["time_us"] for row in simcoll("predict", "all_reduce", "--on", on, *asked).json["points"]]
+            for on in (machine, "dgx1-v100")
+        )
+        assert mine == pytest.approx(shipped, rel=0.02), size

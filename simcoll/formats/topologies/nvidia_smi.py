@@ -182,7 +182,8 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
             sketch.join(names[gpu], switch, speed)
         sketch.notes.assume(f"all pairs have NV{counts[0]}: an NVSwitch joins them; {each}")
         return
-    for (a, b), count in zip(pairs, counts, strict=True):
+    # of routes with as many links the first is taken: those by the most NVLinks, as files of systems list them
+    for (a, b), count in sorted(zip(pairs, counts, strict=True), key=lambda pair: -pair[1]):
         if count:
             sketch.join(names[a], names[b], pattern.direct(count * pattern.nvlink))
     sketch.notes.assume(f"pairs differ in NVLinks: they join GPUs directly; {each}")
