@@ -14,7 +14,7 @@ from simcoll.config.arrays import Array
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
-from simcoll.engine._kernel_run import NO_TIMES, KernelRun
+from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
@@ -31,11 +31,12 @@ MOST_BITS: Final = 62  # of a key
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
     """`one`, the program of a single loop over whole slots, run in `loops` that each move at most `piece` bytes of a
-    slot."""
+    slot. `slots` of a connection may be on their way, 0: any number."""
 
     one: Program
     loops: int
     piece: int
+    slots: int
 
     def __len__(self) -> int:
         return len(self.one) * self.loops
@@ -71,6 +72,11 @@ class LoopedProgram:
         at, first, count = np.asarray(pending), _first(program.channel), len(self)
         waiting = np.tile(at + (program.channel_before == NONE), self.loops).astype(np.int8)  # for the loop before
         waiting[: len(program)] = at
+        credit_row, credit_loops = NO_INDICES, NO_INDICES
+        if self.slots:
+            many, place, credit_row, credit_loops = self._credits()
+            number = np.arange(self.loops)[:, None] * many + place  # of each transfer in its connection
+            waiting += (number >= self.slots).ravel()
         bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
         o_recv = np.where(src == dst, 0, program.params.o_recv)
         gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
@@ -113,7 +119,21 @@ class LoopedProgram:
             done=done,
             heap=Heap(room(count + 1, np.int64), room(count + 1, np.int64), run_.zeros(0)),
             hole=run_.zeros(1),
+            credit_row=give(credit_row),
+            credit_loops=give(credit_loops),
         )
+
+    def _credits(self) -> tuple[Array, Array, Array, Array]:
+        """For each row: the rows of its connection, the place that it has among them, the row that its end lets go, and
+        how many loops later that is. On a connection transfers go loop by loop."""
+        program = self.one
+        ends = program.channel * np.int64(program.schedule.participants) + program.routes.dst[program.way]
+        _, connection, many = np.unique(ends, return_inverse=True, return_counts=True)
+        order, first = np.argsort(connection, kind="stable"), np.cumsum(many) - many
+        place = np.empty(len(program), np.int64)
+        place[order] = np.arange(len(program)) - first[connection[order]]
+        later, then = np.divmod(place + self.slots, many[connection])
+        return many[connection], place, order[first[connection] + then].astype(np.int32), later.astype(np.int32)
 
 
 def looped(
@@ -128,18 +148,18 @@ def looped(
 ) -> LoopedProgram | None:
     """The loops that `bind` would write out; None where there is only one, where the transfers of a channel do not go
     loop by loop, or wait for others than those that make what they send. Raises like `bind`."""
-    waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no" or params.slots
+    waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
     in_turn = params.channels > 1 and params.channels_by == "chunk"
     if not params.chunk or waiting or in_turn:
         return None
-    whole = replace(params, chunk=0)
+    whole = replace(params, chunk=0, slots=0)
     one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights)
     piece = max(itemsize, params.chunk // itemsize * itemsize)
     loops = -(-int(one.sizes.max(initial=0)) // piece)
     step = _steps(schedule)
     bits = (len(one) - 1).bit_length() + 2 * (int(step.max(initial=0)) + loops).bit_length()
     by_loop = bool((step == step[_first(one.channel)]).all()) if len(one) else False
-    return LoopedProgram(one, loops, piece) if loops > 1 and by_loop and bits <= MOST_BITS else None
+    return LoopedProgram(one, loops, piece, params.slots) if loops > 1 and by_loop and bits <= MOST_BITS else None
 
 
 def _steps(schedule: Schedule) -> Array:

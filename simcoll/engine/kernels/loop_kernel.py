@@ -163,6 +163,8 @@ def send(row: Any, loop: Any, t: Any, ready: Any, run: LoopRun, size: Any) -> An
 @inner
 def finish(row: Any, loop: Any, t: Any, run: LoopRun, size: Any) -> Any:
     """A transfer ends at `t`."""
+    if len(run.credit_row) and loop + run.credit_loops[row] < run.loops:
+        size = relax(run.credit_row[row], loop + run.credit_loops[row], t, run, size)
     rows, (when, _, state), base = run.rows, run.state, loop * len(run.rows.way)
     before = rows.chain[row]
     if before >= 0 and state[base + before] != COMPLETE:

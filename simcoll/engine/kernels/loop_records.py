@@ -70,7 +70,7 @@ class LoopState(NamedTuple):
 
 class LoopRun(NamedTuple):
     """All that `loops` works on; `done` is by participant. `hole` says whether the first entry of the heap is used
-    up."""
+    up. The end of a row lets `credit_row` go, `credit_loops` later; empty where nothing waits for that."""
 
     loops: int
     keys: Keys
@@ -87,3 +87,5 @@ class LoopRun(NamedTuple):
     done: Column
     heap: Heap
     hole: Column
+    credit_row: Column
+    credit_loops: Column
