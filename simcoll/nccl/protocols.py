@@ -185,12 +185,3 @@ def slice_bytes(
 ) -> int:
     """The part of a chunk that its receiver may use before the rest has come."""
     return _steps(collective, algorithm, protocol).slice * step_bytes(protocol, buffer)
-
-
-def slots(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
-    """Chunks that a connection may have on their way.
-
-    >>> slots("all_reduce", "ring", "Simple"), slots("all_reduce", "ring", "LL")
-    (2, 8)
-    """
-    return figures().steps // _steps(collective, algorithm, protocol).chunk
