@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workloads import ddp, layers
 
+from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
 from simcoll.nccl import call_names
 from simcoll.prediction.predict import Prediction, predict
@@ -115,6 +117,19 @@ def test_a_training_step_mixes_all_kinds_of_calls() -> None:
     whole = on("dgx-a100", 2, workload={"operations": mixed}).time_ps
     each = [on("dgx-a100", 2, collective=name, algorithm=algorithm, size="1 MiB").time_ps for name, algorithm in kinds]
     assert max(each) < whole < sum(each)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "nvls_tree"])
+def test_calls_of_a_step_over_nodes_are_served_by_loops(algorithm: str) -> None:
+    """NVLSTree repeats its schedule over a bucket: its call holds the columns of one of its loops; the step takes as
+    long as with those of all."""
+    step = ddp(algorithm=algorithm, bucket_cap="64 MiB", layers=layers(2, "64 MiB"))
+    found, whole = (on("hgx-h100", 2, workload=step, shortcuts=shortcuts) for shortcuts in ("on", "off"))
+    (call,) = found.calls.values()
+    assert (found.algorithm, found.totals.shortcut, whole.totals.shortcut) == ("nvls_tree", "compose", "none")
+    assert isinstance(call.bound.network, Program)
+    assert len(call.bound.program) == 4 * len(call.bound.network)
+    assert facts(found) == facts(whole)
 
 
 def test_a_file_that_changes_is_another_machine(tmp_path: Path) -> None:
