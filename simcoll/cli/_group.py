@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 from simcoll import __version__
+from simcoll.config import collector
 from simcoll.errors import NO_MEMORY, SimcollError
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
-    gc.set_threshold(100_000, 50, 100)  # what a start makes, classes above all, is there until the end
+    gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
     if asked := os.environ.get(COMPLETE):
         from simcoll.cli.completion import completed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -120,3 +121,27 @@ def test_rows_in_another_order_run_together(monkeypatch: pytest.MonkeyPatch) -> 
     assert [each.timeline for each in together] == [event.run(program) for program in programs]
     assert [each.totals.shortcut for each in together] == [run(program).totals.shortcut for program in programs]
     assert len(alone) == 1
+
+
+def test_garbage_is_looked_for_seldom_meanwhile() -> None:
+    """Python looks seldom while steps are answered, then as before, also after errors; never if it never did."""
+    two = star(2, Link(GB_PER_S, 0))
+
+    def asked() -> rows.RunSteps[tuple[int, ...]]:
+        yield rows.AskedRun(bind(build("barrier", "dissemination", 2), two, two.ranks, Params(), 0))
+        return gc.get_threshold()
+
+    def refused() -> rows.RunSteps[None]:
+        yield from asked()
+        raise SimcollError("refused")
+
+    usual = gc.get_threshold()
+    try:
+        for before, meanwhile in (((700, 10, 10), (100_000, 50, 100)), ((0, 10, 10), (0, 10, 10))):
+            gc.set_threshold(*before)
+            assert [rows.answered(asked()), *rows.all_answered([asked()])] == [meanwhile] * 2
+            with pytest.raises(SimcollError):
+                rows.answered(refused())
+            assert gc.get_threshold() == before
+    finally:
+        gc.set_threshold(*usual)
