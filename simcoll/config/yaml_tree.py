@@ -33,7 +33,11 @@ TICK_NS: Final = 10**9  # of the clock of any file system, and more: within one 
 
 
 class Model(BaseModel):
-    """Base of everything that is read from a file: unknown keys are errors, values never change."""
+    """Base of everything that is read from a file: unknown keys are errors, values never change.
+
+    Modules that every start loads define models without `from __future__ import annotations`: it makes annotations
+    texts, and pydantic compiles each of them again.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
     also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and that key

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, distinct
 from simcoll.dataclass import dataclass
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
@@ -106,8 +106,8 @@ class CallProgram:
     def links(self) -> Numbers:
         """The links that messages of the call go over."""
         if self._few is None:
-            return np.unique(self._bound.routes.links)
-        return np.unique(self._few[0].stands_for)
+            return distinct(self._bound.routes.links)
+        return distinct(self._few[0].stands_for)
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, distinct
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import RoutedNetwork
@@ -191,7 +191,7 @@ def _surely_tied(turn: Rotation, stream: StreamedSchedule, network: RoutedNetwor
     lengths = np.diff(hop)
     own = path[np.repeat(np.isin(np.arange(len(lengths)), kept), lengths)]
     on_link = np.repeat(_place(step.src[kept]), lengths[kept]) * len(network.bandwidths) + own
-    return len(np.unique(on_link)) < len(on_link)
+    return len(distinct(on_link)) < len(on_link)
 
 
 def _looks(sorts: Numbers, hop: Numbers) -> Numbers:
@@ -210,7 +210,7 @@ def _looks(sorts: Numbers, hop: Numbers) -> Numbers:
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
     """The number of ranks to keep: a few turns, so many that nobody sends to one who stands for itself; 0: too many."""
     apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
-    apart = np.unique(apart[apart != 0])
+    apart = distinct(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):
         few = turns * turn.ranks
         if stream.n % few == 0 and few < stream.n and (apart % few != 0).all():
@@ -263,7 +263,7 @@ def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers
     own = np.concatenate([number[path[hop[row] : hop[row + 1]]] for row in kept]) if len(kept) else number[:0]
     on_link = np.repeat(place, lengths) * (len(number) + 1) + own
     at_receiver = place * few + dst
-    return all(len(np.unique(pairs)) == len(pairs) for pairs in (on_link, at_receiver))
+    return all(len(distinct(pairs)) == len(pairs) for pairs in (on_link, at_receiver))
 
 
 class _Links:
@@ -299,7 +299,7 @@ class _Links:
         """New links that are turned into each other, if they are of equal kind and each another one."""
         network = self.network
         alike = all((column[links] == column[links[0]]).all() for column in (network.bandwidths, network.latencies))
-        if not alike or len(np.unique(links)) < self.times or (self.number[links] >= 0).any():
+        if not alike or len(distinct(links)) < self.times or (self.number[links] >= 0).any():
             return False
         self.number[links], self.place[links] = len(self.members), np.arange(self.times)
         self.members.append(links)

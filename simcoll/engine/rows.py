@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from simcoll.config import collector
-from simcoll.config.arrays import Array, Numbers
+from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.engine._row_replay import OWN_ORDER, EventOrder, ReplayNumbers, RowReplay, events_of
 from simcoll.engine.program import Program, totals_of
 from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
@@ -172,7 +172,7 @@ class _Rows:
     def __init__(self, programs: Sequence[Program], kept: bool):
         self.kept = kept  # whether times are
         self.programs, self.first, self.count = programs, programs[0], len(programs)
-        self.used = np.unique(self.first.routes.links)
+        self.used = distinct(self.first.routes.links)
 
     def outcomes(self, order: EventOrder) -> list[Outcome | None]:
         """The outcome of each row; None where events come in another order, or where the clock might run out."""

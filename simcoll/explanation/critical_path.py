@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.arrays import Array, distinct
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.tasks import grouped
@@ -363,7 +363,7 @@ class _Crowd:
         """
         program, (first, transfers) = self.program, self.by_way
         hop, links = program.routes[2:]
-        ways = np.unique(np.searchsorted(hop, np.flatnonzero(links == link), side="right") - 1)
+        ways = distinct(np.searchsorted(hop, np.flatnonzero(links == link), side="right") - 1)
         on_link = np.concatenate([transfers[first[way] : first[way + 1]] for way in ways])
         way = program.way[on_link]
         lead = np.where(program.routes.src[way] == program.routes.dst[way], 0, program.by_way("o_send")[way])

@@ -8,8 +8,6 @@ half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transport/n
 2507.04786, 2025).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from pydantic import Field, StrictBool

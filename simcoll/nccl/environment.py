@@ -5,8 +5,6 @@ NCCL_P2P_LEVEL and of the order in which channels are limited: NVIDIA/nccl, rele
 connect.cc.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
@@ -121,7 +119,7 @@ class NcclEnv(Model):
         """The same with NCCL_P2P_DISABLE=1."""
         return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
 
-    def search(self, system: SystemFile) -> SearchSettings:
+    def search(self, system: SystemFile) -> "SearchSettings":
         """The settings under which NCCL looks for its graphs on a system. Raises RefusedError where no NIC is left."""
         from simcoll.nccl.graph_search import SearchSettings
 
@@ -147,7 +145,7 @@ class NcclEnv(Model):
         met = any(each == name if exact else each.startswith(name) for name in names for each in own)
         return not names or met != but
 
-    def applied(self, comm: Communicator) -> Communicator:
+    def applied(self, comm: "Communicator") -> "Communicator":
         """The communicator, found with `search`, under the other variables."""
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
         changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}

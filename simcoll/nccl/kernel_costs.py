@@ -4,8 +4,6 @@ A kernel runs one thread block a channel. In LL, which moves data by flags that 
 time of the block. In LL128 and Simple the block keeps the link busy, and the link is what limits it.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field

@@ -4,8 +4,6 @@ A connection of a channel has one buffer of 8 steps; a chunk is what an algorith
 receiver may begin with. Sizes are bytes; those of buffers count flags as well, those of data do not.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

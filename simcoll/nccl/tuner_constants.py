@@ -4,8 +4,6 @@ A release is a text such as `2.27` or `2.27.3`. Rows of three are by protocol (L
 nodes (one, two, more), as the files say.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

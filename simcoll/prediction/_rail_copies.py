@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from simcoll.config.arrays import distinct
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction._schedule_source import copy_orders, source_of
@@ -37,7 +38,7 @@ def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenar
     known = np.array([-1 if each is None else each for each in node])
     between = (schedule.src < source.n) & (schedule.dst < source.n)  # agents serve the ranks of their node
     src, dst = schedule.src[between], schedule.dst[between]
-    if len(np.unique(src[known[src] != known[dst]])) == len(places):
+    if len(distinct(src[known[src] != known[dst]])) == len(places):
         return [scenario]
     counts = (1, len(orders))
     models = [scenario.model.model_copy(update={"copies": copies}) for copies in counts]

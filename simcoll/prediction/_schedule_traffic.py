@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import distinct
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step
@@ -44,9 +45,9 @@ def traffic(source: AnySchedule) -> Traffic:
         src, dst = rows.src[apart].astype(np.int64), rows.dst[apart]
         sent += np.bincount(src, minlength=size) * times
         each, chunks = np.unique(src * size + dst, return_counts=True)
-        copied = np.unique((src * size + dst)[~rows.reduce[apart]]) % size
+        copied = distinct((src * size + dst)[~rows.reduce[apart]]) % size
         rounds.append(StepTraffic(times, _most_peers(each, size), int(chunks.max()), _most(copied)))
-        pairs = np.union1d(pairs, each)
+        pairs = distinct(np.concatenate((pairs, each)))
     return Traffic(_most_peers(pairs, size), int(sent.max(initial=0)), tuple(rounds))
 
 

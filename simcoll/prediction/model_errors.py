@@ -5,8 +5,6 @@ once for each cell, however many rows it has: errors of one cluster are alike. A
 cell around it. Spreads are averaged as they are, not as squares, so that one cluster that is far off decides little.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Sequence

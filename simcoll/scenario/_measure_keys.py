@@ -1,7 +1,5 @@
 """The scenario's key `measure`: settings for running a point on real hardware."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt

@@ -1,7 +1,5 @@
 """The key `plots` of a scenario: pictures by name, and pictures over any key."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag

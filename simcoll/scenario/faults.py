@@ -2,11 +2,9 @@
 with them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +66,7 @@ class Fault(Model):
     """Probability of the fault in each replication."""
 
     @model_validator(mode="after")
-    def _its_own_keys(self) -> Fault:
+    def _its_own_keys(self) -> Self:
         needed, allowed = _KEYS[self.kind]
         missing = [key for key in needed if getattr(self, key) is None]
         if missing:
@@ -84,7 +82,7 @@ class Fault(Model):
         return self
 
     @model_validator(mode="after")
-    def _comes_back_in_time(self) -> Fault:
+    def _comes_back_in_time(self) -> Self:
         if self.kind == "flap":
             if (self.until is None) == (self.times is None):
                 raise ValueError("flap takes either until or times; write one of them")

@@ -5,8 +5,6 @@ of two: the GPUs, or the host that launches. A process launches for its GPUs one
 their number. A CUDA graph is launched as a whole, so calls in it cost the host nothing.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Final, Literal

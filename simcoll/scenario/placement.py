@@ -1,7 +1,5 @@
 """The scenario's keys for ranks: their placement on devices, their groups, and the weights of their blocks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, TypeGuard
 
 from pydantic import Field, PlainValidator, StrictInt

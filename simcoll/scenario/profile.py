@@ -3,8 +3,6 @@
 A calibrated profile also records which rows were fitted, and how large the errors of its predictions were.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -290,7 +288,7 @@ class Profile(Model):
                 "protocol", mistake, "take a profile that does, or fit one: simcoll calibrate TABLE --free pull.load,…"
             )
 
-    def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Profile:
+    def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
         """Return the profile with the fit of a way of launching in place of the profile's record."""
         if way is None:
             return self

@@ -3,12 +3,10 @@
 A `Scenario` is one point: every value a scalar. `loading` makes them of a file whose values may be lists and ranges.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -269,20 +267,20 @@ class Scenario(Model):
         return value
 
     @model_validator(mode="after")
-    def _launched_back_to_back(self) -> Scenario:
+    def _launched_back_to_back(self) -> Self:
         if self.workload and self.launch.paced:
             raise ValueError("a workload's calls are not made back to back; leave out launch.gpus_per_process")
         return self
 
     @model_validator(mode="after")
-    def _varied_and_repeated(self) -> Scenario:
+    def _varied_and_repeated(self) -> Self:
         varies = self.variability is not None or (self.replications is not None and self.faults)
         if bool(varies) != (self.replications is not None):
             raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
         return self
 
     @model_validator(mode="after")
-    def _faults_that_can_be(self) -> Scenario:
+    def _faults_that_can_be(self) -> Self:
         if self.faults:
             fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
         return self

@@ -1,10 +1,8 @@
 """The scenario's key `variability`: the differences from run to run, and how replications draw them."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +37,7 @@ class Delay(Model):
     """Greatest value."""
 
     @model_validator(mode="after")
-    def _its_own_keys(self) -> Delay:
+    def _its_own_keys(self) -> Self:
         needed = _NEEDS[self.distribution]
         given = [key for key in ("median", "sigma", "mean", "low", "high") if getattr(self, key) is not None]
         if set(given) != set(needed):

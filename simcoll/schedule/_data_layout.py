@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, distinct
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.steps import singles
@@ -28,7 +28,7 @@ class Places:
         self.width, self._column = width, np.full(width, -1, np.int64)
         self._column[slots] = np.arange(len(slots))
         self._columns, self.dense = len(slots), participants * len(slots)
-        self._others = np.zeros(0, np.int64) if others is None else np.unique(others)
+        self._others = np.zeros(0, np.int64) if others is None else distinct(others)
         self._others = self._others[self._column[self._others % width] < 0]
 
     @classmethod
@@ -40,7 +40,7 @@ class Places:
             return cls(source.participants, width, buffer)
         if source.participants * width <= SPARSE * (source.participants * source.n_chunks + source.transfers):
             return cls(source.participants, width, np.arange(width))
-        return cls(source.participants, width, buffer, np.unique(np.concatenate(list(_keys(source, width)))))
+        return cls(source.participants, width, buffer, distinct(np.concatenate(list(_keys(source, width)))))
 
     def __len__(self) -> int:
         return self.dense + len(self._others)

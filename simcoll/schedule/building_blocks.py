@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simcoll.config.arrays import distinct
 from simcoll.schedule.steps import Repeat, Step, StepPattern, send
 
 Ranks = NDArray[np.int64]
@@ -47,7 +48,7 @@ def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Itera
     def step(s: int) -> Step:
         return send(groups[..., None], np.roll(groups, -1, 1)[..., None], shards[:, (i - lag - s) % m], reduce=reduce)
 
-    apart = np.unique(np.diff(shards, axis=1))
+    apart = distinct(np.diff(shards, axis=1))
     if len(apart) != 1 or m < 3:
         yield from map(step, range(m - 1))
         return

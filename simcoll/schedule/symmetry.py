@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import distinct
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.steps import Repeat, Step, StepPattern
@@ -57,14 +58,14 @@ class Rotation(NamedTuple):
             self.chunk(step.dst_slot).astype(np.int32),
             step.reduce,
         )
-        once = len(np.unique(step.dst.astype(np.int64) * n_chunks + step.dst_slot)) == len(step.dst)
+        once = len(distinct(step.dst.astype(np.int64) * n_chunks + step.dst_slot)) == len(step.dst)
         return once and all(map(np.array_equal, _sorted(step, n, n_chunks), _sorted(turned, n, n_chunks)))
 
     def _keeps_cycles(self, part: Repeat, n_chunks: int) -> bool:
         """Whether a slot that goes on in its cycle and is then turned is the slot that is turned and then goes on."""
         stride = math.gcd(part.shift, part.span)
         base, slots = part.base.astype(np.int64), (part.first.src_slot, part.first.dst_slot)
-        starts = np.unique([base * stride + (slot - base) % part.span % stride for slot in slots])
+        starts = distinct([base * stride + (slot - base) % part.span % stride for slot in slots])
         after = np.full(n_chunks, -1, np.int64)
         along = np.arange(0, part.span, stride)
         for base, first in zip(*(column.tolist() for column in np.divmod(starts, stride)), strict=True):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, distinct
 from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
@@ -306,7 +306,7 @@ class Topology:
             number = np.array([self._number[device] for device in devices], np.int64)
             fabric = np.array([kind not in ENDPOINTS for kind in self.kinds.values()])
             up, hub, down = (column[number] for column in self._homes.stubs(fabric))
-            alone = len(np.unique(self._homes.of[number])) == len(devices) and not self._routes_given
+            alone = len(distinct(self._homes.of[number])) == len(devices) and not self._routes_given
             self._stubs_of = {devices: ((up >= 0) & alone, up, hub, down)}
         return self._stubs_of[devices]
 

@@ -5,13 +5,11 @@ topology. Bandwidths are of one direction; patterns are those of a shell (`gpu[0
 the models, as they were written, and are read when a topology is built.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
@@ -103,7 +101,7 @@ class LinkRule(Model):
     oneway: StrictBool = False
 
     @model_validator(mode="after")
-    def _says_between_what(self) -> LinkRule:
+    def _says_between_what(self) -> Self:
         if bool(self.pairs) == bool(self.from_) or bool(self.from_) != bool(self.to):
             raise ValueError("a link is either 'from' and 'to' or 'pairs'; write e.g. from: gpu*, to: nvswitch0")
         return self

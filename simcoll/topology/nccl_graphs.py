@@ -4,11 +4,9 @@ Systems may hold it under the key `nccl`, as rows for one node or several and fo
 the rows that fit. What they do not hold, `nccl.graph_search` finds. Speeds are GB/s of one channel and one direction.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
@@ -68,7 +66,7 @@ class GraphRow(Model):
     orders: tuple[tuple[int, ...], ...] = ()
 
     @model_validator(mode="after")
-    def _says_how_many(self) -> GraphRow:
+    def _says_how_many(self) -> Self:
         if (self.channels is None) == (self.channels_per_gpu is None):
             raise ValueError("a graph has either 'channels' or 'channels_per_gpu'; keep one of them")
         return self
@@ -91,7 +89,7 @@ class GraphSearch(Model):
     graphs: tuple[GraphRow, ...]
 
     @model_validator(mode="after")
-    def _says_each_once(self) -> GraphSearch:
+    def _says_each_once(self) -> Self:
         for first, second in itertools.combinations(self.graphs, 2):
             shared = range(max(first.gpus[0], second.gpus[0]), min(first.gpus[1], second.gpus[1]) + 1)
             if (first.graph, first.nodes) == (second.graph, second.nodes) and shared:

@@ -4,8 +4,6 @@
 (`machines`).
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import math
@@ -15,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -66,7 +64,7 @@ class Spread(Model):
     """Greatest distance from the mean, as a share."""
 
     @model_validator(mode="after")
-    def _leaves_something(self) -> Spread:
+    def _leaves_something(self) -> Self:
         if units.parse_exact(self.spread, "share") >= 1:
             raise ValueError(f"a spread of {self.spread!r} leaves links without bandwidth; stay below '100 %'")
         return self
@@ -144,7 +142,7 @@ class TopologySpec(Model):
     """Path of a topology file."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> TopologySpec:
+    def _fits_together(self) -> Self:
         if self.file is None:
             _check(self, self.system is not None)
         elif self.system is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.arrays import Array, distinct
 from simcoll.named_tuple import NamedTuple
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
@@ -88,7 +88,7 @@ class WorkloadPlan:
         members, number = self._all if ranks is None else tuple(ranks), len(self.works)
         last = self._last.setdefault(stream, np.full(self.n, NONE))
         where = slice(None) if members is self._all else list(members)
-        before = set(after).union(np.unique(last[where]).tolist()) - {NONE}
+        before = set(after).union(distinct(last[where]).tolist()) - {NONE}
         self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before))))
         last[where] = number
         return number

@@ -17,7 +17,7 @@ from simcoll.accuracy.diagnosis._regions import Bands, Region
 from simcoll.accuracy.fit._fit_rows import SMALL
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.config.arrays import Floats, Numbers
+from simcoll.config.arrays import Floats, Numbers, distinct
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.scenario.profile import load_profile
@@ -156,7 +156,7 @@ def _promising(
     far behind its rivals, with those before and after it where points need not be bound anew; else none.
     """
     off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
-    probes = off[np.unique(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
+    probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
     first_probes = probes[[0, len(probes) // 2, -1]]  # three points are enough to drop most variants
 
     def error(variant: Hypothesis, points: Numbers) -> float:

@@ -26,6 +26,7 @@ from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
+from simcoll.config.arrays import distinct
 from simcoll.config.groups import grouped
 from simcoll.config.yaml_tree import Model
 from simcoll.dataclass import dataclass
@@ -202,7 +203,7 @@ def _thinned(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
     kept: list[MeasuredRow] = []
     for of_series in series.values():
         ordered = sorted(of_series, key=lambda row: row.size_bytes)
-        at = np.unique(np.linspace(0, len(ordered) - 1, min(FEW_SIZES, len(ordered))).round().astype(int))
+        at = distinct(np.linspace(0, len(ordered) - 1, min(FEW_SIZES, len(ordered))).round().astype(int))
         kept += [ordered[i] for i in at.tolist()]
     return kept
 

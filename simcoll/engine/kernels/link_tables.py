@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.arrays import Array, distinct
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, service_ps
@@ -71,7 +71,7 @@ class LinkTables:
         before = np.append(np.int32(NONE), links)[: len(links)]
         before[hop[:-1][np.diff(hop) > 0]] = NONE
         lowest, highest = _least(self.links, links, before), -_least(self.links, links, -before)
-        views = np.bincount(np.unique(links) % self.servers, minlength=self.servers)
+        views = np.bincount(distinct(links) % self.servers, minlength=self.servers)
         follows: Array = (lowest == highest) & (highest >= 0) & (np.resize(views, self.links) == 1)
         return follows
 
@@ -97,7 +97,7 @@ class LinkTables:
 
     def rows_of(self, changes: LinkChanges) -> tuple[Array, ...]:
         """The changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
-        changing = np.unique(changes.link)
+        changing = distinct(changes.link)
         link = np.append(changing, changes.link)
         at = np.append(np.zeros(len(changing), np.int64), changes.at)
         order = np.argsort(link, kind="stable")

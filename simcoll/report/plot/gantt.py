@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from simcoll.config.arrays import distinct
 from simcoll.dataclass import dataclass
 from simcoll.engine.link_usage import utilisation
 from simcoll.engine.program import Program
@@ -134,7 +135,7 @@ def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], ch
 
 def _link_lanes(program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
     busy = utilisation(program, timeline.makespan_ps).reshape(program.views, -1).sum(axis=0)
-    lanes = {link: Lane(names[link], busy[link]) for link in np.unique(program.routes.links % program.servers).tolist()}
+    lanes = {link: Lane(names[link], busy[link]) for link in distinct(program.routes.links % program.servers).tolist()}
     carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
     columns = (program.hops.links % program.servers, timeline.hop_begin, timeline.hop_end, carried)
     for link, begin, end, chunk in zip(*(column.tolist() for column in columns), strict=True):
