@@ -95,7 +95,7 @@ def test_code_is_known_by_what_its_source_says(kernel: Path, tmp_path: Path):
 def test_what_must_be_compiled_first_has_to_pay_more(kernel: Path, tmp_path: Path):
     """Python runs what little there is while code that is in no cache would be compiled."""
     count = "print(n.is_at_hand(kernel), *(n.pays(m, kernel) for m in (40_000, 20_000, 600_000)))\n"
-    use = "from simcoll.config import numba_loader as n\n" + USE.replace("add = ", f"{count}add = ", 1)
+    use = "from simcoll.config import numba_loader as n\n" + USE.replace("print((add", f"{count}print((add", 1)
     for first, found in ((True, "False False False True"), (False, "True False True True")):
         done = python(f"import os; os.environ['SIMCOLL_CACHE_DIR'] = {str(tmp_path / 'own')!r}\n{use}", [kernel])
         assert done.stdout == f"{found}\n5\n", (first, done.stderr)
