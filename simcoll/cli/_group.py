@@ -26,7 +26,10 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
     "predict": ("run.predict", "Predict one collective without a scenario file."),
     "plot": ("replot.plot", "Plot a results.csv again."),
-    "explain": ("explain.explain", "Explain why a scenario, or a collective, takes as long as it does, and what would make it faster."),
+    "explain": (
+        "explain.explain",
+        "Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.",
+    ),
     "recommend": (
         "recommend.recommend",
         "Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.",

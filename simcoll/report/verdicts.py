@@ -161,19 +161,23 @@ def _winners(rows: Sequence[ResultRow]) -> str:
 
 
 def _most_wins(places: Mapping[Any, Sequence[ResultRow]]) -> str:
-    """The algorithm that is fastest at most points; empty where only one was asked for."""
+    """The algorithm that is fastest at most points, alone or not; empty where only one was asked for."""
     wins: dict[str, int] = {}
+    ties: set[str] = set()
     points = 0
     for rows in places.values():
         for alike in grouped(rows, lambda row: row.size_bytes).values():
             if len({row.asked for row in alike}) > 1:
                 points += 1
-                for name in _best(alike).split(" = "):
+                best = _best(alike).split(" = ")
+                ties.update(best[1:] and best)
+                for name in best:
                     wins[name] = wins.get(name, 0) + 1
     if not wins:
         return ""
     name = max(wins, key=lambda each: wins[each])
-    return f"{name} is fastest at {wins[name]} of {points} questions; "
+    how = "fastest or as fast as another" if name in ties else "fastest"
+    return f"{name} is {how} at {wins[name]} of {points} questions; "
 
 
 def _steps(rows: Sequence[ResultRow]) -> str:
@@ -231,7 +235,9 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     more = f" ({len(documents) - 1} more below)" if len(documents) > 1 else ""
     tie = "; ties are within the profile's 90 % interval" if any(each["tie"] for each in choices) else ""
     grounds = " + ".join([trusted([first["profile"]]), *map(between, filter(None, [first.get("transport")]))])
-    return f"Take {text}{more}; {grounds}{tie}."
+    theirs = {each.get("executor") == "msccl" for each in choices}  # a fit is of NCCL's own kernels
+    modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
+    return f"Take {text}{more}; {grounds}{modelled}{tie}."
 
 
 def of_comparison(document: JsonAnswer) -> str:

@@ -14,3 +14,16 @@ def test_a_tie_has_no_slowest() -> None:
     assert "nvls = auto" in tied
     assert "slowest" not in tied
     assert "the slowest takes 1." in apart
+
+
+def test_a_tie_is_not_called_a_win() -> None:
+    """Of all_gather `auto` runs the ring: where the two take the same time, neither is the fastest alone."""
+    asked = {"collective": ["all_reduce", "all_gather"], "algorithm": ["ring", "auto"], "size": "64 MiB", "plots": []}
+    assert "auto is fastest or as fast as another at 2 of 2 questions" in sc.run("quickstart", **asked).verdict
+
+
+def test_a_choice_of_another_executor_is_modelled() -> None:
+    """The profile was fitted to NCCL's own kernels: a schedule for MSCCL's executor is called modelled at once."""
+    chosen = sc.recommend(topology={"system": "hgx-h100", "nodes": 2}, collective="all_to_all", size="64 KiB")
+    assert "fitted to" in chosen.verdict
+    assert chosen.verdict.endswith("modelled.")
