@@ -50,7 +50,7 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 class NcclCall:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
     channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
-    `version`: the release, the newest if None; `registered`: by a symmetric kernel, of which all blocks are one
+    `version`: the release of the tuner that chose it; `registered`: by a symmetric kernel, of which all blocks are one
     channel; `by_itself`: NCCL takes this algorithm and protocol where it has the choice of all."""
 
     communicator: Communicator

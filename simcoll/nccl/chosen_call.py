@@ -80,8 +80,8 @@ def call(
     itself = choice if free else tuner.choose(_table(comm, version, served, everything, switch_reduces), served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
-        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=version, limited=limited,
-        by_itself=by_itself,
+        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=table.constants.release,
+        limited=limited, by_itself=by_itself,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from simcoll.errors import InputError
 from simcoll.nccl import env_filter
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.environment import NcclEnv
+from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.placing import rated_topology
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
@@ -191,6 +192,17 @@ def test_variables_are_swept() -> None:
     found = rows({"NCCL_ALGO": ["Tree", "Ring"], "NCCL_MAX_NCHANNELS": [2, 4]}, size="1 GiB")
     columns = [(row["env.NCCL_ALGO"], row["env.NCCL_MAX_NCHANNELS"], row["algorithm"]) for row in found]
     assert columns == [("Tree", 2, "tree"), ("Tree", 4, "tree"), ("Ring", 2, "ring"), ("Ring", 4, "ring")]
+
+
+@pytest.mark.parametrize(
+    ("system", "profile", "library"), [("mi300x", "rccl-cdna3", "rccl"), ("hgx-h100", "nccl-hopper", "nccl")]
+)
+def test_trees_cut_chunks_by_the_release_of_the_tuner(system: str, profile: str, library: Any) -> None:
+    """A scenario that names no release has, of each library, the chunks of the one whose constants choose."""
+    keys = {"topology": {"system": system, "nodes": 2}, "size": SIZES[2], "algorithm": "tree", "protocol": "Simple"}
+    releases = [{"library_version": name} for name in (read(library).release, "2.22", "2.23")]
+    default, named, old, new = (rows({}, **keys, profile=profile, **each)[0]["time_us"] for each in ({}, *releases))
+    assert default == named == {"rccl": old, "nccl": new}[library] and old != new
 
 
 def test_a_release_is_taken_as_it_is_written(tmp_path: Any) -> None:
