@@ -107,9 +107,12 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
     >>> did_you_mean("rng", ["ring", "tree"])
     "did you mean 'ring'?"
+    >>> did_you_mean("-1", ["0", "1"])  # numbers are not misspelt
+    'choose from: 0, 1'
     """
     choices = sorted(choices)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    words = [choice for choice in choices if not choice.isdecimal()]
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
     if len(choices) > MOST_TOLD:

@@ -59,14 +59,19 @@ def name_of(algorithm: str, collective: str) -> str:
 
 
 def refusal(
-    collective: str, algorithm: str, protocol: str, under: object = "", has: Iterable[tuple[str, str]] = ()
+    library: str,
+    collective: str,
+    algorithm: str,
+    protocol: str,
+    under: object = "",
+    has: Iterable[tuple[str, str]] = (),
 ) -> str:
     """The sentence that refuses a call: what was asked, `under` which variables, and which pairs the library has.
 
-    >>> refusal("all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
+    >>> refusal("nccl", "all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
     'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'
-    >>> refusal("all_reduce", "auto", "auto", "NCCL_ALGO=PAT")
-    'NCCL runs no all_reduce here under NCCL_ALGO=PAT'
+    >>> refusal("rccl", "all_reduce", "auto", "auto", "NCCL_ALGO=PAT")
+    'RCCL runs no all_reduce here under NCCL_ALGO=PAT'
     """
     asked = (f" by {algorithm}" * (algorithm != "auto"), f" with {protocol}" * (protocol not in ("auto", "none")))
     with_protocols: dict[str, list[str]] = {}
@@ -74,4 +79,5 @@ def refusal(
         with_protocols.setdefault(name, []).append(each)
     pairs = ", ".join(f"{name} ({', '.join(each)})" for name, each in with_protocols.items())
     conditions = f" under {under}" if str(under) else ""
-    return f"NCCL runs no {collective}{''.join(asked)} here{conditions}" + (f"; it has {pairs}" if pairs else "")
+    sentence = f"{library.upper()} runs no {collective}{''.join(asked)} here{conditions}"
+    return sentence + (f"; it has {pairs}" if pairs else "")

@@ -46,7 +46,7 @@ def call(
         return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
-            raise RefusedError(f"NCCL has no LL128 for {collective}: messages go by LL or Simple")
+            raise RefusedError(f"{comm.library.upper()} has no LL128 for {collective}: messages go by LL or Simple")
         peers = 1 if collective == "send_recv" else comm.ranks
         message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
         parts = _p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
@@ -71,7 +71,7 @@ def call(
         pairs = [(a, p) for c, a, p in has if c == served and a in modelled]
         unserved = algorithm in ("nvls", "nvls_tree") and served != "all_gather" and not switch_reduces
         why = "; NVSwitches do not reduce this type with this operator" * unserved
-        raise RefusedError(refusal(served, algorithm, protocol, under, pairs) + why)
+        raise RefusedError(refusal(comm.library, served, algorithm, protocol, under, pairs) + why)
     pair = choice.algorithm, choice.protocol
     shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
     usual = _launch_shape.launch(replace(comm, min_channels=None, max_channels=None), table.constants, *pair, nbytes)

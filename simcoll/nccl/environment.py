@@ -41,6 +41,13 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() else value
 
 
+def _bytes(value: object) -> object:
+    number = _number(value)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError(f"{value!r} is not a whole number of bytes; write e.g. {4 << 20}")
+    return number
+
+
 def _level(value: object) -> object:
     number = _number(value)
     if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
@@ -54,7 +61,7 @@ _Filter = Annotated[str, AfterValidator(_filter)]
 _Channels = Annotated[int, Field(strict=True, ge=1, le=64), BeforeValidator(_number)]
 _Switch = Annotated[Literal[0, 1], BeforeValidator(_number)]
 _Three = Annotated[Literal[0, 1, 2], BeforeValidator(_number)]
-_Bytes = Annotated[int, Field(strict=True, ge=4096, le=1 << 30), BeforeValidator(_number)]
+_Bytes = Annotated[int, Field(strict=True, ge=4096, le=1 << 30), BeforeValidator(_bytes)]
 _Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
 
 

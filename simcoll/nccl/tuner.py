@@ -109,9 +109,9 @@ def time_us(
     Raises RefusedError for a pair that is not in the table.
     """
     entry = table.entries.get((collective, algorithm, protocol))
-    if entry is None:
-        raise RefusedError(refusal(collective, algorithm, protocol))
     comm, constants = table.communicator, table.constants
+    if entry is None:
+        raise RefusedError(refusal(comm.library, collective, algorithm, protocol))
     wait, width = entry.latency_us, entry.bandwidth_GBps
     if collective == "all_reduce":
         width *= _correction(comm, constants, algorithm, protocol, nbytes)

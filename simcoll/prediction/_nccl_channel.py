@@ -253,7 +253,7 @@ class NcclExecutor(PlainExecutor):
             scenario.nbytes,
             scenario.itemsize,
             self.release(scenario),
-            algorithm=_nccl_name(scenario),
+            algorithm=_nccl_name(scenario, self._kernels.library),
             protocol="auto" if scenario.protocol == "none" else scenario.protocol,
             between=least_between(rated, places),
             left=scenario.env.selection,
@@ -288,7 +288,8 @@ class NcclExecutor(PlainExecutor):
         free = scenario.protocol in ("none", "auto")
         left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
         if not left:
-            raise RefusedError(call_names.refusal(scenario.collective, "auto", scenario.protocol, scenario.env, pairs))
+            asked = scenario.collective, "auto", scenario.protocol, scenario.env
+            raise RefusedError(call_names.refusal(self._kernels.library, *asked, pairs))
         return left
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
@@ -323,14 +324,14 @@ def _least_between(rated: Topology, places: Sequence[str]) -> int:
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
 
 
-def _nccl_name(scenario: Scenario) -> Any:
+def _nccl_name(scenario: Scenario, library: str) -> Any:
     """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
     if scenario.algorithm == "auto":
         return "auto"
     names, name = call_names.names(scenario.collective), call_names.name_of(scenario.algorithm, scenario.collective)
     if names and name not in names:
         others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
-        raise RefusedError(f"NCCL has no {name} for {scenario.collective}; {others}")
+        raise RefusedError(f"{library.upper()} has no {name} for {scenario.collective}; {others}")
     return names.get(name, name)
 
 

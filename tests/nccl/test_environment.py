@@ -101,6 +101,8 @@ def test_levels(written: object) -> None:
         ({"NCCL_MAX_NCHANNELS": 0}, ("0 is out of range",)),
         ({"NCCL_MIN_NCHANNELS": 65}, ("65 is out of range",)),
         ({"NCCL_P2P_DISABLE": 7}, ("7 is not known",)),
+        ({"NCCL_PXN_DISABLE": -1}, ("-1 is not known; choose from: 0, 1",)),
+        ({"NCCL_BUFFSIZE": "1 GiB"}, ("'1 GiB' is not a whole number of bytes; write e.g. 4194304",)),
     ],
 )
 def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
@@ -120,6 +122,12 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
 def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:
     """A variable is heeded, or the point is refused."""
     assert all(why in row["status"] for row in rows(env))
+
+
+def test_rccl_refuses_in_its_own_name() -> None:
+    """A refusal names the library of the machine."""
+    (row,) = rows({}, topology={"system": "mi300x"}, profile="rccl-cdna3", algorithm="nvls", size=SIZES[0])
+    assert "RCCL runs no all_reduce by nvls here" in row["status"]
 
 
 @pytest.mark.parametrize(
