@@ -16,6 +16,7 @@ from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl import env_filter
 from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.env_filter import Selection
+from simcoll.nccl.protocols import figures
 from simcoll.schedule.names import ALGORITHMS
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level
@@ -156,7 +157,12 @@ class NcclEnv(Model):
         """The communicator, found with `search`, under the other variables."""
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
         changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
-        changed |= {"buffer_bytes": self.NCCL_BUFFSIZE, "net_chunk_bytes": self.NCCL_P2P_NET_CHUNKSIZE}
+        buffer, chunk = self.NCCL_BUFFSIZE, self.NCCL_P2P_NET_CHUNKSIZE
+        if buffer is not None:  # NCCL's own is no setting
+            changed["buffer_bytes"] = None if buffer == figures().protocols["Simple"].buffer_bytes else buffer
+        if chunk is not None:
+            own = next(row.chunk_bytes for row in figures().messages if row.nodes == "several")
+            changed["net_chunk_bytes"] = None if chunk == own else chunk
         changed |= {"pxn": False if self.NCCL_PXN_DISABLE else None}
         given = {name: value for name, value in changed.items() if value is not None}
         return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type

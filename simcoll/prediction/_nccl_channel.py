@@ -73,8 +73,11 @@ class NcclChannel(PlainCall):
 
     @property
     def usual(self) -> bool:
-        """Not with a number of channels that the user sets."""
-        return not self.call.limited
+        """Not with channels, buffers, chunks of messages or NICs that the user sets: no row was measured so."""
+        call, comm = self.call, self.call.communicator
+        buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
+        between = call.kind == "P2P" and comm.nodes > 1 and (comm.net_chunk_bytes is not None or not comm.pxn)
+        return not (call.limited or buffers or between)
 
     @property
     def by_itself(self) -> bool:

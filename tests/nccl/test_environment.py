@@ -195,6 +195,16 @@ def test_without_pxn_ends_have_their_own_nics() -> None:
     assert [row["time_us"] for row in without] == [row["time_us"] for row in free]
 
 
+def test_no_row_stands_behind_buffers_of_the_user() -> None:
+    """What other buffers change is extrapolated; NCCL's own size is no setting, and LL has another buffer."""
+    for size, protocol in ((SIZES[0], "LL"), (SIZES[2], "Simple")):
+        keys = {"collective": "all_gather", "size": size}
+        free, own, small = (rows(env, **keys)[0] for env in ({}, *({"NCCL_BUFFSIZE": 2**k} for k in (22, 20))))
+        assert free["protocol"] == protocol and free["confidence"] == own["confidence"] != "extrapolated"
+        assert small["confidence"] == ("extrapolated" if protocol == "Simple" else free["confidence"])
+    assert rows({"NCCL_BUFFSIZE": 1 << 20}, collective="all_to_all")[1]["confidence"] == "extrapolated"
+
+
 def test_variables_are_swept() -> None:
     """Values of a variable make points, and a column."""
     found = rows({"NCCL_ALGO": ["Tree", "Ring"], "NCCL_MAX_NCHANNELS": [2, 4]}, size="1 GiB")
