@@ -215,7 +215,7 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
 
 SETTINGS = (
     ("pxn off", "", A100X2, "all_to_all", "NCCL_PXN_DISABLE=1"),
-    ("chunk size", "32 KiB", A100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
+    ("chunk size", "32 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
     ("chunk size", "512 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
     ("buffer size", "256 KiB", H100X2, "all_gather", "NCCL_BUFFSIZE=262144"),
 )
@@ -238,6 +238,7 @@ def test_settings_of_buffers_and_messages_are_found(
     its = next(each for each in found["hypotheses"] if each["hypothesis"] == fault)
     assert its["value"] == value
     assert variable in its["text"]
+    assert not [point for point in found["points"] if point["single"]]  # none is odd where that is so
     assert diagnosed(table(tmp_path, setup, plain, call=call), setup[0])["verdict"] == "healthy"
 
 

@@ -166,7 +166,7 @@ def _document(
         "profile": ", ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios)),
         "confidence": ", ".join(dict.fromkeys(str(result["confidence"]) for result in asked.results)),
         "launch_us": base.launch,
-        "points": _points(asked, table, names, base, best),
+        "points": _points(asked, table, names, base, best, explained),
         "regions": regions,
         "hypotheses": [_hypothesis(fit, base) for fit in ranked],
         "verdict": best.hypothesis.family if explained else None,
@@ -177,10 +177,13 @@ def _document(
     }
 
 
-def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], base: Fit, best: Fit) -> list[Document]:
+def _points(
+    asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], base: Fit, best: Fit, explained: bool
+) -> list[Document]:
     expected, bad = base.predicted, suspicious(asked.rows)
     low, high = expected * table.bands.low, expected * table.bands.high
     distances = table.bands.distances(table.measured / expected).tolist()
+    unexplained = np.abs(table.bands.distances(table.measured / (best if explained else base).predicted)) > WILD
     calm = {number for region in base.regions if not region.off for number in region.points}
     accidents = {region.accident for region in base.regions}
     return [
@@ -195,7 +198,7 @@ def _points(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], b
             "distance": distances[i],
             "verdict": "slow" if distances[i] > 1 else "fast" if distances[i] < -1 else "inside",
             "bad_row": bad[i],
-            "single": i in accidents or (i in calm and abs(distances[i]) > WILD),
+            "single": i in accidents or (i in calm and abs(distances[i]) > WILD and bool(unexplained[i])),
         }
         for i, (row, result) in enumerate(zip(asked.rows, asked.results, strict=True))
     ]
