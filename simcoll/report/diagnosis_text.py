@@ -6,7 +6,7 @@ from typing import Any
 
 from simcoll import __version__
 from simcoll.config import text_table
-from simcoll.report.verdicts import explanation, of_diagnosis
+from simcoll.report.verdicts import explanation, of_diagnosis, only_faster
 from simcoll.units import format_size
 
 SHOWN = 6  # explanations
@@ -57,15 +57,27 @@ def _how(region: dict[str, Any]) -> str:
     """State how far a region is off, and at which sizes."""
     if region["factor"] is None:
         return "times scatter"
-    first, last = (format_size(region[end]) for end in ("from_bytes", "to_bytes"))
-    return f"{region['factor']:.2f} times as long as expected, {first}" + (f" to {last}" if last != first else "")
+    how = f"{region['factor']:.2f} times as long as expected, {_sizes(region, '')}"
+    if region["contrary_factor"] is None:
+        return how
+    return f"{how}, but {region['contrary_factor']:.2f} times, {_sizes(region, 'contrary_')}"
+
+
+def _sizes(region: dict[str, Any], side: str) -> str:
+    first, last = (format_size(region[f"{side}{end}"]) for end in ("from_bytes", "to_bytes"))
+    return first if first == last else f"{first} to {last}"
 
 
 def _bad_rows(document: dict[str, Any]) -> list[str]:
     """Rows that took longer than larger ones, and how they lie."""
     bad = [point for point in document["points"] if point["bad_row"]]
     slow = sum(point["verdict"] == "slow" for point in bad)
-    return [f"# {len(bad)} bad rows took longer than rows of twice the size; {slow} of them are slow"] if bad else []
+    if not bad:
+        return []
+    if len(bad) == 1:
+        return [f"# 1 bad row took longer than a row of twice the size; it is {'slow' if slow else 'not slow'}"]
+    are = "1 of them is" if slow == 1 else f"{slow} of them are"
+    return [f"# {len(bad)} bad rows took longer than rows of twice the size; {are} slow"]
 
 
 def _ranked(document: dict[str, Any]) -> list[str]:
@@ -102,9 +114,8 @@ def _listed(regions: list[dict[str, Any]]) -> str:
 
 
 def _faster(regions: list[dict[str, Any]]) -> list[str]:
-    fast = all(region["factor"] is not None and region["factor"] < 1 for region in regions)
     finding = "# faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate)"
-    return [f"{finding}, unless the machine is another one"] if fast else []
+    return [f"{finding}, unless the machine is another one"] if only_faster(regions) else []
 
 
 def _single(point: dict[str, Any]) -> str:

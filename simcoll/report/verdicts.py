@@ -263,12 +263,21 @@ def of_diagnosis(document: JsonAnswer) -> str:
         return f"Healthy: {points} points are as {document['system']} should be by {document['profile']}{again}."
     worst = max(off, key=lambda region: float(region["distance"]))
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
+    how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""
     where = f"{worst['collective']} on {worst['ranks']}, {worst['region']}, {how}"
     if document["verdict"] is None:
-        if all(region["factor"] is not None and region["factor"] < 1 for region in off):
+        if only_faster(off):
             return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."
     return f"Off: {where}; {explanation(document)} explains it best."
+
+
+def only_faster(regions: Sequence[JsonAnswer]) -> bool:
+    """Whether regions that are off hold points that are too fast, and none that is too slow."""
+    return all(
+        region["factor"] is not None and region["factor"] < 1 and region["contrary_factor"] is None
+        for region in regions
+    )
 
 
 def explanation(document: JsonAnswer) -> str:

@@ -442,6 +442,10 @@ def test_a_machine_that_is_another_one(tmp_path: Path):
     fast = simcoll("diagnose", table(tmp_path, A100, took), "--topology", A100[0])
     assert fast.status == 1
     assert remarks(fast.out)[-1].startswith("# faster than expected: a finding, and no fault")
+    mixed = simcoll("diagnose", table(tmp_path, A100, took | {2**26: 18 * took[2**26]}), "--topology", A100[0])
+    assert "aster than expected" not in mixed.out
+    last = remarks(mixed.out)[-1]
+    assert re.search(r"# verdict: off, .* 0\.1\d times .*, but (1\.[89]|2\.[01])\d times, 64 MiB", last)
 
 
 def test_one_node_and_several_in_one_table(tmp_path: Path):

@@ -65,8 +65,9 @@ class Region:
 
     `points` are their numbers; `ratio` is the median of measured/expected, `low` and `high` are the ends of its band,
     and `inside` counts points within their bands. `outside` numbers those beyond, on the side where most of them lie,
-    or those beyond the band of the median if the median is; `factor` is the median ratio of these. `accident` is the
-    point that was left out, see `but_for_accident`.
+    or those beyond the band of the median if the median is; `factor` is the median ratio of these. `contrary` and
+    `contrary_factor` are the same of points beyond their bands on the other side. `accident` is the point that was left
+    out, see `but_for_accident`.
 
     `distance`, in bands: the root mean square over the points, without the worst where there are at least FEW.
     """
@@ -79,6 +80,8 @@ class Region:
     inside: int
     outside: tuple[int, ...]
     factor: float | None
+    contrary: tuple[int, ...]
+    contrary_factor: float | None
     accident: int | None = None
 
     @property
@@ -121,7 +124,9 @@ def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
     side = np.sign(far[np.abs(far) > 1].sum())
     outside = members[far * side > 1] if side else members[:0]
     if not low <= ratio <= high:
+        side = -1.0 if ratio < low else 1.0
         outside = members[ratios[members] < low] if ratio < low else members[ratios[members] > high]
+    contrary = members[far * side < -1]
     return Region(
         points=tuple(points),
         distance=float(np.sqrt((apart[: len(members) - worst] ** 2).mean())),
@@ -131,4 +136,6 @@ def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
         inside=int((apart <= 1).sum()),
         outside=tuple(outside.tolist()),
         factor=float(np.median(ratios[outside])) if len(outside) else None,
+        contrary=tuple(contrary.tolist()),
+        contrary_factor=float(np.median(ratios[contrary])) if len(contrary) else None,
     )

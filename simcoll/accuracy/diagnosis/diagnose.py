@@ -207,7 +207,9 @@ def _points(
 def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], region: Region) -> Document:
     """Describe one region of a series in the document."""
     first = asked.rows[region.points[0]]
-    outside = [asked.rows[number].size_bytes for number in region.outside]
+    outside, contrary = (
+        [asked.rows[number].size_bytes for number in numbers] for numbers in (region.outside, region.contrary)
+    )
     return {
         "collective": first.collective,
         "ranks": first.ranks,
@@ -218,6 +220,9 @@ def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], r
         **{name: getattr(region, name) for name in ("inside", "ratio", "distance", "low", "high", "off", "factor")},
         "from_bytes": min(outside, default=None),
         "to_bytes": max(outside, default=None),
+        "contrary_factor": region.contrary_factor,
+        "contrary_from_bytes": min(contrary, default=None),
+        "contrary_to_bytes": max(contrary, default=None),
     }
 
 
