@@ -95,8 +95,9 @@ def test_slow_links_cost_what_they_cost(scenario: Path):
 @pytest.mark.ranks
 @pytest.mark.parametrize("algorithm", ["ring", pytest.param("all_pairs", marks=pytest.mark.long)])
 def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
-    """On every link the bytes of the runs are those of the schedule, within 6 %: headers, acknowledgements, and what
-    the harness itself sends."""
+    """On every link the bytes of the runs are those of the schedule, and those of TCP: headers of 66 for 1,448 bytes
+    (4.6 %), an acknowledgement of 66 for at most every second of them (2.3 %), and what a busy machine sends again.
+    One run more would be 5.9 % and its headers: over the limit."""
     points = load(str(scenario), [f"algorithm={algorithm}", "size=2304 KiB", "measure={repeats: 12, warmup: 1}"])
     with BuiltNetwork(systems.build(points[0].scenario.topology)) as network:
         before = network.sent()
@@ -105,7 +106,7 @@ def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
     runs = 12 + 4 + 1  # timed, a warm-up in each of four passes, checked
     wanted = runs * {"ring": 4 / 3, "all_pairs": 2}[algorithm] * 2304 * 1024
     for link, count in sent.items():
-        assert wanted < count < 1.06 * wanted, (link, count / wanted)
+        assert wanted < count < 1.1 * wanted, (link, count / wanted)
 
 
 @needs_root
