@@ -4,14 +4,17 @@ import os
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Images of containers often forbid it; pytest would then rewrite every test module, and every process that a test
 # starts would compile the package, anew each time: five seconds to collect, a fifth of a second a process.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("simcoll", derandomize=True, deadline=None, max_examples=100)
+# No limit is one of time: a busy machine may take long over anything, the drawing of examples too.
+settings.register_profile(
+    "simcoll", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("simcoll")
 
 

@@ -25,7 +25,7 @@ from simcoll.scenario.loading import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
 
-ANSWER_S: Final = 4  # seconds in which a scheduler must answer
+ANSWER_S: Final = 10.0  # seconds in which a scheduler must answer, on a machine that is busy too
 
 PointFunction = Callable[[Point], ResultRow]
 Begun = Callable[[int], None]  # called with the index of each point when a worker begins it

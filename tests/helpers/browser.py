@@ -45,7 +45,7 @@ def chromium() -> Iterator[Any]:
     if path is None:
         _missing("needs chromium: make browser, as root")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS, timeout=PATIENCE_MS)
         try:
             yield browser
         finally:

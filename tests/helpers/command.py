@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from simcoll.cli import main
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120  # for a process to end, on a machine that others use
 SCRIPT = "import sys; from simcoll.cli import main; sys.exit(main())"  # what the console script does
 
 
@@ -42,7 +43,7 @@ def simcoll(*argv: object) -> Outcome:
 def python(code: str, argv: Sequence[object] = (), **how: Any) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter that finds this checkout from any folder."""
     words = [sys.executable, "-c", code, *map(str, argv)]
-    return subprocess.run(words, text=True, env=environment(), timeout=120, **{"capture_output": True, **how})
+    return subprocess.run(words, text=True, env=environment(), timeout=PATIENCE_S, **{"capture_output": True, **how})
 
 
 def start(*argv: object, **how: Any) -> subprocess.Popen[bytes]:

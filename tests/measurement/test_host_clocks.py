@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import environment
+from command import PATIENCE_S, environment
 from extras import needs
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = needs("torch")
 
-SHIFT = 5_000_000_000  # ns by which the clock of each further host is ahead
+SHIFT = 10**12  # ns by which the clock of each further host is ahead
+LATE = 10**10  # ns by which a busy machine may delay a rank, a hundredth of that
 BUSY = 0.05  # s that the last rank is busy
 
 TIMES = st.integers(0, 10**9)
@@ -58,7 +59,7 @@ with session.Session("gloo", rank, 3, rank, store, 60.0) as mine:
 
 @pytest.mark.long  # three processes that import torch
 def test_ranks_of_several_hosts_begin_together(tmp_path: Path):
-    """Three processes whose clocks are 5 s apart, and that share no kernel as far as they know, begin within their
+    """Three processes whose clocks are 1,000 s apart, and that share no kernel as far as they know, begin within their
     doubt and what a busy processor adds; each run lasts from there."""
     words = [sys.executable, "-c", HOST]
     meet = f"file://{tmp_path / 'meet'}"
@@ -66,8 +67,8 @@ def test_ranks_of_several_hosts_begin_together(tmp_path: Path):
         subprocess.Popen([*words, str(rank), meet], stdout=subprocess.PIPE, text=True, env=environment())
         for rank in range(3)
     ]
-    said = [list(map(int, rank.communicate(timeout=120)[0].split())) for rank in ranks]
+    said = [list(map(int, rank.communicate(timeout=PATIENCE_S)[0].split())) for rank in ranks]
     assert not any(one_host for one_host, *_ in said)
-    assert all(0 < doubt < 10**8 for _, doubt, *_ in said[1:])
-    assert BUSY * 1e9 <= said[2][2] < 1e9
-    assert all(spread < 10**8 for *_, spread in said)
+    assert all(0 < doubt < LATE for _, doubt, *_ in said[1:])
+    assert BUSY * 1e9 <= said[2][2] < LATE
+    assert all(spread < LATE for *_, spread in said)

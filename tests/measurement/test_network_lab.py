@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import SCRIPT, environment, simcoll
+from command import PATIENCE_S, SCRIPT, environment, simcoll
 from extras import needs
 
 from simcoll.formats.measured import read_measured
@@ -97,16 +97,16 @@ def test_slow_links_cost_what_they_cost(scenario: Path):
 def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
     """On every link the bytes of the runs are those of the schedule, and those of TCP: headers of 66 for 1,448 bytes
     (4.6 %), an acknowledgement of 66 for at most every second of them (2.3 %), and what a busy machine sends again.
-    One run more would be 5.9 % and its headers: over the limit."""
-    points = load(str(scenario), [f"algorithm={algorithm}", "size=2304 KiB", "measure={repeats: 12, warmup: 1}"])
+    One run more would be 33 % and its headers, one less leaves too few bytes."""
+    points = load(str(scenario), [f"algorithm={algorithm}", "size=2304 KiB", "measure={repeats: 1, warmup: 1}"])
     with BuiltNetwork(systems.build(points[0].scenario.topology)) as network:
         before = network.sent()
         real_run.run(points, network_lab.launcher(network))
         sent = {name: count - before[name] for name, count in network.sent().items()}
-    runs = 12 + 4 + 1  # timed, a warm-up in each of four passes, checked
+    runs = 1 + 1 + 1  # timed, warm-up, checked
     wanted = runs * {"ring": 4 / 3, "all_pairs": 2}[algorithm] * 2304 * 1024
     for link, count in sent.items():
-        assert wanted < count < 1.1 * wanted, (link, count / wanted)
+        assert wanted < count < 1.3 * wanted, (link, count / wanted)
 
 
 @needs_root
@@ -131,5 +131,5 @@ def test_an_interrupted_lab_leaves_nothing(scenario: Path, ending: signal.Signal
         ):
             assert running.poll() is None
         running.send_signal(ending)
-        assert running.wait(timeout=30) in (130, 128 + ending)
+        assert running.wait(timeout=PATIENCE_S) in (130, 128 + ending)
     assert not list(network_namespaces.NAMES.glob(names))

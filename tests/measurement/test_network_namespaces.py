@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from command import environment
+from command import PATIENCE_S, environment
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement import network_lab, network_namespaces
@@ -65,6 +65,14 @@ def _rate(network: BuiltNetwork, src: str, dst: str, nbytes: int = 1 << 20) -> f
         assert server.stdout and server.stdout.readline() == "listening\n"
         talk = [*here, sys.executable, "-c", TALK, "talk", address, str(nbytes)]
         return float(subprocess.run(talk, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def _rates(network: BuiltNetwork, src: str, dst: str, wanted: float, nbytes: int = 1 << 20) -> list[float]:
+    """Three rates, and up to twenty where none is as wanted: other work on the machine delays the senders."""
+    rates = [_rate(network, src, dst, nbytes) for _ in range(3)]
+    while max(rates) <= wanted and len(rates) < 20:
+        rates.append(_rate(network, src, dst, nbytes))
+    return rates
 
 
 # --- the plan ---
@@ -141,11 +149,8 @@ def test_a_star_carries_what_its_links_carry():
     payload = 1448 / 1514 * 5 * 10**6
     with BuiltNetwork(_star()) as network:
         assert len(_ours()) == 5
-        rates = [_rate(network, "host0", "host3")]
-        while len(rates) < 3 or (max(rates) <= 0.9 * payload and len(rates) < 12):  # other work delays the senders
-            rates.append(_rate(network, "host0", "host3"))
-    assert max(rates) < 1.1 * payload  # an empty link lets a first burst through at once
-    assert max(rates) > 0.9 * payload
+        rates = _rates(network, "host0", "host3", 0.9 * payload)
+    assert 0.9 * payload < max(rates) < 1.1 * payload  # an empty link lets a first burst through at once
     assert not _ours()
 
 
@@ -155,7 +160,7 @@ def test_one_slow_link_is_slow_one_way():
     slow = 1448 / 1514 * 10**6
     with BuiltNetwork(_star(2, links={"host1->switch": {"bandwidth": "1 MB/s"}})) as network:
         assert _rate(network, "host1", "host0", 1 << 18) < 1.1 * slow
-        assert max(_rate(network, "host0", "host1", 1 << 18) for _ in range(3)) > 2 * slow
+        assert max(_rates(network, "host0", "host1", 2 * slow, 1 << 18)) > 2 * slow
 
 
 @needs_root
@@ -189,7 +194,7 @@ def test_nothing_is_left_after_a_failure():
         while not network_namespaces.run("ip", "netns", "pids", network.names["host0"]):
             time.sleep(0.01)
         raise SimcollError("this failed")
-    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    assert sleeper.wait(timeout=PATIENCE_S) == -signal.SIGKILL
     assert not _ours()
 
 
@@ -221,7 +226,7 @@ def hold() -> Iterator[Hold]:
     yield start
     for process in held:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     network_namespaces.remove_stale()
 
 
@@ -244,7 +249,7 @@ def test_ctrl_c_leaves_nothing(hold: Hold):
     holder = hold()
     assert _of(holder.pid)
     holder.send_signal(signal.SIGINT)
-    holder.wait(timeout=20)
+    holder.wait(timeout=PATIENCE_S)
     assert not _of(holder.pid)
 
 
@@ -253,7 +258,7 @@ def test_a_killed_run_is_cleaned_up_by_the_next(hold: Hold):
     """What a killed run left is removed when the next begins, what a living one holds is not."""
     killed, living = hold(), hold()
     killed.kill()
-    killed.wait(timeout=20)
+    killed.wait(timeout=PATIENCE_S)
     assert _of(killed.pid)
     with BuiltNetwork(_star(2)):
         assert not _of(killed.pid)

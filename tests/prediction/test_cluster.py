@@ -17,6 +17,8 @@ import pytest
 from command import SCRIPT, environment, process, python, simcoll
 from extras import needs
 
+from simcoll.prediction import workers
+
 pytestmark = [needs("distributed"), pytest.mark.real]
 
 SCENARIO = """\
@@ -190,6 +192,7 @@ def _wait_for_workers(address: str) -> None:
 @pytest.mark.parametrize("what", ["closed", "silent", "unknown", "no port", "no scheme", "nonsense"])
 def test_addresses_where_nobody_answers(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Exit 2 and one line that names the address, soon."""
+    monkeypatch.setattr(workers, "ANSWER_S", 0.5)
     monkeypatch.chdir(folder)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         port = server.getsockname()[1]

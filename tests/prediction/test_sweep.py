@@ -197,7 +197,7 @@ def test_a_run_killed_at_any_moment_goes_on(words: list[object], kills: int, slo
     """SIGKILL, again and again: no row in the log is ever lost or computed twice, and the bytes in the end are those
     of a run that was never killed."""
     scenario, whole = slow
-    rng, known, most = random.Random(str(words)), set[str](), 0
+    rng, known = random.Random(str(words)), set[str]()
     for _ in range(kills):
         more = rng.randrange(1 if kills == 2 else 0, 6)  # the longer test also kills it as it starts
         with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
@@ -205,14 +205,14 @@ def test_a_run_killed_at_any_moment_goes_on(words: list[object], kills: int, slo
                 time.sleep(0.02)
             time.sleep(rng.uniform(0, 0.2))
             process.kill()
+        if late := (tmp_path / "results.csv").exists():  # a busy machine may let this process strike when all is done
+            break
         keys = _kept(tmp_path)
         assert len(set(keys)) == len(keys)
-        if not (tmp_path / "results.csv").exists():
-            assert known <= set(keys)
+        assert known <= set(keys)
         known = set(keys)
-        most = max(most, len(keys))
-    assert most
-    assert _run(scenario, tmp_path)["reused"] == len(known)
+    reused = _run(scenario, tmp_path)["reused"]
+    assert late or reused == len(known) > 0
     assert (tmp_path / "results.csv").read_bytes() == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "results.csv"]
 
