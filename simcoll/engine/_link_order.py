@@ -20,8 +20,8 @@ MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead
 
 
 class LinkOrder(NamedTuple):
-    """The part that programs share whose columns are the same: the links that are waited at, each behind all from which
-    heads come to it, and how many wait at each of all; the rest as in `LinkRun`."""
+    """The part that programs share whose columns are the same: `room` is how many wait at each of all links, the rest
+    as in `LinkRun`."""
 
     links: Array
     room: Array
@@ -52,7 +52,7 @@ def by_link(run_: KernelRun) -> KernelResult:
         costs = costs._replace(cap=costs.cap[one:])
     sides = np.bincount(program.side, minlength=run_.sides) if len(costs.receive) else np.zeros(run_.sides, np.int64)
     begin = np.concatenate([[0], np.cumsum(np.append(order.room, sides))])
-    most = max(int(np.diff(begin).max(initial=0)), int(np.diff(order.first).max(initial=0)))
+    most = int(np.diff(begin).max(initial=0)) + int(np.diff(order.first).max(initial=0))
     start = np.zeros(run_.count, np.int64)
     start[order.after[order.after >= 0]] = NONE
     times, tails = (loops.room(int(begin[-1]), np.int64) for _ in range(2))
@@ -81,37 +81,51 @@ def by_link(run_: KernelRun) -> KernelResult:
 
 
 def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
-    """None where ways lead round, or where a link is the first for several senders, or for one and a later for others:
-    then its queue would have to be known while senders set out."""
+    """None where ways lead round, or where a channel sets out at several links of which one serves others too: then
+    none of their queues would be known before the others."""
     kernel, (src, _, hop, links) = loops.like(link_kernel), program.routes
     ways, level = (loops.give(hop), loops.give(links)), loops.fill(len(program.bandwidths), 0)
-    if not _own_first(src, hop, links) or not kernel.levels(*ways, level, MOST_LEVELS):
+    begin = _set_out(src, hop, links)
+    met = np.zeros(len(level), np.bool_)
+    met[begin[begin != NONE]] = True
+    behind = np.flatnonzero(program.channel_before != NONE)
+    before = program.channel_before[behind]
+    if met.any() and (begin[program.way[behind]] != begin[program.way[before]]).any():
+        return None
+    if not kernel.levels(*ways, level, MOST_LEVELS):
         return None
     room, marked = loops.fill(len(level), 0, np.int64), loops.room(len(links))
     taken = np.bincount(program.way, minlength=len(src))
     kernel.mark(*ways, loops.give(follows), loops.give(taken), room, marked)
-    waited = np.flatnonzero(np.asarray(room))
-    by_level = waited[np.argsort(np.asarray(level)[waited], kind="stable")].astype(np.int32)
-    senders = src[program.way]
-    first = np.append(0, np.cumsum(np.bincount(senders, minlength=program.schedule.participants)))
+    waited = np.flatnonzero((np.asarray(room) > 0) | met)
+    waited = waited[np.argsort(np.asarray(level)[waited], kind="stable")]
+    senders = program.schedule.participants
+    stations = np.append(np.full(senders, NONE), waited).astype(np.int32)
+    of_link = np.zeros(len(level) + 1, np.int32)
+    of_link[waited] = np.arange(senders, len(stations))
+    station = np.where(begin == NONE, src, of_link[begin]).astype(np.int32)[program.way]
+    first = np.append(0, np.cumsum(np.bincount(station, minlength=len(stations))))
     found = loops.room(len(program))
-    kernel.in_groups(loops.give(senders), loops.give(first[:-1].copy()), found)
+    kernel.in_groups(loops.give(station), loops.give(first[:-1].copy()), found)
     items = np.asarray(found, np.int32)
     after, place = np.full(len(program), NONE, np.int32), np.empty(len(program), np.int32)
     place[items] = np.arange(len(items), dtype=np.int32)
-    behind = np.flatnonzero(program.channel_before != NONE)
-    after[place[program.channel_before[behind]]] = place[behind]
+    after[place[before]] = place[behind]
     return LinkOrder(
-        by_level, np.asarray(room, np.int64), np.asarray(marked, np.int32), first, items, program.way[items], after
+        stations, np.asarray(room, np.int64), np.asarray(marked, np.int32), first, items, program.way[items], after
     )
 
 
-def _own_first(src: Array, hop: Array, links: Array) -> bool:
-    """Whether every link that is the first of a way is that of one sender only, and never a later one."""
-    begins = hop[:-1][np.diff(hop) > 0]
-    first, sender, count = links[begins], src[np.diff(hop) > 0], int(links.max(initial=-1)) + 1
-    later = np.ones(len(links), np.bool_)
-    later[begins] = False
-    owner, behind = np.full(count, NONE, np.int64), np.zeros(count, np.bool_)
-    owner[first], behind[links[later]] = sender, True
-    return not behind[first].any() and bool((owner[first] == sender).all())
+def _set_out(src: Array, hop: Array, links: Array) -> Array:
+    """The first link of each way, where that is the first for several senders, or a later one for others; else NONE, as
+    nobody but the sender has to be known for its queue."""
+    some = np.flatnonzero(np.diff(hop) > 0)
+    count = int(links.max(initial=-1)) + 1
+    first = links[hop[some]]
+    behind = np.bincount(links, minlength=count) > np.bincount(first, minlength=count)
+    owner = np.full(count, NONE, np.int64)
+    owner[first] = src[some]
+    behind[first[owner[first] != src[some]]] = True
+    begin = np.full(len(src), NONE, np.int32)
+    begin[some] = np.where(behind[first], first, NONE)
+    return begin

@@ -14,6 +14,7 @@ from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
+from simcoll.schedule.algorithms import build
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link, Topology
 
@@ -92,6 +93,25 @@ def test_link_by_link_is_event_by_event() -> None:
     """Of 160 random programs of one step, on stars, trees, meshes, lines and rings, with channels, loops, costs, late
     ranks and ties, each ends when it does event by event; enough of them are run link by link."""
     assert sum(map(_checked, range(160))) >= 32
+
+
+@pytest.mark.parametrize("hosts", [3, 5, 8])
+def test_links_where_some_set_out_and_others_pass_are_taken_in_turn(hosts: int) -> None:
+    """On a line the first link of a host carries what comes from hosts behind it too. With a channel for each peer all
+    is taken link by link, with one channel it is not: its next would set out at another link."""
+    line = grid((hosts,), LINK, wraps=False)
+    made = build("all_to_all", "direct", hosts)
+    taken = set()
+    for channels in (0, 1):
+        for nbytes in (1, 700, 50_000):
+            late = {rank: 40_000 * rank * rank % 7_000_000 for rank in range(0, hosts, 2)}
+            params = Params(sharing="fifo", channels=channels, chunk=900)
+            program = bind(made, line, line.ranks, params, nbytes * hosts, arrivals=late)
+            found, expected = (fast.totals(program, shortcuts, compiled=False) for shortcuts in (True, False))
+            assert found and expected and found.makespan_ps == expected.makespan_ps
+            taken.add((channels, found.shortcut))
+    assert (0, "by link") in taken
+    assert (1, "by link") not in taken
 
 
 @pytest.mark.long

@@ -63,30 +63,29 @@ def by_link(run: LinkRun) -> Any:
     """Serve all transfers, link by link. Returns how many ended, and the latest time of all."""
     _, costs, _, lead, here, _, net, first, items, ways, after, start, waiting, queues, free, links, sides = run
     latest = 0
-    for sender in range(len(first) - 1):
-        size = 0
-        for j in range(first[sender], first[sender + 1]):
+    for p in range(len(links)):
+        size = streams(queues, links[p], waiting) if links[p] >= 0 else 0
+        for j in range(first[p], first[p + 1]):
             if start[j] >= 0:  # else the one before it on its channel starts it
                 start[j] = value(here, ways[j])
-                size = push(waiting, size, start[j] + value(lead, ways[j]), items[j], j)
+                size = push(waiting, size, start[j] + value(lead, ways[j]), items[j], -1 - j)
         while size:
-            t, i, j = waiting.times[0], waiting.items[0], waiting.at[0]
-            sent, t = set_out(i, ways[j], t, run)
+            e = waiting.at[0]
+            if e >= 0:
+                _, t = onward(queues.items[e], queues.at[e], queues.times[e], queues.tails[e], False, run)
+                latest, size = max(latest, t), advance(queues, links[p], waiting, size)
+                continue
+            j = -1 - e  # sets out here
+            sent, t = set_out(items[j], ways[j], waiting.times[0], run)
             latest, k = max(latest, t), after[j]
             if k >= 0:
                 start[k] = max(sent, start[j] + value(costs.gap, ways[j]))
-                waiting.times[0], waiting.items[0], waiting.at[0] = start[k] + value(lead, ways[k]), items[k], k
+                waiting.times[0], waiting.items[0], waiting.at[0] = start[k] + value(lead, ways[k]), items[k], -1 - k
             else:
                 size -= 1
                 waiting.times[0], waiting.items[0] = waiting.times[size], waiting.items[size]
                 waiting.at[0] = waiting.at[size]
             sink(waiting, size, 0)
-    for p in range(len(links)):
-        size = streams(queues, links[p], waiting)
-        while size:
-            e = waiting.at[0]
-            _, t = onward(queues.items[e], queues.at[e], queues.times[e], queues.tails[e], False, run)
-            latest, size = max(latest, t), advance(queues, links[p], waiting, size)
     for p in range(len(sides)):
         side, k = sides[p], sides[p] + len(net.rate_of)
         size = streams(queues, k, waiting)

@@ -28,9 +28,9 @@ class Queues(NamedTuple):
 
 class LinkRun(NamedTuple):
     """All that `by_link` works on; `here` as for `replay`, `plan.kind` empty if there is one size, `marked` by place on
-    all ways. Those that sender p sends stand from `first[p]` to `first[p + 1]`: the transfer, its way, where the next
-    of its channel stands or −1, and 0 for the first of a channel, −1 for others. `links` are those that are waited at,
-    each behind all from which heads come to it, `sides` the receive sides."""
+    all ways. `links` are −1 for each sender, then those that are waited at, each behind all from which heads come to
+    it. Those that set out at sender or link p stand from `first[p]` to `first[p + 1]`: the transfer, its way, where the
+    next of its channel stands or −1, and 0 for the first of a channel, −1 for others. `sides` are the receive sides."""
 
     plan: Plan
     costs: Costs
