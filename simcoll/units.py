@@ -147,12 +147,15 @@ def short_size(nbytes: int) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """In GB/s, four digits at most.
+    """In GB/s, or in the smaller unit that keeps the number above 1, four digits at most.
 
-    >>> format_bandwidth(50_000_000_000)
-    '50 GB/s'
+    >>> format_bandwidth(50_000_000_000), format_bandwidth(21_690)
+    ('50 GB/s', '21.69 kB/s')
     """
-    return f"{bytes_per_s / 1e9:.4g} GB/s"
+    rounded = float(f"{bytes_per_s:.4g}")
+    units = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
+    factor, unit = next((each for each in units if rounded >= each[0]), units[-1])
+    return f"{rounded / factor:.4g} {unit}"
 
 
 def format_duration(ps: float, digits: int = 4) -> str:

@@ -28,11 +28,14 @@ def compared(
     that system, or on the topology of a file. Raises InputError when a file is wrong, when a row has several partners,
     when a profile is of another harness, and when nothing can be compared.
     """
+    warnings: list[str] = []
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
     if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)
-        points, rows = _on_system(predicted, selected, sets)
+        questions = RowQuestions(predicted.removeprefix("system="), sets)
+        warnings = questions.warnings(selected)
+        points, rows = _on_system(questions, selected)
     else:
         selected = table_join.select(measured, kept) or table_join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))
@@ -43,10 +46,10 @@ def compared(
         problem = f"{source}: none of {len(selected)} measured rows has a prediction"
         cure = next(iter(reasons), "compare collective, ranks, nodes, size_bytes and dtype of both tables")
         raise InputError([Diagnostic(problem, cure)])
-    return document(points, unmatched=len(selected) - len(points))
+    return document(points, len(selected) - len(points), warnings)
 
 
-def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Document:
+def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0, warnings: Sequence[str] = ()) -> Document:
     """Build the document that `compare --json` prints; `unmatched` counts measured rows without a prediction."""
     region = scores.region_of(points)
     return {
@@ -57,6 +60,7 @@ def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0) -> Do
         "intervals": scores.intervals(points),
         "ranking": scores.ranking(points),
         "unmatched": unmatched,
+        "warnings": list(warnings),
     }
 
 
@@ -91,10 +95,9 @@ def _computing_as_measured(
 
 
 def _on_system(
-    predicted: str, measured: Sequence[MeasuredRow], sets: Sequence[str]
+    questions: RowQuestions, measured: Sequence[MeasuredRow]
 ) -> tuple[list[table_join.JoinedPoint], list[Mapping[str, Any]]]:
     """Pair each row with the predictions for it, and list all predictions; each distinct point is predicted once."""
-    questions = RowQuestions(predicted.removeprefix("system="), sets)
     asked = [questions.points(row) for row in measured]
     points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)

@@ -10,6 +10,7 @@ from typing import Any
 from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
+from simcoll.formats.measured.gpu_names import contradiction
 from simcoll.nccl.call_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import library
@@ -118,6 +119,12 @@ class RowQuestions:
             check_gpus(load_profile(profile), self.system)
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
+
+    def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
+        """Return a line if rows say that they were measured on other GPUs than the system has."""
+        gpu = self.system.gpu if self.system else None
+        odd = contradiction(rows, self.name, gpu.model) if gpu else None
+        return [f"{odd}: check --on"] if odd else []
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
         """Return the keys for rows of the library's own collectives: the profile, the release and the protocol."""

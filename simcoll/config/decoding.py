@@ -22,6 +22,8 @@ def decoded(data: bytes) -> str:
         data = _unpacked(data)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace").replace("\x00", "�")
+    if data[1:8:2] == bytes(4) and all(data[:8:2]):  # UTF-16 without its mark
+        return data.decode("utf-16-le", errors="replace").replace("\x00", "�")
     return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
 
 

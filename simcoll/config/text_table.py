@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Final
 
 from simcoll.units import format_duration, short_size
@@ -111,5 +112,6 @@ def cell(column: str, value: object) -> str:
     if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # exact, with more digits than one reads
         value = float(value)
     if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{Decimal(f'{value:.2g}'):f}" if "e" in text else text  # 0.000022, which nobody reads as 2.169e-05
     return str(value)

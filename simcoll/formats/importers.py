@@ -18,10 +18,12 @@ from simcoll.config.import_log import ImportLog
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
+from simcoll.formats.measured import gpu_names
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
 from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_smi
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
+from simcoll.topology.systems import load_system
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 
@@ -147,6 +149,9 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     sources = sorted({row.timing for row in rows if row.timing})
     if sources:
         notes.read.append(f"timed by {', '.join(sources)}")
+    gpu = load_system(asked.assumed).gpu if asked.assumed else None
+    if gpu and asked.assumed and (odd := gpu_names.contradiction(rows, asked.assumed, gpu.model)):
+        notes.warn(odd)
     kept = list(dict.fromkeys(name for row in rows for name in row.others if name.startswith("env.")))
     if kept:
         notes.read.append(f"of the environment: {', '.join(kept)}; the rest is dropped")

@@ -17,6 +17,7 @@ from simcoll.scenario.profile import load_network, shipped_profiles
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.ir import Schedule
+from simcoll.units import format_bandwidth
 
 
 def counts_line(schedule: Schedule) -> str:
@@ -111,9 +112,10 @@ def topology_text(system: Mapping[str, Any]) -> str:
     lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in system["devices"].items())]
     lines += ["links (each direction is one)"]
     for link in system["links"]:
-        numbers = f"{link['bandwidth_GBps']:>9.4g} GB/s  {link['latency_us']:>6.4g} us"
+        numbers = f"{format_bandwidth(1e9 * link['bandwidth_GBps']):>14}  {link['latency_us']:>6.4g} us"
         lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {few(link['names'], most=2)}"]
-    return "\n".join([*lines, f"bisection bandwidth {system['bisection_GBps']:.4g} GB/s (one direction)"])
+    bisection = format_bandwidth(1e9 * system["bisection_GBps"])
+    return "\n".join([*lines, f"bisection bandwidth {bisection} (one direction)"])
 
 
 _ERRORS: Final = ("points", "mape", "median", "p95", "bias")
@@ -126,7 +128,9 @@ def comparison_table(document: Mapping[str, Any]) -> str:
     columns += ["low_us", "high_us"] if held else []
     spare = ("collective", "ranks", "dtype", "algorithm", "protocol", "low_us", "high_us")
     table, shared = text_table.fitted([*columns, "error"], document["points"], spare)
-    parts = [text_table.wrapped(of_comparison(document), "  "), *([f"# {shared}"] if shared else []), table, ""]
+    warnings = [f"# warning: {line}" for line in document["warnings"]]
+    parts = [text_table.wrapped(of_comparison(document), "  "), *warnings]
+    parts += [*([f"# {shared}"] if shared else []), table, ""]
     if held:
         where = f"{held['coverage']:.1f} % of {held['points']} measured times"
         parts.append(f"# 90 % intervals hold {where}; mean width {held['width']:.1f} % of the prediction")

@@ -28,6 +28,7 @@ def text(document: dict[str, Any]) -> str:
     spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
     table, shared = text_table.fitted(columns, points, spare)
     findings = "\n".join([
+        *(f"# warning: {line}" for line in document["warnings"]),
         f"# simcoll {__version__}: diagnose",
         f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
         f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes show",

@@ -16,7 +16,7 @@ from simcoll.report.result_tables import described
 from simcoll.report.verdicts import of_recommendations
 from simcoll.scenario.profile import titled
 from simcoll.schedule import registry
-from simcoll.units import format_size, short_size
+from simcoll.units import short_size
 
 
 def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> str:
@@ -39,8 +39,8 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
     exports: dict[str, list[str]] = {}
 
     def add(lines: dict[str, list[str]], line: str, choice: Mapping[str, Any]) -> None:
-        end = "up" if choice["to_bytes"] is None else f"to {format_size(choice['to_bytes'])}"
-        lines.setdefault(line, []).append(f"{format_size(choice['from_bytes'])} {end}")
+        end = "up" if choice["to_bytes"] is None else f"to {short_size(choice['to_bytes'])}"
+        lines.setdefault(line, []).append(f"{short_size(choice['from_bytes'])} {end}")
 
     for document in documents:
         for choice in document.get("nccl_ranges", document["ranges"]):

@@ -10,7 +10,7 @@ from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.scenario.profile import load_network, load_profile
 from simcoll.topology.systems import load_system, shipped_systems
-from simcoll.units import format_duration, short_size, size_in
+from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
 BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
 TIE: Final = 1.005  # times nearer than half a percent are equal
@@ -28,7 +28,7 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
         return f"{_steps(good)}; {trust}."
     if len(good) == 1:
         row = good[0]
-        rate = f", {row.algbw_GBps:.4g} GB/s" if row.algbw_GBps else ""
+        rate = f", {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
         return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {_binds(row)}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
     if len(places) == 1 and len({row.asked for row in good}) > 1:
@@ -37,7 +37,7 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     if len({row.asked for row in good}) == 1 and len(places) == 1:
         low, high = (max(good, key=lambda row: sign * (row.size_bytes or 0)) for sign in (-1, 1))
         ends = f"{took(low.time_us)} at {_size(low)} to {took(high.time_us)} at {_size(high)}"
-        rate = f" ({high.algbw_GBps:.4g} GB/s)" if high.algbw_GBps else ""
+        rate = f" ({format_bandwidth(1e9 * high.algbw_GBps)})" if high.algbw_GBps else ""
         return f"{_asked(high)}: {ends}{rate}; {trust}."
     return f"{len(good)} points, {took(first.time_us)} to {took(last.time_us)}; {_most_wins(places)}{trust}."
 
@@ -223,21 +223,21 @@ def _most(document: JsonAnswer) -> str:
 
 
 def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
-    """The choices of the first question by ranges, and how many more there are."""
+    """The choices of the first question for its smallest and its largest sizes, and how many more there are."""
     first = documents[0]
     choices = first["ranges"]
+    text = choices[0]["choice"]
     if "workload" in first:
-        text = f"{choices[0]['choice']}, {took(choices[0]['time_us'])}"
-    else:
-        ends = ["from there on" if c["to_bytes"] is None else f"to {short_size(c['to_bytes'])}" for c in choices]
-        shown = [f"{each['choice']} {end}" for each, end in zip(choices, ends, strict=True)][:_SHOWN]
-        text = ", ".join(shown) + (", …" if len(choices) > _SHOWN else "") if len(choices) > 1 else choices[0]["choice"]
-    more = f" ({len(documents) - 1} more below)" if len(documents) > 1 else ""
-    tie = "; ties are within the profile's 90 % interval" if any(each["tie"] for each in choices) else ""
-    grounds = " + ".join([trusted([first["profile"]]), *map(between, filter(None, [first.get("transport")]))])
+        text += f", {took(choices[0]['time_us'])}"
+    elif len(choices) > 1:
+        last = f"{choices[-1]['choice']} from {short_size(choices[-1]['from_bytes'])} on"
+        between_them = f", {len(choices) - 2} more between" if len(choices) > 2 else ""
+        text += f" to {short_size(choices[0]['to_bytes'])}, {last}{between_them}"
+    questions = len(documents) - 1
+    more = f" ({questions} more question{'s' * (questions > 1)} below)" if questions else ""
     theirs = {each.get("executor") == "msccl" for each in choices}  # a fit is of NCCL's own kernels
     modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
-    return f"Take {text}{more}; {grounds}{modelled}{tie}."
+    return f"Take {text}{more}; {trusted([first['profile']])}{modelled}."
 
 
 def of_comparison(document: JsonAnswer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured, read_measured
+from simcoll.formats.measured.gpu_names import contradiction
 from simcoll.schedule.collectives import COLLECTIVES
 
 HEADER = "collective,ranks,size_bytes,time_us"
@@ -412,6 +414,7 @@ DRESSED: dict[str, Callable[[str], str]] = {
     "colours": lambda text: re.sub(r"(\d{8})", "\x1b[32m\\1\x1b[0m", text).replace("# ", "\x1b[1m# "),
     "one size a launch": launches,
     "one size a launch, all # lost": lambda text: launches(bare(text)),
+    "units in the header": lambda text: text.replace("#       size ", "#  size (B) ").replace(" time ", " time (us) "),
     "carriage returns": lambda text: text.replace("\n", "\r\n"),
 }
 
@@ -420,6 +423,44 @@ DRESSED: dict[str, Callable[[str], str]] = {
 def test_logs_as_people_have_them(dress: str):
     """What a launcher, a terminal, an editor or a web page does to a log changes nothing that is read of it."""
     assert parse_measured(DRESSED[dress](new()), "log") == parse_measured(new(), "log")
+
+
+def test_utf_16_without_its_mark(tmp_path: Path):
+    """A terminal's redirection may write UTF-16 and no mark."""
+    path = tmp_path / "log"
+    path.write_bytes(new().encode("utf-16-le"))
+    assert read_measured(path) == parse_measured(new(), "log")
+
+
+def test_files_of_rccl_tests():
+    """Rows as JSON, as a list of them and as CSV say the same; rows in place go with those out of place. A hand-made
+    CSV has to be completed."""
+    keys = ("name", "nodes", "ranks", "size", "type", "redop", "inPlace", "time", "algBw", "busBw", "wrong")
+    rows = [("AllReduce", 1, 8, n, "half", "sum", k, 10 * n + k, 1, 1.75, 0) for n in (1024, 2048) for k in (0, 1)]
+    lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+    table = "\n".join([", ".join(keys), *(", ".join(map(str, row)) for row in rows)])
+    found = parse_measured("\n".join(lines), "t")
+    assert [(r.collective, r.size_bytes, r.dtype, r.time_us, r.in_place_time_us, r.library) for r in found] == [
+        ("all_reduce", 1024, "float16", 10240.0, 10241.0, "rccl"),
+        ("all_reduce", 2048, "float16", 20480.0, 20481.0, "rccl"),
+    ]
+    assert parse_measured("[\n" + ",\n".join(lines) + "\n]", "t") == parse_measured(table, "t") == found
+    own = "size (B),type,time (us),algbw,busbw\n1024,half,10.5,1,1.75\n"
+    assert only(own, collective="all_reduce", ranks=8).time_us == 10.5
+    assert complaints(own, ranks=8) == [
+        "t.csv:2:1: collective: nothing says collective; give collective=NAME, with --collective NAME"
+    ]
+
+
+def test_the_gpus_that_a_log_names():
+    """A log's GPUs stand in a column; those of another machine are noticed, and what neither says is not."""
+    rows = parse_measured(new(), "log")
+    assert {row.others["gpu"] for row in rows} == {"NVIDIA H100 80GB HBM3"}
+    odd = "measured on NVIDIA H100 80GB HBM3, and x has A100 SXM4 80 GB"
+    assert contradiction(rows, "x", "A100 SXM4 80 GB") == odd
+    assert contradiction(rows, "x", "H100 SXM5") is contradiction(rows, "x", "own chip") is None
+    pcie = parse_measured(new().replace("H100 80GB HBM3", "H100 PCIe"), "log")
+    assert contradiction(pcie, "x", "H100 SXM5") == "measured on NVIDIA H100 PCIe, and x has H100 SXM5"
 
 
 def test_debug_output_names_the_collective():

@@ -404,6 +404,11 @@ RCCL_LINES: Final = """\
 {"name": "AllGather", "nodes": 1, "ranks": 8, "size": 1024, "type": "half", "inPlace": 0, "time": 12.3, "busBw": 0.2}
 {"name": "AllGather", "nodes": 1, "ranks": 8, "size": 1024, "type": "half", "inPlace": 1, "time": 12.1, "busBw": 0.2}
 """
+RCCL_CSV: Final = """\
+name, nodes, ranks, size, type, redop, inPlace, time, algBw, busBw, wrong
+AllGather, 1, 8, 1024, half, none, 0, 12.3, 0.08, 0.07, 0
+AllGather, 1, 8, 1024, half, none, 1, 12.1, 0.08, 0.07, 0
+"""
 OSU: Final = """\
 # OSU MPI Allgather Latency Test v7.0
 # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
@@ -432,7 +437,8 @@ FILES: Final[dict[str, str]] = {
     "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
     "mscclpp switch": json.dumps(switched_plan(), indent=1), "goal": GOAL,
-    "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES, "osu": OSU, "imb": IMB, "csv": CSV,
+    "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES,
+    "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {
     "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, old": ["--assume", "dgx1-v100"],

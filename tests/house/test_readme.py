@@ -10,6 +10,8 @@ import documents
 import pytest
 from command import ROOT, simcoll
 
+from simcoll.scenario.loading import load
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 REPORT = (ROOT / "validation/accuracy/REPORT.md").read_text(encoding="utf-8")
 STUDIES = {  # rows of the table of errors: the study of the report that they are from
@@ -32,11 +34,15 @@ def test_it_opens_with_the_two_commands():
 
 
 def test_what_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From top to bottom, in one folder, each simcoll command ends with 0 and prints what stands below it."""
+    """From top to bottom, in one folder, each simcoll command ends with 0 and prints what stands below it.
+
+    Each YAML file is a scenario."""
     monkeypatch.chdir(tmp_path)
     for language, text in documents.every_block(README):
         if language == "yaml":
-            Path(re.findall(r"^# ([\w.-]+)\n", text)[0]).write_text(text, "utf-8")
+            file = Path(re.findall(r"^# ([\w.-]+)\n", text)[0])
+            file.write_text(text, "utf-8")
+            assert load(str(file))
         elif language == "console" and "$ make" not in text:
             assert documents.ran(text) == text
 

@@ -73,7 +73,8 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
     asking = RowQuestions(system, sets)
-    asked, refused = _predicted_rows(table_join.kept(measured, kept, source), asking)
+    rows = table_join.kept(measured, kept, source)
+    asked, refused = _predicted_rows(rows, asking)
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
         raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
@@ -88,7 +89,8 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     if not ranked[0].explains(base):  # an accident explains a single point before nothing does
         sound = table.but_for_accidents(base)
         base, ranked = (base, ranked) if sound.off else (sound, [sound])
-    return _document(system, asked, table, names, base, ranked, refused)
+    document = _document(system, asked, table, names, base, ranked, refused)
+    return {**document, "warnings": asking.warnings(rows)}
 
 
 # --- predictions of rows ---

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests
+from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests, rccl_report
 from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
 from simcoll.formats.measured.writer import dump
 
@@ -29,10 +30,12 @@ __all__ = [
     "read_measured",
 ]
 
+_READERS: Final = (nccl_json, rccl_report, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
+
 
 def looks(text: str) -> bool:
     """Whether a text is one of these, by its header."""
-    return csv_table.is_table(text) or any(reader.looks(text) for reader in (nccl_json, mpi_benchmarks, nccl_tests))
+    return csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS)
 
 
 def find_measured(name: Path | str) -> Path:
@@ -64,9 +67,9 @@ def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None
     """Like `read_measured`, of a text; `source` names it in errors."""
     given = _rows.given(defaults or {})
     mistakes: list[Diagnostic] = []
-    if csv_table.is_table(text):
+    if csv_table.is_table(text) and not rccl_report.looks(text):
         return _rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
-    reader = nccl_json if nccl_json.looks(text) else mpi_benchmarks if mpi_benchmarks.looks(text) else nccl_tests
+    reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
     cells = reader.cells(text, source, given)
     if not cells:
         begun = " but a header: no row below it is whole" if reader.looks(text) else ""

@@ -1,4 +1,4 @@
-"""Reader of the JSON that nccl-tests writes with `-J`, and of that of rccl-tests, a row a line.
+"""Reader of the JSON that nccl-tests writes with `-J`.
 
 nccl-tests dumps the whole environment of the process with it: of that only NCCL's own variables are looked at, and
 kept. Where single runs were timed (`-I 1`) the median, the least and the most of them count.
@@ -19,23 +19,16 @@ KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of t
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
 CURE: Final = "give what nccl-tests writes with -J"
 _PROGRAM: Final = re.compile(r"([a-z_]+)_perf\b")
-_LINE: Final = {"size": "size_bytes", "type": "dtype", "redop": "redop", "time": "time_us", "name": "collective"}
 
 
 def looks(text: str) -> bool:
-    """Whether it is JSON with the keys of either."""
-    start = text.lstrip("\ufeff \t\r\n")
-    if not start.startswith("{"):
-        return False
-    return ('"results"' in text and '"config"' in text) or all(f'"{key}"' in start[:2000] for key in ("busBw", "size"))
+    """Whether it is JSON with its keys."""
+    return text.lstrip("\ufeff \t\r\n").startswith("{") and '"results"' in text and '"config"' in text
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row. Raises InputError with the place of what is no JSON."""
-    start = text.lstrip("\ufeff")
-    if '"busBw"' in start and '"results"' not in start:
-        return list(_rccl(start, source))
-    return list(_nccl(json_text.mapping(start, source, CURE), source, given))
+    return list(_nccl(json_text.mapping(text.lstrip("\ufeff"), source, CURE), source, given))
 
 
 def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iterator[LocatedCells]:
@@ -80,7 +73,10 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
         "ranks": len(members) or None,
         "nodes": len({str(device.get("hostname")) for device in members}) or None,
         "timing": "nccl-tests -J",
-        "harness": "nccl-tests",
+        "harness": "graph" if config.get("graph") else "nccl-tests",
+        "launch.graph": "true" if config.get("graph") else None,
+        "launch.gpus_per_process": config.get("ngpus") if config.get("ngpus") != 1 else None,
+        "gpu": ", ".join(dict.fromkeys(str(d["device_model"])[:60] for d in members if d.get("device_model"))) or None,
         **dict(_environment(document.get("env"))),
     }
     cells: LocatedCells = {column: (str(value), place) for column, value in said.items() if value is not None}
@@ -100,26 +96,6 @@ def _environment(variables: object) -> Iterator[tuple[str, str]]:
     for name, value in pairs:
         if KEPT.fullmatch(str(name)) and not _SECRET.search(str(name)):
             yield f"env.{str(name).lower()}", str(value)  # names of columns are in small letters
-
-
-def _rccl(text: str, source: str) -> Iterator[LocatedCells]:
-    """rccl-tests' lines; in-place rows follow those out of place and go with them."""
-    rows: dict[tuple[str, ...], LocatedCells] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip().startswith("{"):
-            continue
-        row, place = json_text.mapping(line, source, CURE, number), Place(source, number, 1)
-        columns = {_LINE[key]: row[key] for key in _LINE if row.get(key) is not None}
-        columns |= {"ranks": row.get("ranks", row.get("gpus")), "nodes": row.get("nodes")}
-        columns |= {"library": "rccl", "timing": "rccl-tests", "harness": "nccl-tests"}
-        cells: LocatedCells = {column: (str(value), place) for column, value in columns.items() if value is not None}
-        key = tuple(str(columns.get(column)) for column in ("collective", "size_bytes", "dtype", "redop"))
-        if str(row.get("inPlace", 0)).lower() in ("1", "true"):
-            if key in rows and "time_us" in cells:
-                rows[key]["in_place_time_us"] = cells["time_us"]
-        else:
-            rows[(*key, str(number)) if key in rows else key] = cells
-    yield from (row for row in rows.values() if row.get("size_bytes", ("0", None))[0].strip("0."))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -24,10 +24,13 @@ from simcoll.schedule.collectives import COLLECTIVES
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
 _DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")
 _DRESS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\|")  # colours of a terminal, bars of a table
+_UNIT: Final = re.compile(r"\((?:B|bytes|elements|us|GB/s)\)")  # of a table whose header is one line
 _HEADER: Final = re.compile(r"(?<!\S)#?\s*(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
 _CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
-_RANK: Final = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
+_RANK: Final = re.compile(
+    r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
+)
 _WORD: Final = re.compile(r"\S+")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9]\d{0,5})\s+nGpus\s+([1-9]\d{0,5})\b")
 _PROGRAM: Final = re.compile(
@@ -129,7 +132,7 @@ def _plain(line: str) -> str:
 
 
 def _header(line: str, place: Place, before: list[str]) -> _Test | None:
-    match = _HEADER.search(line)
+    match = _HEADER.search(_UNIT.sub("", line))
     words = (match[1] or match[2]).split() if match else []
     if not _is_header(words):
         return None
@@ -199,6 +202,7 @@ def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> Locat
         "harness": "graph" if graph else "nccl-tests",
         "launch.graph": "true" if graph else None,
         "launch.gpus_per_process": _gpus_per_process(test.before),
+        "gpu": _gpus(test.before),
     }
     return {column: (str(value), test.place) for column, value in said.items() if value is not None}
 
@@ -220,6 +224,11 @@ def _gpus_per_process(before: list[str]) -> int | None:
     """Number of GPUs that a thread drives, if it is more than one."""
     said = [int(m[2]) for line in before for m in _THREADS.finditer(line)]
     return said[-1] if said and said[-1] > 1 else None
+
+
+def _gpus(before: list[str]) -> str | None:
+    """The GPUs' names, each once."""
+    return ", ".join(dict.fromkeys(m[4].strip() for line in before for m in _RANK.finditer(line) if m[4])) or None
 
 
 def _inferred(rows: list[LocatedCells], ranks: int) -> list[str]:

@@ -390,7 +390,7 @@ def _entries(topology: Topology, layout: Drawing) -> dict[str, Artist]:
     for kind, links in by_kind.items():
         name, rates = WORDS.get(kind, kind), sorted(links, reverse=True)
         if len(rates) > 4:
-            text = f"{name} {rates[-1] / 1e9:.4g} … {format_bandwidth(rates[0])}"
+            text = f"{name} {format_bandwidth(rates[-1])} … {format_bandwidth(rates[0])}"
             entries[text] = Line2D([], [], color=shades[kind, rates[0]], linewidth=_width(links[rates[0]], most))
             continue
         for rate in rates:

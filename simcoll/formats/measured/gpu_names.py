@@ -1,0 +1,34 @@
+"""Whether the GPUs that a measured table names are those of a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from simcoll.formats.measured._rows import MeasuredRow
+
+# The models that drivers name: `NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`; and their sockets.
+_MODEL: Final = re.compile(r"(?<![A-Z0-9])(RTX PRO \d+|(?:GB|GH|MI|[ABHLV])\d{2,4}[A-Z]?)(?![A-Z0-9])")
+_SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?!\d))")
+
+
+def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str | None:
+    """One line where rows name other GPUs than the `model` of a `machine`, by their column `gpu` or `system`; else
+    None.
+
+    >>> said = {"gpu": "NVIDIA A100 PCIe"}
+    >>> row = MeasuredRow(collective="broadcast", ranks=2, size_bytes=8, time_us=1.0, others=said)
+    >>> contradiction([row], "hgx-h100", "H100 SXM5")
+    'measured on NVIDIA A100 PCIe, and hgx-h100 has H100 SXM5'
+    >>> contradiction([row], "a100-pcie", "A100 PCIe 40 GB")
+    """
+    said = dict.fromkeys(row.others.get("gpu") or row.system or "" for row in rows)
+    others = [text for text in said if any(_differ(found, text, model) for found in (_MODEL, _SOCKET))]
+    return f"measured on {', '.join(others)}, and {machine} has {model}" if others else None
+
+
+def _differ(pattern: re.Pattern[str], text: str, model: str) -> bool:
+    """Whether both have such a word, and not the same."""
+    said, has = ({*pattern.findall(each.upper().replace("-", " "))} for each in (text, model))
+    return bool(said and has) and not said & has
