@@ -98,7 +98,8 @@ def suffix(name: str) -> str:
 
 
 def check(name: str, numbers: range, folder: Path) -> None:
-    """Each case ends with 0 and a file, or with 2, a complaint and none; quickly and in little memory."""
+    """Each case ends with 0 and a file, or with a complaint and none, with 2, or 1 where it is like no known machine;
+    quickly and in little memory."""
     source, made = folder / "given", folder / f"made{suffix(name)}"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in numbers:
@@ -109,7 +110,7 @@ def check(name: str, numbers: range, folder: Path) -> None:
         done = simcoll("import", source, *MORE.get(name, []), *told, "-o", made)
         took = time.process_time() - began
         where = f"{name} {number}: {done.status} {took:.1f} s {done.err[:300]}"
-        assert done.status in (0, 2) and took < SECONDS, where
+        assert done.status in (0, 1, 2) and took < SECONDS, where
         assert made.exists() == (done.status == 0), where
         assert bool(done.err.strip()) == (done.status == 2), where
         assert "Traceback" not in done.err and len(done.err.splitlines()) <= 20, where

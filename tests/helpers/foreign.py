@@ -451,5 +451,5 @@ KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     "graph": "nccl-graph", "infragraph": "infragraph", "goal": "goal",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
     **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
-    **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "osu", "imb", "csv"), "measured"),
+    **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "csv"), "measured"),
 }  # fmt: skip
