@@ -393,6 +393,48 @@ def test_groups_of_thread_blocks_move_each_chunk_once():
             for i in range(3)
         ]
     assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+    together = json.loads(json.dumps(together))
+    for gpu in together["gpus"]:  # each block has its own list of channels, and of buffers
+        last = gpu["threadblocks"][2]
+        last["channels"][0]["channel_ids"], last["remote_buffer_refs"][0]["remote_buffer_ids"] = [1, 0], [1, 0]
+        for op in last["ops"]:
+            op["dst_buff"] = [
+                {**to, "buffer_id": 1 - to["buffer_id"]} if "buffer_id" in to else to for to in op["dst_buff"]
+            ]
+    assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+    together["gpus"][1]["threadblocks"].pop()
+    with pytest.raises(
+        InputError, match=r"gpus\.1\.threadblocks\.0\.ops\.0: 3 thread blocks do this together, and 2 come"
+    ):
+        read(json.dumps(together), mscclpp)
+
+
+def test_semaphores_begin_as_the_plan_says():
+    """What a semaphore lets through at first is in the file; where nothing does, its thread block waits for ever."""
+    plan = json.loads(json.dumps(foreign.gather_plan()))
+    for gpu in plan["gpus"]:
+        gpu["semaphores"] = [{"init_value": 1}]
+        gpu["threadblocks"][0]["ops"].insert(0, {"name": "sem_acquire", "semaphore_ids": [0]})
+    assert read(json.dumps(plan), mscclpp) == read(json.dumps(foreign.gather_plan()), mscclpp)
+    plan["gpus"][0]["semaphores"] = [{"init_value": 0}]
+    with pytest.raises(InputError, match=r"gpus\.0\.threadblocks\.0\.ops\.0: sem_acquire waits here for ever"):
+        read(json.dumps(plan), mscclpp)
+
+
+def test_plans_of_another_form_are_refused_with_their_place():
+    """A plan as older versions wrote them, a channel that nobody lists, a key that is missing."""
+    plan = json.loads(json.dumps(foreign.switched_plan()))
+    plan["gpus"][1]["channels"] = plan["gpus"][1]["channels"][:1]
+    with pytest.raises(
+        InputError, match=r"gpus\.1\.threadblocks\.0: it names a channel or a buffer that is not listed"
+    ):
+        read(json.dumps(plan), mscclpp)
+    plan = json.loads(json.dumps(foreign.switched_plan()))
+    del plan["gpus"][0]["threadblocks"][0]["ops"][2]["src_buff"][0]["switch_channel_id"]
+    with pytest.raises(InputError, match=r"gpus\.0\.threadblocks\.0\.ops\.2: 'switch_channel_id' is missing"):
+        read(json.dumps(plan), mscclpp)
+    with pytest.raises(InputError, match="older form; make it anew"):
+        read(json.dumps(plan).replace("input_chunks", "inputChunks"), mscclpp)
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -12,63 +12,48 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 from simcoll.config import json_text
 from simcoll.config.import_log import ImportLog
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
-from simcoll.formats.schedules._buffers import BufferSlots, ImportedProgram
-from simcoll.formats.schedules._text import THREADS, plain
+from simcoll.formats.schedules._buffers import BufferSlots
+from simcoll.formats.schedules._mscclpp_plan import (
+    COPIES,
+    CURE,
+    ODD,
+    READS_PACKETS,
+    REDUCES,
+    SIGNALS,
+    SWITCHED,
+    WAITS,
+    PlanFile,
+    ThreadBlock,
+    Wrong,
+    in_words,
+    parsed,
+    whole,
+    wrong_at,
+)
+from simcoll.formats.schedules._text import THREADS
 from simcoll.formats.schedules._thread_order import RecordedTransfers
-from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
-from simcoll.schedule.names import collective_named
-
-MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
-SIGNALS: Final = frozenset(("signal", "rlxsignal", "pws", "pwsf"))
-WAITS: Final = frozenset(("wait", "rlxwait"))
-COPIES: Final = frozenset(("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt"))
-REDUCES: Final = frozenset(("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt"))
-READS_PACKETS: Final = frozenset(("rppkt", "upkt", "repkt", "respkt", "recpkt", "recspkt"))
-SWITCHED: Final = frozenset(("glre", "glres", "gstore", "gstorepkt"))
-NOTHING: Final = frozenset(("nop", "flush"))
-SYNCS: Final = frozenset(("barrier", "sem_acquire", "sem_release"))
-_KNOWN: Final = SIGNALS | WAITS | COPIES | REDUCES | SWITCHED | NOTHING | SYNCS
-_CURE: Final = "give an execution plan as MSCCL++'s language writes it"
 
 BufferRange = tuple[int, str, int]  # rank, buffer, chunk
-SwitchGroup = tuple[tuple[int, ...], str]  # the ranks whose buffers a switch joins, and which buffer of each
-
-
-@dataclass(eq=False)
-class _ThreadBlock:
-    """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
-
-    gpu: int
-    number: int
-    ops: list[Mapping[str, Any]]
-    peers: Mapping[str, list[tuple[int, int]]]  # type → (peer, which of the channels to that peer)
-    remote: Mapping[str, list[tuple[int, str]]]  # type → (rank, buffer)
-    switches: list[SwitchGroup]
-    where: str
-    done: int = 0
-    arrived: bool = False  # at a barrier
+_Side = list[tuple[list[tuple[int, int]], int]]  # each chunk of it: its slots, and the switch's agent or -1
 
 
 @dataclass
-class _PlanFile(ImportedProgram):
-    blocks: list[_ThreadBlock] = field(default_factory=list)
+class _Shares:
+    """An operation that a group of thread blocks does: of how many, where the first does it, how many have done it."""
 
-    @property
-    def switch_groups(self) -> list[tuple[int, ...]]:
-        """The groups of ranks that a switch joins; the agent n + k of the schedule serves group k."""
-        return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
+    size: int
+    where: str
+    done: int = 0
 
 
 def looks(text: str) -> bool:
@@ -82,10 +67,12 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     Raises InputError: with the operation that cannot be mapped, or when the plan does not do what its collective
     promises.
     """
-    wrong = functools.partial(_wrong, source)
-    document = json_text.mapping(text, source, _CURE)
+    wrong = functools.partial(wrong_at, source)
+    document = json_text.mapping(text, source, CURE)
+    if '"inputChunks"' in text or '"ctype"' in text:
+        raise wrong("", "a plan in MSCCL++'s older form", "make it anew with an MSCCL++ that writes input_chunks")
     try:
-        plan = _plan(document, asked, wrong)
+        plan = parsed(document, asked, wrong)
         names = Counter(op["name"] for block in plan.blocks for op in block.ops)
         steps = ", ".join(f"{count} {name}" for name, count in names.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
@@ -95,94 +82,10 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     except ScheduleError as error:
         cure = "the plan does not do what its collective promises"
         raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise wrong("", f"not a plan: {type(error).__name__} {error}"[:200], _CURE) from None
+    except ODD as error:
+        raise wrong("", f"not a plan: {in_words(error)}", CURE) from None
     notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
     return schedule
-
-
-Wrong = Callable[[str, str, str], InputError]
-
-
-def _wrong(source: str, path: str, problem: str, cure: str) -> InputError:
-    return InputError([Diagnostic(problem, cure, path, Place(source, 1, 1))])
-
-
-# --- the file ---
-
-
-def _whole(value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"{str(value)[:40]!r} is no whole number from 0 to {most}")
-    return value
-
-
-def _plan(document: Mapping[str, Any], asked: str | None, wrong: Wrong) -> _PlanFile:
-    name = collective_named(asked or str(document["collective"]))
-    if name is None or name == "barrier" or collective(name).rooted:
-        said = str(asked or document["collective"])[:40]
-        raise wrong("collective", f"{said!r} is no collective of such plans", "say which with --collective NAME")
-    gpus = list(document["gpus"])
-    n = len(gpus)
-    if sorted(_whole(gpu["id"], MOST_RANKS) for gpu in gpus) != list(range(n)) or not n:
-        raise wrong("gpus", f"{n} GPUs that are not numbered from 0", _CURE)
-    keys = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
-    sizes = {b: max(_whole(gpu.get(key, 0), _thread_order.MOST_PLACES) for gpu in gpus) for b, key in keys.items()}
-    n_chunks = max(sizes["i"], sizes["o"], 1)
-    if n_chunks % collective(name).blocks(n):
-        raise wrong("gpus", f"{n_chunks} chunks of {n} GPUs", f"{name} needs a multiple of {n}")
-    plan = _PlanFile(
-        plain(str(document.get("name", "")), "imported"), name, n, n_chunks, bool(document.get("inplace")), sizes
-    )
-    for gpu in gpus:
-        plan.blocks += (_block(gpu, tb, n, wrong) for tb in gpu.get("threadblocks", []))
-    return plan
-
-
-def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, wrong: Wrong) -> _ThreadBlock:
-    number, where = _whole(gpu["id"], MOST_RANKS), f"gpus.{gpu['id']}.threadblocks.{tb['id']}"
-    channels: dict[str, list[tuple[int, int]]] = {}
-    switches: list[SwitchGroup] = []
-    for channel in gpu.get("channels", []):
-        if channel["channel_type"] == "switch":
-            buffer = str(channel["buffer_type"])[:1]
-            switches += ((_members(group["ranks"], n), buffer) for group in channel["rank_groups"])
-            continue
-        known = channels.setdefault(str(channel["channel_type"]), [])
-        for peer in channel.get("connected_to", []):
-            rank = _whole(peer, n - 1)
-            known.append((rank, sum(known_peer == rank for known_peer, _ in known)))
-    buffers = [(_whole(b["rank"], n - 1), str(b["type"])[:1]) for b in gpu.get("remote_buffers", [])]
-    peers = {
-        str(c["channel_type"]): [channels[str(c["channel_type"])][_whole(i, 2**20)] for i in c["channel_ids"]]
-        for c in tb.get("channels", [])
-        if c["channel_type"] != "switch"
-    }
-    joined = [
-        switches[_whole(i, 2**20)]
-        for c in tb.get("channels", [])
-        if c["channel_type"] == "switch"
-        for i in c["channel_ids"]
-    ]
-    remote = {
-        str(r["access_channel_type"]): [buffers[_whole(i, 2**20)] for i in r["remote_buffer_ids"]]
-        for r in tb.get("remote_buffer_refs", [])
-    }
-    ops = [inner for op in tb.get("ops", []) for inner in (op["ops"] if op["name"] == "pipeline" else [op])]
-    for i, op in enumerate(ops):
-        if op["name"] not in _KNOWN or (str(op.get("channel_type")) == "switch" and op["name"] not in SWITCHED):
-            cure = "read are put, get, copy, re, res, rre, rres, their packet forms, glre, glres and gstore"
-            problem = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
-            raise wrong(f"{where}.ops.{i}", problem, cure)
-    return _ThreadBlock(number, _whole(tb["id"], 2**20), ops, peers, remote, joined, where)
-
-
-def _members(ranks: list[object], n: int) -> tuple[int, ...]:
-    """The ranks of a switch's group, which are all different."""
-    members = tuple(sorted(_whole(rank, n - 1) for rank in ranks))
-    if len(members) < 2 or len(set(members)) < len(members):
-        raise ValueError(f"a switch joins two or more ranks, not {str(ranks)[:40]}")
-    return members
 
 
 # --- playing it ---
@@ -191,18 +94,18 @@ def _members(ranks: list[object], n: int) -> tuple[int, ...]:
 class _PlanExecution:
     """A plan under way: signals sent and not yet waited for, semaphores, packets that have come."""
 
-    def __init__(self, plan: _PlanFile, alias: bool, wrong: Wrong):
+    def __init__(self, plan: PlanFile, alias: bool, wrong: Wrong):
         self.plan, self.wrong = plan, wrong
         self.where = BufferSlots(plan, alias)
         self.moves = RecordedTransfers()
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
-        self.semaphores: Counter[tuple[int, int]] = Counter()
+        self.semaphores = Counter(plan.semaphores)
         self.packets: set[tuple[int, int]] = set()
-        self.shares: Counter[str] = Counter()  # of what groups of thread blocks do
+        self.shares: dict[Hashable, _Shares] = {}  # of what groups of thread blocks do
         self.spare = itertools.count(self.where.spare)
         self.agents = {ranks: plan.n + k for k, ranks in enumerate(plan.switch_groups)}
 
-    def step(self, block: _ThreadBlock) -> bool:
+    def step(self, block: ThreadBlock) -> bool:
         """Do the next operation of a thread block; False if it has to wait."""
         op = block.ops[block.done]
         name, kind = op["name"], str(op.get("channel_type"))
@@ -212,41 +115,53 @@ class _PlanExecution:
                 return False
             self.signals -= needed
         elif name == "sem_acquire":
-            wanted = Counter((block.gpu, _whole(i, 2**20)) for i in op["semaphore_ids"])
+            wanted = Counter((block.gpu, whole(i, 2**20)) for i in op["semaphore_ids"])
             if any(self.semaphores[key] < count for key, count in wanted.items()):
                 return False
             self.semaphores -= wanted
         elif name == "sem_release":
-            self.semaphores.update((block.gpu, _whole(i, 2**20)) for i in op["semaphore_ids"])
+            self.semaphores.update((block.gpu, whole(i, 2**20)) for i in op["semaphore_ids"])
         elif name == "barrier":
             return self._barrier(block, op)
         elif name in COPIES | REDUCES:
             src, dst = self._pieces(block, op, "src_buff", kind), self._pieces(block, op, "dst_buff", kind)
             if name in READS_PACKETS and not self._came(src):
                 return False
-            if not self._is_whole(block, op):
+            if not self._is_whole(block, op, (src, dst)):
                 return True
             (self._copy if name in COPIES else self._reduce)(block, op, src, dst)
-        elif name in SWITCHED and self._is_whole(block, op):
-            self._switched(block, op)
+        elif name in SWITCHED:
+            sides = self._switched_sides(block, op)
+            if self._is_whole(block, op, sides):
+                self._switched(block, op, *sides)
         if name in SIGNALS:
             self.signals.update((block.gpu, peer, kind, which) for peer, which in self._ways(block, op, kind))
         return True
 
-    def _is_whole(self, block: _ThreadBlock, op: Mapping[str, Any]) -> bool:
-        """Whether all thread blocks of the group that does an operation have come to it."""
-        if "tbg_info" not in op:
+    def _is_whole(self, block: ThreadBlock, op: Mapping[str, Any], moved: object) -> bool:
+        """Whether all thread blocks of the group that does an operation have come to it; what it has `moved` says which
+        operations of its blocks are one, as each block has its own list of channels."""
+        group = next((value for key, value in op.items() if key.startswith("tbg")), None)
+        if group is None:
             return True
-        size = _whole(op["tbg_info"]["tbg_size"], 2**20)
+        size = whole(next((value for key, value in group.items() if key.endswith("size")), "no tbg_size"), 2**20)
         earlier = block.ops[: block.done].count(op)
-        share = json.dumps([block.gpu, earlier, {**op, "tbg_info": size}], sort_keys=True)
-        self.shares[share] += 1
-        return self.shares[share] >= size
+        key = (block.gpu, op["name"], size, earlier, repr(moved))
+        shares = self.shares.setdefault(key, _Shares(size, f"{block.where}.ops.{block.done}"))
+        shares.done += 1
+        return shares.done >= size
 
-    def _ways(self, block: _ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
-        return [block.peers[kind][_whole(i, 2**20)] for i in op.get("channel_ids", [])]
+    def check_groups(self) -> None:
+        """Raise InputError where fewer thread blocks came to an operation than do it together."""
+        for shares in self.shares.values():
+            if shares.done < shares.size:
+                problem = f"{shares.size} thread blocks do this together, and {shares.done} come to it"
+                raise self.wrong(shares.where, problem, CURE)
 
-    def _barrier(self, block: _ThreadBlock, op: Mapping[str, Any]) -> bool:
+    def _ways(self, block: ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
+        return [block.peers[kind][whole(i, 2**20)] for i in op.get("channel_ids", [])]
+
+    def _barrier(self, block: ThreadBlock, op: Mapping[str, Any]) -> bool:
         """Passed when as many thread blocks of the GPU as it says have come to it."""
         block.arrived = True
         same = [
@@ -257,7 +172,7 @@ class _PlanExecution:
             and waiting.done < len(waiting.ops)
             and waiting.ops[waiting.done].get("barrier_id") == op.get("barrier_id")
         ]
-        if len(same) < _whole(op.get("num_threadblocks", 1), 2**20):
+        if len(same) < whole(op.get("num_threadblocks", 1), 2**20):
             return False
         for waiting in same:
             waiting.arrived = False
@@ -265,13 +180,13 @@ class _PlanExecution:
                 waiting.done += 1
         return True
 
-    def _pieces(self, block: _ThreadBlock, op: Mapping[str, Any], key: str, kind: str) -> list[list[BufferRange]]:
+    def _pieces(self, block: ThreadBlock, op: Mapping[str, Any], key: str, kind: str) -> list[list[BufferRange]]:
         """The chunks of each buffer that an operation names."""
         pieces = []
         for entry in op.get(key, []):
-            first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
+            first, size = whole(entry["index"], 2**31), whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
             if "buffer_id" in entry:
-                rank, buffer = block.remote[kind][_whole(entry["buffer_id"], 2**20)]
+                rank, buffer = block.remote[kind][whole(entry["buffer_id"], 2**20)]
             else:
                 rank, buffer = block.gpu, str(entry["type"])[:1]
             if buffer not in "ios":
@@ -292,20 +207,20 @@ class _PlanExecution:
         self.packets.add(dst)
 
     def _copy(
-        self, block: _ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
+        self, block: ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
     ) -> None:
         src = src * len(dst) if len(src) == 1 else src
         if [len(chunks) for chunks in src] != [len(chunks) for chunks in dst]:
-            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
+            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for source, target in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
             self._move(self._slot(source), self._slot(target), False)
 
     def _reduce(
-        self, block: _ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
+        self, block: ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
     ) -> None:
         """The sum of all sources into the first destination of this GPU, or into scratch; from there to the others."""
         if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
-            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
+            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for k in range(len(src[0])):
             sources, targets = [self._slot(chunks[k]) for chunks in src], [self._slot(chunks[k]) for chunks in dst]
             own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
@@ -318,13 +233,18 @@ class _PlanExecution:
             for target in targets:
                 self._move(own, target, False)
 
-    def _switched(self, block: _ThreadBlock, op: Mapping[str, Any]) -> None:
-        """A load or a store by a switch: loaded into registers, which are a spare slot, or stored from them."""
+    def _switched_sides(self, block: ThreadBlock, op: Mapping[str, Any]) -> tuple[_Side, _Side]:
+        """From where and to where a load or a store by a switch goes."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
         targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
+        return sources, targets
+
+    def _switched(self, block: ThreadBlock, op: Mapping[str, Any], sources: _Side, targets: _Side) -> None:
+        """A load or a store by a switch: loaded into registers, which are a spare slot, or stored from them."""
+        loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         if len(sources) != len(targets):
-            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", _CURE)
+            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for (source, source_agent), (target, target_agent) in zip(sources, targets, strict=True):
             held = source[0]
             if loads:
@@ -339,23 +259,31 @@ class _PlanExecution:
                 for place in target:
                     self._move(sent, place, False)
 
-    def _joined(self, block: _ThreadBlock, op: Mapping[str, Any], key: str) -> list[tuple[list[tuple[int, int]], int]]:
+    def _joined(self, block: ThreadBlock, op: Mapping[str, Any], key: str) -> _Side:
         """Each chunk on the switch's side: its slots at the ranks that the switch joins, and the switch's agent."""
         chunks = []
         for entry in op[key]:
-            ranks, buffer = block.switches[_whole(entry["switch_channel_id"], 2**20)]
-            first, size = _whole(entry["index"], 2**31), _whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
+            ranks, buffer = block.switches[whole(entry["switch_channel_id"], 2**20)]
+            first, size = whole(entry["index"], 2**31), whole(entry.get("size", 1), _thread_order.MOST_TRANSFERS)
             pieces = [[self._slot((rank, buffer, i)) for rank in ranks] for i in range(first, first + size)]
             chunks += [(places, self.agents[ranks]) for places in pieces]
         return chunks
 
-    def _local(self, block: _ThreadBlock, op: Mapping[str, Any], key: str) -> list[tuple[list[tuple[int, int]], int]]:
+    def _local(self, block: ThreadBlock, op: Mapping[str, Any], key: str) -> _Side:
         """Each chunk on the GPU's side: its slot, and no agent."""
         pieces = itertools.chain(*self._pieces(block, op, key, "switch"))
         return [([self._slot(piece)], -1) for piece in pieces]
 
 
-def _played(plan: _PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
+def _stepped(run: _PlanExecution, block: ThreadBlock) -> bool:
+    """Do the next operation of a thread block; raises InputError with its place."""
+    try:
+        return run.step(block)
+    except ODD as error:
+        raise run.wrong(f"{block.where}.ops.{block.done}", in_words(error), CURE) from None
+
+
+def _played(plan: PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
     """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
     run = _PlanExecution(plan, bool(form["alias"]), wrong)
     for block in plan.blocks:
@@ -364,16 +292,18 @@ def _played(plan: _PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
     while True:
         before = sum(block.done for block in plan.blocks)
         for block in plan.blocks:
-            while block is not slow and block.done < len(block.ops) and run.step(block):
+            while block is not slow and block.done < len(block.ops) and _stepped(run, block):
                 block.done += 1
         if sum(block.done for block in plan.blocks) > before:
             continue
         left = [block for block in plan.blocks if block.done < len(block.ops)]
         if not left:
             break
-        if slow not in left or not run.step(slow):
+        if slow not in left or not _stepped(run, slow):
+            run.check_groups()
             path = f"{left[0].where}.ops.{left[0].done}"
-            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "for what never comes")
+            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "let what it waits for come")
         slow.done += 1
+    run.check_groups()
     streams = bool(run.agents)  # a switch adds up word by word, and what follows need not wait for whole chunks
     return run.where.schedule(run.moves, agents=len(run.agents), pipelined=streams)
