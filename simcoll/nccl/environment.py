@@ -132,12 +132,16 @@ class NcclEnv(Model):
         from simcoll.nccl.graph_search import SearchSettings
 
         cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
-        count = system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
-        used = tuple(number for number in range(count) if self._uses(number))
+        count, unused = _nics(system), self.unused_nics(system)
+        used = tuple(number for number in range(count) if number not in unused)
         if count and not used:
             raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
-        nics = used if len(used) < count else None
+        nics = used if unused else None
         return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
+
+    def unused_nics(self, system: SystemFile) -> tuple[int, ...]:
+        """The numbers of the NICs of a node that NCCL_IB_HCA leaves out."""
+        return tuple(number for number in range(_nics(system)) if not self._uses(number))
 
     @property
     def _p2p_level(self) -> Level | None:
@@ -166,6 +170,10 @@ class NcclEnv(Model):
         changed |= {"pxn": False if self.NCCL_PXN_DISABLE else None}
         given = {name: value for name, value in changed.items() if value is not None}
         return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type
+
+
+def _nics(system: SystemFile) -> int:
+    return system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
 
 
 @functools.lru_cache(maxsize=64)

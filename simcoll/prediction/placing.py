@@ -31,12 +31,14 @@ def topology_of(scenario: Scenario) -> Topology:
 
 def rated_topology(scenario: Scenario) -> Topology:
     """The topology of a scenario, its links as rated; built once for all points that have the same."""
-    spec, seed = scenario.topology, scenario.seed
+    spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
+    if scenario.env.NCCL_IB_HCA and (spec.nodes or 1) > 1 and (machine := machine_of(scenario)):
+        unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
     if scenario.env.NCCL_PXN_DISABLE and spec.routing is None and (spec.system or spec.file) and (spec.nodes or 1) > 1:
         spec = spec.model_copy(update={"routing": "own-nics"})
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
-    key = (spec.model_dump_json(), seed, written)
-    return _RATED.get(key, lambda: systems.build(spec, seed=seed))
+    key = (spec.model_dump_json(), seed, written, unused)
+    return _RATED.get(key, lambda: systems.build(spec, seed=seed, without=unused))
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:

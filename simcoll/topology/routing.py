@@ -234,14 +234,15 @@ class MachineRoutes:
         return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
 
     def way_out(self, src: int, index: int) -> tuple[int, int]:
-        """The GPU whose NIC has that index, and the NIC, if it serves others, over an NVSwitch; else `src` and its own
-        NIC."""
+        """The GPU nearest to the NIC of that index, and the NIC, if it serves others, over an NVSwitch; else `src` and
+        its own NIC."""
         if (src, index) not in self._ways_out:
             own = self.nic_of
             wanted = self.nics[index] if index < len(self.nics) else own[src]
-            owners = [gpu for gpu, nic in own.items() if nic == wanted]
-            near = own[src] == wanted or not (self.by_others and owners and self._share_nvswitch(src, owners[0]))
-            self._ways_out[src, index] = (src, own[src]) if near else (owners[0], wanted)
+            hops = {gpu: way.hops for gpu, nic in own.items() if nic == wanted and (way := self.ways(gpu, nic))}
+            owner = min(hops, key=hops.__getitem__, default=src)
+            near = hops.get(src) == hops.get(owner) or not (self.by_others and self._share_nvswitch(src, owner))
+            self._ways_out[src, index] = (src, own[src]) if near else (owner, wanted)
         return self._ways_out[src, index]
 
     def _share_nvswitch(self, src: int, proxy: int) -> bool:

@@ -9,7 +9,7 @@ import functools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -246,8 +246,9 @@ def _shipped(name: str) -> SystemFile:  # a file that does not change
     return read_machine(yaml_tree.read(shipped_systems()[name])).file
 
 
-def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
-    """The topology that `spec` describes; unequal links are drawn from `seed`. Raises InputError."""
+def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
+    """The topology that `spec` describes, without the devices of each node that have the names `without`; unequal links
+    are drawn from `seed`. Raises InputError."""
     title, machine = spec.title, None
     if spec.system is not None:
         machine = read_machine(yaml_tree.read(shipped_systems()[spec.system]))
@@ -256,10 +257,13 @@ def build(spec: TopologySpec, *, seed: int = 0) -> Topology:
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
     wiring = Wiring(spec.dims or rings)
+    absent = {device for device, _ in plan.devices if device.rpartition(".")[2] in without}
     for device, data in plan.devices:
-        wiring.add(device, data)
+        if device not in absent:
+            wiring.add(device, data)
     for u, v, link in plan.links:
-        wiring.join(u, v, link)
+        if not {u, v} & absent:
+            wiring.join(u, v, link)
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
         _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), random.Random(seed))
     _override(wiring, spec.links)

@@ -145,15 +145,17 @@ FAULTS: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "slow gpu": (H100, slow_kernels),
     "pcie": (B200, lambda folder: times(("rtx-pro-6000", 1, 8))),
     "p2p off": (L40S, lambda folder: times(L40S, **{"env.NCCL_P2P_DISABLE": "1"})),
-    "slow cable": (A100X2, lambda folder: slow_links(A100X2, "node0.nic3->rail3", "7.5 GB/s", LARGE)),  # 30 %
+    "slow nic": (A100X2, lambda folder: slow_links(A100X2, "node0.nic3->rail3", "7.5 GB/s", LARGE)),  # 30 %
     "tcp": (H100X4, lambda folder: times(H100X4, profile="nccl-hopper+tcp")),
 }
 QUICK = ("nvls off", "launch", "slow nvlink")  # one of each kind: what NCCL chooses, what calls and links cost
 MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
-    "nic missing": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "nic missing": (H100X2, lambda folder: times(H100X2, **{"env.NCCL_IB_HCA": "^=mlx5_3"})),
+    "slow nic": (H100X2, lambda folder: slow_links(H100X2, "node1.nic3->*", "20 GB/s")),
+    "slow cable": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
     "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
-    "one nic": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "3.125 GB/s", LARGE)),
+    "one nic": (A100X2, lambda folder: times(A100X2, **{"env.NCCL_IB_HCA": "=mlx5_2"})),
     "tcp": (A100X2, lambda folder: times(A100X2, profile="nccl-ampere+tcp")),
     "only ring": (A100X2, lambda folder: times(A100X2, algorithm="ring")),
     "only tree": (H100, lambda folder: times(H100, algorithm="tree")),
@@ -214,6 +216,7 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
 
 
 SETTINGS = (
+    ("nic missing", "", H100X2, "all_gather", "NCCL_IB_HCA=^=mlx5_3"),
     ("pxn off", "", A100X2, "all_to_all", "NCCL_PXN_DISABLE=1"),
     ("chunk size", "32 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
     ("chunk size", "512 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
@@ -223,7 +226,10 @@ SETTINGS = (
 
 @pytest.mark.parametrize(
     ("fault", "value", "setup", "call", "setting"),
-    [pytest.param(*each, marks=() if each[0] == "buffer size" else pytest.mark.long) for each in SETTINGS],
+    [
+        pytest.param(*each, marks=() if each[0] in ("buffer size", "nic missing") else pytest.mark.long)
+        for each in SETTINGS
+    ],
 )
 def test_settings_of_buffers_and_messages_are_found(
     tmp_path: Path, fault: str, value: str, setup: Setup, call: str, setting: str
@@ -245,11 +251,13 @@ def test_settings_of_buffers_and_messages_are_found(
 @pytest.mark.long
 def test_what_noise_does_not_decide_is_a_choice(tmp_path: Path):
     """Two explanations that differ by less than the noise are both named, whichever is nearer by chance."""
-    setup, simulated = FAULTS["slow cable"]  # where GPUs are as fast as NICs, as slow links to them are
+    setup, simulated = FAULTS["slow nic"]  # where GPUs are as fast as NICs, as slow links to them are
     path = table(tmp_path, setup, simulated(tmp_path), 2, 0.05)
     said = simcoll("diagnose", path, "--topology", setup[0]).out.replace("\n  ", " ").splitlines()[0]
     assert re.search(
-        r"slow (cable|pcie) one or all at 30% or slow (cable|pcie) one or all at 30% explains it best", said
+        r"slow (cable all|nic one|pcie one or all) at 30%, slow (cable all|nic one|pcie one or all) at 30% or "
+        r"slow (cable all|nic one|pcie one or all) at 30% explains it best",
+        said,
     )
 
 
@@ -414,7 +422,7 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     took = slow_links(A100X2, "node0.nic3->rail3", "7.5 GB/s", sizes)
     took |= {size: factor * took[size] for size in sizes[:2]}
     found = diagnosed(table(tmp_path, A100X2, took), "dgx-a100")
-    slow = next(each for each in found["hypotheses"] if each["hypothesis"] == "slow cable")
+    slow = next(each for each in found["hypotheses"] if each["hypothesis"] in ("slow cable", "slow nic"))
     assert slow["explains"] == explained and slow["off"]
 
 

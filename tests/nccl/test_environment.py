@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.placing import rated_topology
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
-from simcoll.topology.systems import load_system
+from simcoll.topology.systems import load_system, shipped_systems
 
 SIZES = ["1 KiB", "256 KiB", "16 MiB", "1 GiB"]
 
@@ -160,6 +161,24 @@ def test_fewer_nics_carry_less() -> None:
 
 
 SEVERAL = {"topology": {"system": "hgx-h100", "nodes": 2}, "profile": "nccl-hopper"}
+
+
+def test_a_nic_that_is_left_out_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    """For rings, NVLS trees and messages a variable says the same as a file without the NIC. The GPU beside it sends by
+    the NIC of another, and no sooner."""
+    text = Path(shipped_systems()["hgx-h100"]).read_text(encoding="utf-8")
+    path = tmp_path / "seven.yaml"
+    path.write_text(text.replace("nic: 8}", "nic: 7}").replace(", [nic7, pcie_switch7]", ""), encoding="utf-8")
+    seven = {"file": str(path), "nodes": 2}
+    for keys in ({}, {"collective": "all_gather"}, {"collective": "all_to_all"}):
+        without = rows({"NCCL_IB_HCA": "^=mlx5_7"}, **{**SEVERAL, **keys})
+        as_file = rows({}, **{**SEVERAL, **keys, "topology": seven})
+        assert [row["time_us"] for row in without] == [row["time_us"] for row in as_file]
+        assert without[-1]["time_us"] > 1.1 * rows({}, **{**SEVERAL, **keys})[-1]["time_us"]
+    lone = Scenario(**SEVERAL, collective="all_to_all", size="1 KiB", env={"NCCL_IB_HCA": "=mlx5_0"})
+    topology = rated_topology(lone)
+    way = [topology.link_names[link] for link in topology.route("node0.gpu7", "node1.gpu0")]
+    assert way[:2] == ["node0.gpu7->node0.nvswitch0", "node0.nvswitch0->node0.gpu0"]
 
 
 def test_what_nccl_takes_by_itself_changes_nothing() -> None:

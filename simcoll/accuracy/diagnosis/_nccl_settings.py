@@ -87,11 +87,24 @@ def other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesi
         yield _sized("buffer size", "buffers of Simple have another size: NCCL_BUFFSIZE", "NCCL_BUFFSIZE", size)
 
 
+def fewer_nics(nics: int) -> Iterator[Hypothesis]:
+    """Yield NICs of a node that are not used, of so many. NCCL takes no more channels than the node with the fewest
+    NICs has, so that it does not matter on how many nodes they are missing."""
+    if nics > 1:
+        text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
+        yield Hypothesis("nic missing", text, scenario=_set("NCCL_IB_HCA", f"^=mlx5_{nics - 1}"))
+    if nics > 2:
+        text = (
+            f"one of {nics} NICs of a node is used for all: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
+        )
+        yield Hypothesis("one nic", text, scenario=_set("NCCL_IB_HCA", "=mlx5_0"))
+
+
 def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
     return Hypothesis(family, text, format_size(size), 2, scenario=_set(variable, size))
 
 
-def _set(variable: str, value: int) -> Callable[[Scenario], Scenario]:
+def _set(variable: str, value: int | str) -> Callable[[Scenario], Scenario]:
     """Return a change that sets a variable where a scenario does not."""
 
     def changed(scenario: Scenario) -> Scenario:

@@ -6,7 +6,7 @@ A *family* is one explanation; its variants differ in one number, such as the sh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -52,15 +52,21 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios, reduces)]
+    nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
     several: list[Sequence[Hypothesis]] = [
         variants
-        for kind in sorted(kinds, key=("cable", "trunk").__contains__, reverse=True)  # between nodes first
-        for variants in (list(_slow_links(kind, of_nics.get(kind))), list(_slow_link(kind)))
+        for kind in sorted(kinds, key=(CABLE, "trunk").__contains__, reverse=True)  # between nodes first
+        for variants in (
+            list(_slow_links(kind, of_nics.get(kind))),
+            list(_slow_nic() if kind == CABLE and nics else _slow_link(kind)),
+        )
     ]
     if not any(executor(scenario).tunable for scenario in scenarios):
         single += _nccl_settings.switched_off(scenarios)
         several += [list(_slow_gpus()), *([each] for each in _nccl_settings.other_sizes(scenarios, nodes))]
-    if system and "cable" in kinds:
+        if CABLE in kinds:
+            single += _nccl_settings.fewer_nics(nics)
+    if system and CABLE in kinds:
         single += _network(system, network_of(name))
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
@@ -127,22 +133,43 @@ def _slow_link(kind: str) -> Iterator[Hypothesis]:
         yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, share, scenario=changed)
 
 
+def _slow_nic() -> Iterator[Hypothesis]:
+    text = "a NIC slower than it should be, or its cable or its way to the GPUs"
+    for share in SHARES:
+        changed = functools.partial(_with_slow_nic, share=share)
+        yield Hypothesis("slow nic", text, f"one at {share:.0%}", 2, share, scenario=changed)
+
+
 def _with_slow_link(scenario: Scenario, kind: str, share: float) -> Scenario:
-    """Return the scenario with one slow link of a kind, in both directions."""
-    edge = _first(scenario.topology.model_dump_json(), kind)
-    if edge is None:  # as between nodes, of one
-        return scenario
-    u, v, link = edge
-    slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
-    links = {**scenario.topology.links, f"{u}->{v}": slower, f"{v}->{u}": slower}
+    """Return the scenario with one slow link of a kind; unchanged where there is none, as between nodes, of one."""
+    edge = next((edge for edge in _edges(scenario.topology.model_dump_json()) if edge[2].kind == kind), None)
+    return scenario if edge is None else _with_rates(scenario, {edge[:2]: edge[2].bandwidth * share})
+
+
+def _with_slow_nic(scenario: Scenario, share: float) -> Scenario:
+    """Return the scenario with one NIC through which goes a share of what its cable carries."""
+    edges = _edges(scenario.topology.model_dump_json())
+    cables = ((end, link) for u, v, link in edges for end in (u, v) if link.kind == CABLE and ".nic" in end)
+    nic, cable = next(cables, (None, None))
+    most = cable.bandwidth * share if cable else 0
+    return _with_rates(scenario, {(u, v): min(link.bandwidth, most) for u, v, link in edges if nic in (u, v)})
+
+
+def _with_rates(scenario: Scenario, rates: Mapping[tuple[str, str], float]) -> Scenario:
+    """Return the scenario with links at other rates, in B/s, in both directions."""
+    changed = {
+        f"{a}->{b}": Override(bandwidth=f"{max(1, round(rate))} B/s")
+        for (u, v), rate in rates.items()
+        for a, b in ((u, v), (v, u))
+    }
+    links = {**scenario.topology.links, **changed}
     return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
 
 
 @functools.lru_cache(maxsize=64)
-def _first(spec: str, kind: str) -> tuple[str, str, Link] | None:
-    """Return the first link of a kind and the devices at its ends; None if there is none."""
-    edges = build(TopologySpec.model_validate_json(spec)).wiring
-    return next(((u, v, link) for u, v, link in edges if link.kind == kind), None)
+def _edges(spec: str) -> tuple[tuple[str, str, Link], ...]:
+    """Return the links of a topology with the devices at their ends."""
+    return tuple(build(TopologySpec.model_validate_json(spec)).wiring)
 
 
 def _slow_gpus() -> Iterator[Hypothesis]:
@@ -154,15 +181,8 @@ def _slow_gpus() -> Iterator[Hypothesis]:
 
 
 def _network(system: SystemFile, network: Profile) -> Iterator[Hypothesis]:
-    """Yield NICs that are not used, or not as they should be."""
-    served, nics = network.links.get(CABLE), system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
-    if nics > 1:
-        text = f"one of {nics} NICs of a node is not used"
-        yield Hypothesis("nic missing", text, setting=_scaled(CABLE, (nics - 1) / nics, served))
-        text = (
-            f"one of {nics} NICs of a node is used for all: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
-        )
-        yield Hypothesis("one nic", text, setting=_scaled(CABLE, 1 / nics, served))
+    """Yield NICs that are not used as they should be."""
+    served = network.links.get(CABLE)
     rate = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
     if rate > ETHERNET:
         text = "ports of 100 Gb/s in place of the NICs"
