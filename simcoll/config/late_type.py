@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
@@ -32,4 +32,9 @@ class LateType:
         return core_schema.no_info_plain_validator_function(lambda value: self._adapter.validate_python(value))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return handler(self._adapter.core_schema)
+        known = self._adapter.core_schema
+        if isinstance(self.type, type):  # a definition under its name
+            ref = f"{self.module}.{self.name}:{id(self.type)}"
+            named = cast("CoreSchema", {**known, "ref": ref})
+            known = core_schema.definitions_schema(core_schema.definition_reference_schema(ref), [named])
+        return handler(known)

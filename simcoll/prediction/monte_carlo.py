@@ -25,22 +25,11 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
 
-PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
 JUDGED: Final = 50  # the first replications of large points: run again with causes left out, for the shares of each
 TOGETHER: Final = 256  # replications whose programs are held at a time
 SMALL: Final = 50_000  # messages: of smaller points all are
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SURE: Final = 0.95  # of the intervals of quantiles
-
-
-def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
-    """The point as shares of `size` replications at most; itself if it has none."""
-    count = point.scenario.replications
-    if count is None:
-        yield point
-        return
-    for first in range(0, count, size):
-        yield replace(point, replicas=(first, min(count, first + size)))
 
 
 def drawing(scenario: Scenario, replication: int) -> Drawn:
@@ -217,10 +206,7 @@ def _check(scenario: Scenario, names: Sequence[str]) -> None:
 
 
 def merged(shares: Sequence[ResultRow]) -> ResultRow:
-    """The row of a point of the rows of its parts, in order; the first that failed stands for all."""
-    failed = next((share for share in shares if share.status != "ok"), None)
-    if failed or shares[0].times_ps is None:
-        return failed or shares[0]
+    """The row of a point with replications of the rows of its parts, in order, none of which failed."""
     times: dict[str, list[int]] = {}
     for share in shares:
         for causes, some_ps in (share.times_ps or {}).items():

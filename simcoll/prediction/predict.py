@@ -12,7 +12,6 @@ from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, j
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.faults import weakened
 from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles
@@ -53,6 +52,8 @@ def steps(
     if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
     if scenario.striking and profile.as_nccl:  # all channels feel what is slow, also those that are not run
+        from simcoll.scenario.faults import weakened
+
         topology = weakened(topology or rated_topology(scenario), scenario.striking)
         scenario = scenario.model_copy(update={"faults": ()})
     # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give

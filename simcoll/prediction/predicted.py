@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.dataclass import dataclass
 from simcoll.engine import link_usage
-from simcoll.engine.composed import CallProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD
 from simcoll.engine.staging_buffers import Staged, staged
@@ -29,6 +28,9 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.streamed import AnySchedule
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
+
+if TYPE_CHECKING:
+    from simcoll.engine.composed import CallProgram
 
 COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 

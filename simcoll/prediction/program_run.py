@@ -16,7 +16,6 @@ from simcoll.engine.timeline import Timeline
 from simcoll.errors import BoundError, ScheduleError, wrong
 from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.placing import arrivals_of
-from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
@@ -105,6 +104,10 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
         schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
         program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
+        if not point.striking:
+            return program
+        from simcoll.scenario.faults import struck
+
         return struck(program, network, point.striking, launch_ps)
 
     if isinstance(source, StreamedSchedule) and point.weights is None and not point.striking:

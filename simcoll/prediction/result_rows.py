@@ -11,7 +11,6 @@ import io
 import json
 import operator
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from pathlib import Path
@@ -255,6 +254,8 @@ def schema() -> dict[str, Any]:
 
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file so that it is there whole or not at all; raises InputError if it cannot be."""
+    import tempfile
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

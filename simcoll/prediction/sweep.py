@@ -18,9 +18,8 @@ from typing import Any, Final
 import simcoll
 from simcoll.engine.rows import RunSteps, all_answered, answered
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
-from simcoll.prediction import monte_carlo, workers
+from simcoll.prediction import workers
 from simcoll.prediction.journal import Journal, Shard
-from simcoll.prediction.monte_carlo import PART, TOGETHER, merged, parts
 from simcoll.prediction.predict import describe, row, steps
 from simcoll.prediction.result_rows import ResultRow, to_csv, write_atomically
 from simcoll.scenario.loading import Point
@@ -29,6 +28,8 @@ from simcoll.units import format_size
 MANIFEST = "manifest.json"
 MOST_TOGETHER: Final = 256  # points that begin before the first of them is finished
 MOMENT_S: Final = 0.25
+PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
+TOGETHER: Final = 256  # replications of a share where there are no workers
 
 
 def key(point: Point) -> str:
@@ -40,7 +41,27 @@ def key(point: Point) -> str:
 
 def run_point(point: Point, *, related: bool = False) -> ResultRow:
     """The row of one point; an impossible point is a row whose `status` says why. `related`: see `predict`."""
-    return _swept(merged([_row(part, related) for part in parts(point)]), point)
+    return _swept(_merged([_row(part, related) for part in parts(point)]), point)
+
+
+def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
+    """The point as shares of `size` replications at most; itself if it has none."""
+    count = point.scenario.replications
+    if count is None:
+        yield point
+        return
+    for first in range(0, count, size):
+        yield replace(point, replicas=(first, min(count, first + size)))
+
+
+def _merged(shares: Sequence[ResultRow]) -> ResultRow:
+    """The row of a point of the rows of its parts, in order; the first that failed stands for all."""
+    failed = next((share for share in shares if share.status != "ok"), None)
+    if failed or shares[0].times_ps is None:
+        return failed or shares[0]
+    from simcoll.prediction.monte_carlo import merged
+
+    return merged(shares)
 
 
 def _row(point: Point, related: bool = False) -> ResultRow:
@@ -50,6 +71,8 @@ def _row(point: Point, related: bool = False) -> ResultRow:
 def _row_steps(point: Point, related: bool = False) -> RunSteps[ResultRow]:
     try:
         if point.replicas:
+            from simcoll.prediction import monte_carlo
+
             return monte_carlo.part(point)
         return row((yield from steps(point.scenario, related=related)))
     except RefusedError as error:
@@ -128,7 +151,7 @@ def _computed(
         done.setdefault(index, {})[number] = fresh
         left[index] -= 1
         if not left[index]:
-            yield index, merged([row for _, row in sorted(done.pop(index).items())])
+            yield index, _merged([row for _, row in sorted(done.pop(index).items())])
 
 
 def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun) -> Iterator[tuple[int, ResultRow]]:

@@ -34,12 +34,10 @@ from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
-from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.gpus_served import check_named, peak_of, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
-from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
@@ -48,8 +46,12 @@ from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.systems import TopologySpec, described, shipped_systems
 
 if TYPE_CHECKING:
+    from simcoll.scenario.faults import Fault
+    from simcoll.scenario.variability import Variability
     from simcoll.workload.workload_keys import Workload
 else:
+    Fault = Annotated[Any, LateType("simcoll.scenario.faults", "Fault")]
+    Variability = Annotated[Any, LateType("simcoll.scenario.variability", "Variability")]
     Workload = Annotated[Any, LateType("simcoll.workload.workload_keys", "Workload")]
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
@@ -273,15 +275,13 @@ class Scenario(Model):
         return self
 
     @model_validator(mode="after")
-    def _varied_and_repeated(self) -> Self:
+    def _disturbed_as_can_be(self) -> Self:
         varies = self.variability is not None or (self.replications is not None and self.faults)
         if bool(varies) != (self.replications is not None):
             raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
-        return self
-
-    @model_validator(mode="after")
-    def _faults_that_can_be(self) -> Self:
         if self.faults:
+            from simcoll.scenario.faults import fit_together
+
             fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
         return self
 

@@ -7,7 +7,6 @@
 import fnmatch
 import functools
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -265,7 +264,7 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
         if not {u, v} & absent:
             wiring.join(u, v, link)
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
-        _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), random.Random(seed))
+        _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), seed)
     _override(wiring, spec.links)
     return Topology(wiring, title, spec.routing or routing, {**routes, **spec.routes})
 
@@ -371,8 +370,11 @@ def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) ->
     FABRICS[fabric](plan, routers, _shape(spec, replace(spec.link.link, kind="trunk"), trunk_latency))
 
 
-def _draw(wiring: Wiring, spread: Fraction, rng: random.Random) -> None:
+def _draw(wiring: Wiring, spread: Fraction, seed: int) -> None:
     """Unequal links: every link's bandwidth times 1 + U(−spread, spread), drawn in the order of link numbers."""
+    import random
+
+    rng = random.Random(seed)
     for u, v, link in list(wiring):
         factor = 1 + rng.uniform(-float(spread), float(spread))
         wiring.join(u, v, replace(link, bandwidth=max(1, int(link.bandwidth * factor))))
