@@ -104,7 +104,7 @@ def _play(
         and not program.tasks
         and not program.changes
         and program.params.blocking == "no"
-        and program.bandwidths[program.routes.links].all()
+        and program.bandwidths[program.taken].all()
     ):
         ways.append(("replay", replay_kernel, KernelRun.replay))
         if keep == "nothing" and _link_order.serves(program):

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, distinct
+from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import RoutedNetwork
@@ -173,7 +173,7 @@ def _repeated(
     """The fewest turns after which the routes of the first step look alike; None if that takes all of them."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
-    looks, place = _looks(_sorts(network)[path], hop), _place(step.src)
+    looks, place = _looks(_sorts(network), hop, path), _place(step.src)
     look = np.full((n, int(place.max(initial=-1)) + 1), -1, np.int64)
     look[step.src, place] = looks
     for ranks in range(turn.ranks, n, turn.ranks):
@@ -194,14 +194,14 @@ def _surely_tied(turn: Rotation, stream: StreamedSchedule, network: RoutedNetwor
     return len(distinct(on_link)) < len(on_link)
 
 
-def _looks(sorts: Numbers, hop: Numbers) -> Numbers:
+def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
     """A number for each route, equal for those over links of the same sorts in the same order."""
     lengths, base = np.diff(hop), int(sorts.max(initial=-1)) + 2
     found = np.zeros(len(lengths), np.int64)
     for at in range(int(lengths.max(initial=0))):
         there = np.flatnonzero(lengths > at)
         found *= base
-        found[there] += sorts[hop[there] + at] + 1
+        found[there] += sorts[path[hop[there] + at]] + 1
         if found.max() >= 2**62 // base:
             found = np.unique(found, return_inverse=True)[1].ravel()
     return found

@@ -141,6 +141,16 @@ class Program:
         return self.schedule.reduce if self.loops == 1 else self.schedule.reduce[self.origin]
 
     @property
+    def taken(self) -> Index:
+        """The links that lie on any way, by number."""
+        return self.once("taken", (self.routes.links,), self._links_taken)
+
+    def _links_taken(self) -> Index:
+        found = np.zeros(len(self.bandwidths), np.bool_)
+        found[self.routes.links] = True
+        return np.flatnonzero(found)
+
+    @property
     def hops(self) -> Hops:
         """The routes of all transfers, one after the other."""
         return self.once("hops", (self.way, self.routes.hop, self.routes.links), self._every_hop)

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from simcoll.config import collector
-from simcoll.config.arrays import Array, Numbers, distinct
+from simcoll.config.arrays import Array, Numbers
 from simcoll.engine._row_replay import OWN_ORDER, EventOrder, ReplayNumbers, RowReplay, events_of
 from simcoll.engine.program import Program, totals_of
 from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
@@ -156,7 +156,7 @@ def _may_replay(program: Program, policy: Policy) -> bool:
     if not policy.shortcuts or policy.engine != "auto":
         return False
     apart = program.tasks or program.changes or program.part is not None or program.params.blocking != "no"
-    return not apart and len(program) > 0 and bool(program.bandwidths[program.routes.links].all())
+    return not apart and len(program) > 0 and bool(program.bandwidths[program.taken].all())
 
 
 def _structure(program: Program) -> tuple[Hashable, ...]:
@@ -172,7 +172,7 @@ class _Rows:
     def __init__(self, programs: Sequence[Program], kept: bool):
         self.kept = kept  # whether times are
         self.programs, self.first, self.count = programs, programs[0], len(programs)
-        self.used = distinct(self.first.routes.links)
+        self.used = self.first.taken
 
     def outcomes(self, order: EventOrder) -> list[Outcome | None]:
         """The outcome of each row; None where events come in another order, or where the clock might run out."""

@@ -273,6 +273,9 @@ class Topology:
         (rows + 1,), and the links. Raises TopologyError as `route` does."""
         plain, up, hub, down = self._stubs(tuple(devices))
         meet = plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst)
+        if self._tabled(len(src)) and not meet.all():  # tables serve these too, and then nothing has to be merged
+            count, links = self._searched(devices, src, dst)
+            return np.append(0, np.cumsum(count)), links
         count = np.full(len(src), 2, np.int64)
         count[~meet], searched = self._searched(devices, src[~meet], dst[~meet])
         hop = np.append(0, np.cumsum(count))
@@ -282,14 +285,20 @@ class Topology:
         links[~own] = searched
         return hop, links
 
+    def _tabled(self, pairs: int) -> bool:
+        """Whether routes of so many pairs come from tables."""
+        return pairs >= MANY and not self._routes_given
+
     def _searched(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
         """The number of links on the route of each pair, and these laid end to end: by tables where pairs are many, and
         one by one where these have none."""
         count, tabled = np.full(len(src), -1, np.int64), np.zeros(0, np.int64)
-        if len(src) >= MANY and not self._routes_given:
-            number = np.array([self._number[self._known(device)] for device in devices], np.int64)
+        if self._tabled(len(src)):
+            number = np.array([self._number[self._known(device)] for device in devices], np.int32)
             count, tabled = self._tables.once(number[src], number[dst])
         left = count < 0
+        if not left.any():
+            return count, tabled
         routes = [self.route(devices[a], devices[b]) for a, b in zip(src[left], dst[left], strict=True)]
         count[left] = [len(route) for route in routes]
         links, found = np.empty(count.sum(), np.int64), np.repeat(~left, count)

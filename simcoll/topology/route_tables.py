@@ -16,12 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, distinct
 from simcoll.named_tuple import NamedTuple
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
-AT_ONCE: Final = 1 << 22  # pairs that are worked on at a time: what is made meanwhile takes some 500 MB at most
+AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time: what is made meanwhile stays in the cache
+MOST_KEYS: Final = 1 << 24  # of a table of answers
 NONE: Final = -1
 
 
@@ -36,35 +37,84 @@ class _Part(NamedTuple):
 Found = tuple[Numbers, list[_Part]]  # the rows of pairs that have routes, and the parts of these, one behind the other
 
 
+class _Answers:
+    """Answers of `find` to keys, each asked once. Keys are rows of numbers from −1 on; an answer is a tuple of numbers.
+    A table has the place of each answer as long as keys are small; else the keys are sorted each time."""
+
+    def __init__(self, find: Callable[..., tuple[int, ...]]):
+        self.find = find
+        self._place: dict[tuple[int, ...], int] = {}
+        self._answers: list[tuple[int, ...]] = []
+        self._columns = np.zeros((0, 0), np.int64)  # of as many answers as there were then
+        self._spans: tuple[int, ...] = ()
+        self._table = np.zeros(0, np.int32)
+
+    def __call__(self, *columns: Numbers) -> tuple[Numbers, ...]:
+        """The columns of the answers to keys, of which there are some."""
+        spans = tuple(int(column.max()) + 2 for column in columns)
+        if not self._spans or any(map(int.__gt__, spans, self._spans)):
+            have = self._spans or spans
+            self._widen(tuple(max(2 * b, a) if a > b else b for a, b in zip(spans, have, strict=True)))
+        if len(self._table):
+            key = self._key(columns)
+            place = self._table[key]
+            unknown = np.flatnonzero(place < 0)
+            if len(unknown):
+                fresh, first = np.unique(key[unknown], return_index=True)
+                self._table[fresh] = self._found([column[unknown[first]] for column in columns])
+                place = self._table[key]
+        else:
+            rows, where = np.unique(np.stack(columns), axis=1, return_inverse=True)
+            place = np.array(self._found(list(rows)), np.int32)[where.ravel()]
+        if self._columns.shape[-1] < len(self._answers):
+            self._columns = np.array(self._answers, np.int64).T
+        return tuple(column[place] for column in self._columns)
+
+    def _key(self, columns: Sequence[Numbers]) -> Numbers:
+        key = np.zeros(len(columns[0]), np.int64)
+        for column, span in zip(columns, self._spans, strict=True):
+            key = key * span + (column + 1)
+        return key
+
+    def _found(self, columns: list[Numbers]) -> list[int]:
+        """The places of answers to keys that differ."""
+        keys = list(zip(*(column.tolist() for column in columns), strict=True))
+        for key in keys:
+            if key not in self._place:
+                self._place[key] = len(self._answers)
+                self._answers.append(self.find(*key))
+        return [self._place[key] for key in keys]
+
+    def _widen(self, spans: tuple[int, ...]) -> None:
+        self._spans = spans
+        self._table = np.full(math.prod(spans) if math.prod(spans) <= MOST_KEYS else 0, NONE, np.int32)
+        if len(self._table) and self._place:
+            self._table[self._key(list(np.array(list(self._place), np.int64).T))] = list(self._place.values())
+
+
 class _Legs:
     """Legs by key, laid end to end, each searched for once: `paths` counts those of a key, `route` finds one."""
 
     def __init__(self, paths: Callable[..., int], route: Callable[..., Route]):
         self.paths, self.route = paths, route
-        self._count: dict[tuple[int, ...], int] = {}
-        self._at: dict[tuple[int, ...], tuple[int, int]] = {}
-        self._links: list[int] = []
+        self._count, self._at = _Answers(lambda *key: (paths(*key),)), _Answers(self._found)
+        self._links, self._laid = list[int](), np.zeros(0, np.int64)
 
     def counts(self, *columns: Numbers) -> Numbers:
         """The legs of each key, 0 where there is none; `columns` are those of the keys."""
-        return _each(self._counted, *columns)
+        return self._count(*columns)[0] if len(columns[0]) else np.zeros(0, np.int64)
 
     def part(self, number: Numbers, *columns: Numbers) -> _Part:
         """Leg `number` of those of each key."""
-        at = _each(self._found, *columns, number % self.counts(*columns), width=2)
-        return _Part(at[:, 0], at[:, 1], np.array(self._links, np.int64))
-
-    def _counted(self, *key: int) -> int:
-        if key not in self._count:
-            self._count[key] = self.paths(*key)
-        return self._count[key]
+        at, length = self._at(*columns, number % self.counts(*columns)) if len(number) else (number, number)
+        if len(self._laid) < len(self._links):
+            self._laid = np.array(self._links, np.int64)
+        return _Part(at, length, self._laid)
 
     def _found(self, *key: int) -> tuple[int, int]:
-        if key not in self._at:
-            route = self.route(*key)
-            self._at[key] = len(self._links), len(route)
-            self._links += route
-        return self._at[key]
+        route = self.route(*key)
+        self._links += route
+        return len(self._links) - len(route), len(route)
 
 
 class RouteTables:
@@ -75,11 +125,14 @@ class RouteTables:
         texts = [name.encode() for name in names]
         self._length = np.array(list(map(len, texts)), np.int64)
         self._hash = np.array(list(map(zlib.crc32, texts)), np.int64)
-        self._before = np.array([zlib.crc32(text + b"->") for text in texts], np.int64)
+        self._before = [zlib.crc32(text + b"->") for text in texts]
+        self._shifted: dict[int, Numbers] = {}  # by the length of the destination's name
         self._node = np.array([NONE if node is None else node for node in router.nodes], np.int64)
+        self._place = np.array(router.place, np.int64)
         self._asked = self._answer = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._inside = _Legs(self._ways_inside, self._leg_inside)
         self._leaving = _Legs(self._ways_out, self._leg_out)
+        self._entry, self._leaves = _Answers(self._nic), _Answers(self._leave)
         self._across = {where: _Across(router, where) for where in ("everywhere", "between")}
 
     def routes(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
@@ -113,11 +166,13 @@ class RouteTables:
         some = count != NONE
         begin = np.zeros(len(count), np.int64)
         begin[some] = np.cumsum(count[some]) - count[some]
-        links = np.empty(count[some].sum(), np.int64)
+        links = np.empty(count[some].sum(), np.int32)
         for pairs, parts in found:
             at = begin[pairs]
             for part in parts:
-                links[_spread(at, part.length)] = part.links[_spread(part.begin, part.length)]
+                for k in range(int(part.length.max(initial=0))):
+                    long = np.flatnonzero(part.length > k)
+                    links[at[long] + k] = part.links[part.begin[long] + k]
                 at = at + part.length
         return count, links
 
@@ -126,30 +181,29 @@ class RouteTables:
         has bytes, and that of the destination: CRC-32 is linear but for a constant."""
         if self.router.policy == "shortest":
             return np.zeros(len(first), np.int64)
-        number, sends = self._hash[last], np.zeros(len(self._before), np.bool_)
-        sends[first] = True
-        sources = np.flatnonzero(sends)
-        shifted = np.zeros(len(sends), np.int64)
-        for length in set(self._length.tolist()):
-            zeros, to = bytes(length), self._length[last] == length
-            if to.any():
-                shifted[sources] = [zlib.crc32(zeros, before) for before in self._before[sources].tolist()]
-                number[to] ^= shifted[first[to]] ^ zlib.crc32(zeros)
+        number, lengths = self._hash[last], self._length[last]
+        for length in distinct(lengths).tolist():
+            if length not in self._shifted:
+                zeros = bytes(length)
+                self._shifted[length] = np.array([zlib.crc32(zeros, before) for before in self._before], np.int64)
+                self._shifted[length] ^= zlib.crc32(zeros)
+            to = np.flatnonzero(lengths == length)
+            number[to] ^= self._shifted[length][first[to]]
         return number
 
     # --- inside a node ---
 
     def _in_node(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        some = np.flatnonzero(self._inside.counts(first, last))
-        return some, [self._inside.part(number[some], first[some], last[some])]
+        to = self._place[last]
+        some = np.flatnonzero(self._inside.counts(first, to))
+        return some, [self._inside.part(number[some], first[some], to[some])]
 
-    def _ways_inside(self, first: int, last: int) -> int:
-        machine, place = self.router.insides[self.router.nodes[first]].machine, self.router.place
-        ways = machine.ways(place[first], place[last])
+    def _ways_inside(self, first: int, to: int) -> int:
+        ways = self.router.insides[self.router.nodes[first]].machine.ways(self.router.place[first], to)
         return ways.paths if ways else 0
 
-    def _leg_inside(self, first: int, last: int, number: int) -> Route:
-        return self._leg(first, self.router.place[first], self.router.place[last], number)
+    def _leg_inside(self, first: int, to: int, number: int) -> Route:
+        return self._leg(first, self.router.place[first], to, number)
 
     def _leg(self, device: int, first: int, last: int, number: int) -> Route:
         """A leg between places in the node of a device."""
@@ -164,39 +218,32 @@ class RouteTables:
 
     def _on_rails(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
         """Routes by the destination's NIC and the source's NIC of that index."""
-        enter = _each(self._nic, last)
-        index = _each(self._index, enter)
-        some = np.flatnonzero((enter != NONE) & (_each(self._nic, first) != NONE))
+        enter, index = self._entry(last)
+        some = np.flatnonzero((enter != NONE) & (self._entry(first)[0] != NONE))
         first, last, number, enter, index = (column[some] for column in (first, last, number, enter, index))
-        there = (self._leaving.counts(first, index) > 0) & (self._inside.counts(enter, last) > 0)
+        there = (self._leaving.counts(first, index) > 0) & (self._inside.counts(enter, self._place[last]) > 0)
         some, first, last, number, enter, index = (
             column[there] for column in (some, first, last, number, enter, index)
         )
-        leave = _each(self._leaves, first, index)
+        (leave,) = self._leaves(first, index) if len(first) else (first,)
         over, parts = self._across["between"].find(leave, enter, number)
         first, last, number, enter, index = (column[over] for column in (first, last, number, enter, index))
-        out, into = self._leaving.part(number, first, index), self._inside.part(number, enter, last)
+        out, into = self._leaving.part(number, first, index), self._inside.part(number, enter, self._place[last])
         return some[over], [out, *parts, into]
 
-    def _nic(self, device: int) -> int:
-        """The NIC of a GPU, −1 for none."""
+    def _nic(self, device: int) -> tuple[int, int]:
+        """The NIC of a GPU and its index in the node, −1 for none."""
         inside = self.router.insides[self.router.nodes[device]]
         nic = inside.machine.nic_of.get(self.router.place[device])
-        return NONE if nic is None else inside.devices[nic]
-
-    def _index(self, nic: int) -> int:
-        """The index of a NIC in its node."""
-        if nic == NONE:
-            return NONE
-        return self.router.insides[self.router.nodes[nic]].machine.nics.index(self.router.place[nic])
+        return (NONE, NONE) if nic is None else (inside.devices[nic], inside.machine.nics.index(nic))
 
     def _way_out(self, device: int, index: int) -> tuple[int, int, int]:
         place = self.router.place[device]
         return place, *self.router.insides[self.router.nodes[device]].machine.way_out(place, index)
 
-    def _leaves(self, device: int, index: int) -> int:
+    def _leave(self, device: int, index: int) -> tuple[int]:
         """The NIC by which a GPU sends to a rail."""
-        return self.router.insides[self.router.nodes[device]].devices[self._way_out(device, index)[2]]
+        return (self.router.insides[self.router.nodes[device]].devices[self._way_out(device, index)[2]],)
 
     def _ways_out(self, device: int, index: int) -> int:
         machine = self.router.insides[self.router.nodes[device]].machine
@@ -229,18 +276,21 @@ class _Across:
     def __init__(self, router: Router, where: str):
         self.router, self.net, self.where, self.region = router, router.net, where, REGIONS[where]
         self.legs = _Legs(self._paths, self._route)
+        self._ups, self._downs = _Answers(self._up), _Answers(self._down)
+        self._hubs: dict[SearchState, int] = {}  # the switches that devices hang on, numbered
+        self._switches: list[SearchState] = []  # by number
         self._fields: dict[SearchState, dict[SearchState, _ToRoot]] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
         """Up from the first device, across, and down to the last."""
-        up, down = _each(self._up, first, width=2), _each(self._down, last, width=2)
-        some = np.flatnonzero((up[:, 0] != NONE) & (down[:, 0] != NONE))
-        up, down, number = up[some], down[some], number[some]
-        there = self.legs.counts(up[:, 0], down[:, 0]) > 0
-        some, up, down, number = some[there], up[there], down[there], number[there]
+        if not len(first):
+            return first, []
+        (leaf, up), (root, down) = self._ups(first), self._downs(last)
+        some = np.flatnonzero((leaf != NONE) & (root != NONE))
+        some = some[self.legs.counts(leaf[some], root[some]) > 0]
         at, one = np.arange(len(some)), np.ones(len(some), np.int64)
-        across = self.legs.part(number, up[:, 0], down[:, 0])
-        return some, [_Part(at, one, up[:, 1]), across, _Part(at, one, down[:, 1])]
+        across = self.legs.part(number[some], leaf[some], root[some])
+        return some, [_Part(at, one, up[some]), across, _Part(at, one, down[some])]
 
     def _up(self, device: int) -> tuple[int, int]:
         """The only switch that a device sends to, and its link there; −1 where there is more to choose."""
@@ -261,13 +311,19 @@ class _Across:
     def _only(self, ways: list[tuple[int, int]]) -> tuple[int, int]:
         link, switch = ways[0] if len(ways) == 1 else (NONE, NONE)
         inner = switch == NONE or self.net.node[switch] is not None or self.net.kind[switch] in (*ENDPOINTS, "relay")
-        return (NONE, NONE) if inner or not self.net.passable(switch) else (switch, link)
+        if inner or not self.net.passable(switch):
+            return NONE, NONE
+        if switch not in self._hubs:
+            self._hubs[switch] = len(self._switches)
+            self._switches.append(switch)
+        return self._hubs[switch], link
 
     def _paths(self, leaf: int, root: int) -> int:
-        return self._field(root).get(leaf, _NOWHERE).paths
+        return self._field(self._switches[root]).get(self._switches[leaf], _NOWHERE).paths
 
-    def _route(self, leaf: int, root: int, number: int) -> Route:
-        field, route = self._field(root), list[int]()
+    def _route(self, of: int, to: int, number: int) -> Route:
+        leaf, root, route = self._switches[of], self._switches[to], list[int]()
+        field = self._field(root)
         while leaf != root:
             for link, after in field[leaf].steps:
                 if number < field[after].paths:
@@ -303,30 +359,3 @@ class _Across:
             for x in range(len(net.into))
         ]
         return [[(link, y) for link, y in ways if fabric[y]] if fabric[x] else [] for x, ways in enumerate(net.into)]
-
-
-def _each(find: Callable[..., int | tuple[int, int]], *columns: Numbers, width: int = 1) -> Numbers:
-    """Find `width` numbers for each row, once for rows that are equal in all columns."""
-    if not len(columns[0]):
-        return np.zeros((0, 2) if width > 1 else 0, np.int64)
-    key, space = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        low, high = int(column.min(initial=0)), int(column.max(initial=0))
-        key, space = key * (high - low + 1) + (column - low), space * (high - low + 1)
-    if space < max(1 << 20, 4 * len(key)):  # a table is quicker than sorting
-        there = np.zeros(space, np.bool_)
-        there[key] = True
-        number = np.cumsum(there) - 1
-        which, row = number[key], np.zeros(int(number[-1]) + 1, np.int64)
-        row[which] = np.arange(len(key))
-    else:
-        _, row, which = np.unique(key, return_index=True, return_inverse=True)
-    rows = zip(*(column[row].tolist() for column in columns), strict=True)
-    found: Numbers = np.array([find(*key) for key in rows], np.int64)[which]
-    return found
-
-
-def _spread(begin: Numbers, length: Numbers) -> Numbers:
-    """All places of some stretches, one stretch after the other."""
-    ends = np.cumsum(length)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - ends + length, length)

@@ -30,7 +30,7 @@ class LinkTables:
         self.rates, rate_of = np.unique(np.append(program.bandwidths, more), return_inverse=True)
         self.rate_of, self.later = np.split(rate_of.astype(np.int32), [self.links])
         service = np.full((len(self.sizes), len(self.rates)), NEVER)
-        for rate in set(np.append(self.rate_of[program.routes.links], self.later).tolist()):
+        for rate in distinct(np.append(self.rate_of[program.taken], self.later)).tolist():
             service[:, rate] = self.at_rate(int(self.rates[rate]))
         self.service = service.ravel()
 
