@@ -114,9 +114,10 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
         asked = [asked]
     if asked is None or isinstance(asked, str | Path | Mapping | Sweep):
         return Sweep(asked, **keys).points
-    if keys:
+    made = isinstance(asked, list | tuple) and all(isinstance(point, Point) for point in asked)
+    if keys and made:
         raise InputError("keys change a sweep, not points that are made", "give them to Sweep(...) or load(...)")
-    if not isinstance(asked, list | tuple) or not all(isinstance(point, Point) for point in asked):
+    if not made:
         cure = "give a collective, a scenario's name or file, a mapping, a Sweep, or points"
         raise InputError(f"{type(asked).__name__} is no question", cure)
     return list(asked)

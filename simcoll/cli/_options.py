@@ -75,7 +75,8 @@ _ON = click.option(
 )
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 SIZE = click.option(
-    "--size", help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB}'; a barrier has none."
+    "--size",
+    help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB, factor: 4}'; a barrier has none.",
 )
 _MEASURED_ON = click.option(
     "--on",

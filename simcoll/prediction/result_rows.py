@@ -181,12 +181,18 @@ def read(path: Path) -> list[ResultRow]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", "give the path of a results.csv") from None
+        why = getattr(error, "strerror", None) or "no UTF-8"
+        raise InputError(f"{path}: cannot be read: {why}", "give the path of a results.csv") from None
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:
         mistake = f"no column {missing[0]!r}"
-        raise InputError([Diagnostic(mistake, "give a results.csv of `simcoll run`", "", Place(str(path), 1, 1))])
+        cure = "give a results.csv of `simcoll run`"
+        from simcoll.formats import measured  # what reads results.csv alone need not load it
+
+        if measured.looks(text):
+            mistake, cure = "a measured table", f"draw it with `simcoll compare {path} --on SYSTEM -o FOLDER`"
+        raise InputError([Diagnostic(mistake, cure, "", Place(str(path), 1, 1))])
     return [_parsed(cells, Place(str(path), reader.line_num, 1)) for cells in reader]
 
 

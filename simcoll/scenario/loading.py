@@ -55,7 +55,7 @@ def find_scenario(name: str) -> Path:
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
     if stem in known and path.parent in (Path(), Path("scenarios")):
         return known[stem]
-    near = difflib.get_close_matches(stem, known, n=1)
+    near = difflib.get_close_matches(stem, [*known, *COLLECTIVES], n=1)
     cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
     raise InputError(f"{name}: no such file", cure)
 

@@ -61,6 +61,9 @@ class Topology:
         routing: RoutingPolicy = "shortest",
         routes: Mapping[str, Sequence[str]] | None = None,
     ):
+        if not isinstance(wiring, Wiring):
+            cure = f"write Topology.load({wiring!r})" if isinstance(wiring, str) else "write Topology.from_graph(graph)"
+            raise TopologyError(f"a Topology is not made of a {type(wiring).__name__}", cure)
         if routing not in POLICIES:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
         self.name, self.routing, self.explicit = name, routing, dict(routes or {})

@@ -65,11 +65,15 @@ class Wiring:
 
     @classmethod
     def of(cls, graph: nx.Graph[str]) -> Wiring:
-        """The same as `graph`, of which an undirected edge is two links. Raises TopologyError for a device without
-        `kind`, an edge without `link`, or `bandwidth` and `latency`."""
+        """The same as `graph`, of which an undirected edge is two links, and numbers become names. Raises TopologyError
+        for a device without `kind`, an edge without `link`, or `bandwidth` and `latency`."""
         import networkx as nx
 
         directed = nx.DiGraph(graph)
+        if not all(isinstance(device, str) for device in directed):  # networkx's own graphs have numbers and tuples
+            directed = nx.relabel_nodes(directed, {device: str(device) for device in directed})
+            if len(directed) != len(graph):
+                raise TopologyError("two devices have the same name", "name devices by strings")
         wiring = cls(directed.graph.get("dims", ()))
         for device, data in directed.nodes(data=True):
             _check_device(device, data)

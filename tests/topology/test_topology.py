@@ -249,7 +249,7 @@ def broken(change: str) -> nx.DiGraph:
     [
         ("no link", "d0->d1 has no link; give it link=Link"),
         ("no kind", "device 'x' has no kind; give it e.g. kind='gpu'"),
-        ("number", "device 7 is not a text"),
+        ("number", "device '7' has no kind"),
         ("cut off", "d2 cannot be reached: no way d0->d2; add the missing link"),
         ("one way", "d1 cannot be reached: no way d1->d0; add the missing link"),
         ("node", "device 'd0': node 'first' is no index"),
@@ -284,6 +284,17 @@ def test_no_latency_is_the_least_latency() -> None:
     assert Link(1, 0).latency == 1
 
 
+def test_numbers_of_devices_become_names():
+    """networkx calls nodes by numbers and tuples; two that are alike as names are refused."""
+    graph = nx.cycle_graph(3)
+    nx.set_node_attributes(graph, "host", "kind")
+    nx.set_edge_attributes(graph, Link("1 GB/s"), "link")
+    assert Topology.from_graph(graph).ranks == ("0", "1", "2")
+    graph.add_node("1", kind="host")
+    with pytest.raises(TopologyError, match="two devices have the same name"):
+        Topology.from_graph(graph)
+
+
 def test_what_is_asked_of_unknown_devices() -> None:
     """Unknown devices, links and policies are named with the nearest known one; so is a route that is not there."""
     topology = make(**SEVERAL["switch"])
@@ -291,6 +302,7 @@ def test_what_is_asked_of_unknown_devices() -> None:
         (lambda: topology.route("host0", "hots1"), "no device 'hots1'; did you mean 'host1'?"),
         (lambda: topology.node_of("x"), "no device 'x'"),
         (lambda: topology.link("host0", "host1"), "no link host0->host1"),
+        (lambda: Topology("hgx-h100"), "write Topology.load('hgx-h100')"),
         (lambda: Topology.from_graph(star(2), routing="ecpm"), "did you mean 'ecmp'?"),
         (lambda: Topology.from_graph(star(2), routes={"d0-d1": []}), "names no pair"),
         (lambda: Topology.from_graph(star(2), routes={"d0->d1": ["x"]}), "no device 'x'"),

@@ -19,6 +19,7 @@ from simcoll.schedule.ir import Schedule
 MOST_BYTES: Final = 64 * 2**20  # bounds memory; about two million transfers
 MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have
 _KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
+_WORDS: Final = {str: "text", int: "number", list: "list"}
 _WHENCE: Final = "see `simcoll show --json`"
 _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)  # transfers, of 21 bytes each
 
@@ -92,7 +93,7 @@ def parse(text: str, source: str) -> Schedule:
     document = json_text.mapping(text, source, "give what `simcoll show --json` prints")
     for key, kind in _KEYS.items():
         if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):
-            raise InputError(f"{source}:1:1: {key}: missing or not a {kind.__name__}", _WHENCE)
+            raise InputError(f"{source}:1:1: {key}: missing, or no {_WORDS[kind]}", _WHENCE)
     for i, row in enumerate(document["transfers"]):
         if (
             not isinstance(row, list)
