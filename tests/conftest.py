@@ -5,12 +5,16 @@ import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # Images of containers often forbid it; pytest would then rewrite every test module, and every process that a test
 # starts would compile the package, anew each time: five seconds to collect, a fifth of a second a process.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Hypothesis also tries numbers that stand in the modules loaded so far: which examples it draws would depend on the
+# tests that ran before.
+providers._get_local_constants = providers.Constants
 # No limit is one of time: a busy machine may take long over anything, the drawing of examples too.
 settings.register_profile(
     "simcoll", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
