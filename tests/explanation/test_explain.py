@@ -254,9 +254,11 @@ def test_a_call_of_nccl_goes_by_all_its_rails(algorithm: str) -> None:
 
 def test_a_workload_with_a_fitted_profile_is_modelled() -> None:
     """Its calls were fitted and the whole was not measured; without a fit, or with other parameters, nobody knows."""
-    fitted = explained_run(points(POINTS["ddp"])[0])
+    step = {"template": "ddp", "layers": [{"parameters": "1 MiB", "backward": "1 ms"}], "forward": "1 ms"}
+    fitted = explained_run(points({**POINTS["ddp"], "workload": step})[0])
     assert (fitted.row["confidence"], explanation(fitted, what_if=False)["confidence"]) == ("modelled", "modelled")
-    assert sweep.run_point(points({**POINTS["ddp"], "profile": "ideal"})[0])["confidence"] is None
+    ideal = {**POINTS["ddp"], "workload": step, "profile": "ideal"}
+    assert sweep.run_point(points(ideal)[0])["confidence"] is None
 
 
 BY_HAND = [
@@ -432,7 +434,8 @@ def test_schedules_are_held_against_nccl(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_bucket_sizes_are_recommended() -> None:
     """For a data-parallel step the choice with the least time of all is recommended."""
-    keys = {"topology": {"system": "hgx-h100"}, "workload": {"template": "ddp", "model": "mlp", "gpu": "h100"}}
+    layers = [{"parameters": "1 MiB", "backward": "0.1 ms", "times": 6}]
+    keys = {"topology": mesh(), "workload": {"template": "ddp", "layers": layers, "forward": "0.2 ms"}}
     found = recommended(keys)
     times = [row["time_us"] for row in found["choices"]]
     assert found["ranges"][0]["time_us"] == times[0] == min(times)

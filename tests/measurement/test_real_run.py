@@ -578,11 +578,12 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 WHERE = r"in all_reduce/ring, 2 ranks, 1248 B float32, "
 BLOWS = [
     (signal.SIGKILL, r"^rank 1 died \(signal SIGKILL\) " + WHERE),
-    pytest.param(signal.SIGSTOP, r"^rank 1 gave no answer for 10 s " + WHERE, marks=pytest.mark.ranks),
+    (signal.SIGSTOP, r"^rank 1 gave no answer for 10 s " + WHERE),
 ]
 
 
 @needs_proc
+@pytest.mark.ranks
 @pytest.mark.parametrize(("blow", "said"), BLOWS)
 def test_a_rank_that_dies_or_hangs(blow: signal.Signals, said: str):
     """It is named with what it was at, the others with the transfer they waited for, and no process is left."""
