@@ -1,210 +1,33 @@
-"""One call as NCCL runs it: which algorithm, protocol and channels, and what that means to the engines.
+"""The time of one call as NCCL runs it: parameters of the engines, launch, shares of links, proxies.
 
-All channels of a call do the same at the same time, so one of them is run, with its share of the data and of the links
-that it shares with the others. Kernels are not described to the last instruction, but by the costs of a thread block
-(`kernel_costs`).
+Kernels are not described to the last instruction, but by the costs of a thread block (`kernel_costs`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import field
-from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl import _p2p_messages, symmetric_kernels
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import lines_ps, service, spread_ps
-from simcoll.nccl.call_names import SCHEDULES
-from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels
-from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
-from simcoll.schedule.names import NcclAlgorithm, Protocol
+from simcoll.nccl.call_shape import CallShape
+from simcoll.nccl.kernel_costs import BlockCosts, Kernels
+from simcoll.nccl.protocols import figures
 
-SLICE: Final = 32 << 10  # bytes, the least in Simple
-LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
-LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
-# What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
-CHAIN_PIECE: Final = 16 << 10
-MOST_CHAIN_PIECES: Final = 1024  # in which they are run
-MOST_PIECES: Final = 64  # in which a channel's share of a chain, or a message, is run, where it could be more
-MOST_LOADED: Final = 256  # pieces in which a symmetric kernel is run, whose threads load and store at the same time
-MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
-P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
-NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
-MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
 HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
 # reduces; sends, reduces, copies and sends, receives.
 _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
 # Share of steps in which a block stores what it hands on: a ring of all_reduce reduces, then gathers, and so do trees.
 _STORES: Final = {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}
-# Below so many chunks a channel and head: at most so many bytes each.
-_NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
-_NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
 
 
 @dataclass(frozen=True)
-class NcclCall:
-    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
-    channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
-    `version`: the release of the tuner that chose it; `registered`: by a symmetric kernel, of which all blocks are one
-    channel; `by_itself`: NCCL takes this algorithm and protocol where it has the choice of all."""
-
-    communicator: Communicator
-    collective: str
-    algorithm: NcclAlgorithm | Literal["p2p"]
-    protocol: Protocol
-    nbytes: int
-    itemsize: int
-    channels: int
-    threads: int
-    nics: float = 1.0
-    in_place: bool = False
-    parts: _p2p_messages.MessageParts | None = None
-    staged: bool = False
-    version: str | None = None
-    limited: bool = False
-    registered: bool = False
-    by_itself: bool = field(default=True, compare=False)
-
-    @property
-    def kind(self) -> CostKind:
-        """Key of the cost block that applies."""
-        return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
-
-    @property
-    def schedule(self) -> str:
-        """The name of the schedule that is run."""
-        return SCHEDULES[self.algorithm, self.collective]
-
-    @property
-    def name(self) -> str:
-        """The name of the algorithm in scenarios, results and tables; see `names`."""
-        return self.schedule if self.algorithm == "p2p" else self.algorithm
-
-    @property
-    def alike(self) -> int:
-        """Number of units like the simulated one that run side by side: channels, or pairs of channels.
-
-        A pair has two trees, one for each of its channels. In LL the time is the block's own, so one channel is
-        simulated, and half of its data goes by each tree.
-        """
-        paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and self.protocol != "LL")
-        return max(1, self.channels // 2) if paired else self.channels
-
-    @cached_property
-    def share(self) -> int:
-        """Bytes of what is run, as many of each rank."""
-        halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
-        one = self.collective == "send_recv"  # message, of any number of elements
-        grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
-        return max(1, -(-self.nbytes // (self.alike * grain))) * grain
-
-    @property
-    def piece(self) -> int:
-        """Bytes of a rank's own block, of a message of send_recv, or of all heads of NVLS."""
-        whole = self.kind == "NVLS" or self.collective == "send_recv"
-        return self.share if whole else self.share // self.communicator.ranks
-
-    @cached_property
-    def step(self) -> int:
-        """Bytes of one transfer of rings (a block), chains (everything) and trees (half), a chunk at most."""
-        parts = {"chain": 1, "chain_tree": 2}.get(self.schedule, self.communicator.ranks)
-        return min(self.share // parts, self.chunk)
-
-    @cached_property
-    def chunk(self) -> int:
-        """The largest chunk; 0: everything."""
-        if self.algorithm == "p2p":
-            return 0
-        buffer = self.communicator.buffer_bytes
-        if self.algorithm == "tree":
-            each, comm = self.nbytes // self.channels, self.communicator
-            return tree_chunk_bytes(self.protocol, each, comm.nodes, comm.gpus, self.version, buffer)
-        if self.algorithm == "pat":
-            return pat_chunk_bytes(self.share, self.collective == "all_gather", buffer)
-        if self.kind != "NVLS":
-            return chunk_bytes(self.collective, self.algorithm, self.protocol, buffer)  # type: ignore[arg-type]  # no p2p
-        heads, chunk, less = self._heads, NVLS_CHUNK, _NVLS_LESS
-        if self.algorithm == "nvls_tree":
-            chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
-        for times, most in less:
-            if self.nbytes < times * self.channels * heads * chunk:
-                chunk = min(chunk, most)
-        return chunk * (heads if self.schedule == "nvls" and self.collective == "all_reduce" else 1)
-
-    @cached_property
-    def slices(self) -> int:
-        """Parts of a ring's chunk; the next rank may use each as soon as it has come."""
-        if self.schedule == "ring" and self._lines:
-            return 1 if self.step <= LL_SLICE else LL_SLICES
-        if self.schedule != "ring" or self.step <= SLICE:
-            return 1
-        key = self.collective, self.algorithm, self.protocol, self.communicator.buffer_bytes
-        return self.chunk // slice_bytes(*key)  # type: ignore[arg-type]  # a ring's, so no p2p
-
-    @property
-    def message(self) -> int:
-        """Bytes that a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree."""
-        if self.schedule == "chain_tree" and self.protocol == "LL":
-            return min(self.share, self.chunk)
-        if self.schedule == "nvls_tree":
-            return min(self.share // (2 * self.communicator.gpus), self.chunk)
-        return self.step // self.slices
-
-    @property
-    def aggregation(self) -> int:
-        """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
-        comm, count = self.communicator, 1
-        most, step = max(1, (1 << (comm.ranks - 1).bit_length()) // 2), step_bytes("Simple", comm.buffer_bytes)
-        while count < most and step // (max(1, self.step) * count) >= 2:
-            count *= 2
-        return min(most, count * figures().steps)
-
-    @property
-    def options(self) -> str:
-        """Option string for the schedule."""
-        if self.schedule == "pat":
-            return f"(aggregation={self.aggregation})"
-        if self.collective == "all_to_all" and self.communicator.nodes > 1:
-            return "(order=groups)"
-        return f"(slices={self.slices})" if self.slices > 1 else ""
-
-    @cached_property
-    def handed(self) -> int:
-        """The most bytes that are handed to the next rank at a time; 0: everything.
-
-        With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
-        """
-        if self.algorithm == "p2p":  # messages to all peers are on their way at once, and take turns chunk by chunk
-            pieces = max(1, min(MOST_PIECES, MOST_MESSAGES // self.communicator.ranks))
-            return max(P2P_PIECE, -(-self.piece // (pieces * self.itemsize)) * self.itemsize)
-        if self.registered:
-            return -(-self.share // (MOST_LOADED * self.itemsize)) * self.itemsize
-        if self.schedule == "ring":
-            return self.chunk // self.slices
-        if self.schedule == "chain" and self.protocol == "Simple" and self.communicator.capability >= 80:
-            return min(self.chunk, max(CHAIN_PIECE, self.share // MOST_CHAIN_PIECES))
-        if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
-            return self.chunk
-        parts = 2 if self.schedule == "chain_tree" else 1
-        return min(self.chunk, max(self._moved, self.share // (parts * MOST_PIECES)))
-
-    @property
-    def _lines(self) -> bool:
-        """Whether it is LL over PCIe, whose links are slow enough to limit it: there lines are handed on one by one."""
-        return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
-
-    @property
-    def _heads(self) -> int:
-        return min(self.communicator.gpus, MOST_HEADS)
-
-    @property
-    def _moved(self) -> int:
-        return self.threads * figures().protocols[self.protocol].moved_a_thread
+class NcclCall(CallShape):
+    """A call that NCCL makes, and its time by the costs of a profile."""
 
     def params(self, costs: Kernels, transport: Transport = NO_TRANSPORT) -> dict[str, Any]:
         """Parameters of the engines, where links have the latency of a hop and serve chunks in turn, as NICs do."""
@@ -220,7 +43,7 @@ class NcclCall:
             return {"channels": steps, "channels_by": "step", "slots": figures().steps}  # of a connection's buffer
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
-            at_once = self._heads if self.collective == "all_reduce" else 1
+            at_once = self.heads if self.collective == "all_reduce" else 1
             # links bring the next while the block deals with what is there
             return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
@@ -266,7 +89,7 @@ class NcclCall:
         """
         if self.kind != "Simple":
             return 0
-        return spread_ps(costs.spread, self.channels, self._block_moves, bandwidth, self._blocks)
+        return spread_ps(costs.spread, self.channels, self.block_moves, bandwidth, self.blocks)
 
     def late_ps(self, costs: Kernels, each: int, bandwidth: int) -> int:
         """Delay of a call whose blocks begin one after the other, `each` ps apart, on links of which a channel has
@@ -279,21 +102,9 @@ class NcclCall:
             return 0
         if self.parts:
             return each * (self.parts.blocks - 1)
-        on_links = 0 if self.kind == "LL" else service(round(self._block_moves * self._blocks), bandwidth)
-        alone = service(round(self._block_moves), costs.P2P.first)
+        on_links = 0 if self.kind == "LL" else service(round(self.block_moves * self.blocks), bandwidth)
+        alone = service(round(self.block_moves), costs.P2P.first)
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
-
-    @property
-    def _blocks(self) -> float:
-        """Thread blocks for which what is run stands."""
-        return self.channels / self.alike
-
-    @property
-    def _block_moves(self) -> float:
-        """Bytes that a block sends, in all steps."""
-        comm = self.communicator
-        steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # messages have none
-        return self.share / self._blocks * (steps if self.schedule == "ring" else 1.0)
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
         """The share that a channel has of links within a node, of links to the `host` where data are staged there, or
@@ -314,8 +125,8 @@ class NcclCall:
         if self.registered and self.protocol == "LL":  # every GPU gets the data of all, and as many flags
             return reach / (2 * self.communicator.ranks)
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
-            reach *= self._heads / (self._heads + 1)
-        whole = self.kind == "P2P" or (self.kind == "LL" and not self._lines)
+            reach *= self.heads / (self.heads + 1)
+        whole = self.kind == "P2P" or (self.kind == "LL" and not self.by_lines)
         return reach if whole else reach * wire / (self.alike * self.stay)
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
@@ -323,21 +134,14 @@ class NcclCall:
         rate = self.block(costs).host_rate
         return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
-    @property
-    def stay(self) -> float:
-        """Share of a ring's channels that a GPU hands on within its node: those of a NIC leave it at another GPU."""
-        comm = self.communicator
-        leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
-        return (comm.gpus - 1) / comm.gpus if leave else 1.0
-
     def most(self, costs: Kernels, host: bool) -> float:
         """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
         wait until it is there. Of `limited` channels: what NCCL's graph search takes a channel to carry."""
         block = self.block(costs)
-        if not self._lines:
+        if not self.by_lines:
             return self._searched if self.limited and self.kind != "LL" else math.inf
         if host and block.host:
-            return self._moved * PS_PER_S / block.host
+            return self.moved * PS_PER_S / block.host
         return block.rate or math.inf
 
     @property
@@ -346,22 +150,6 @@ class NcclCall:
         graph = self.communicator.graph(self.algorithm)  # type: ignore[arg-type]  # messages are never limited
         wire = figures().protocols[self.protocol].efficiency
         return graph.intra * 1e9 * wire * self.channels / self.alike if graph else math.inf
-
-    @property
-    def rails(self) -> float:
-        """NICs of a node over which what one channel stands for is spread."""
-        return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
-
-    @property
-    def on_wire(self) -> int:
-        """Bytes of a message between nodes, flags counted."""
-        line = figures().protocols[self.protocol]
-        return self.sent * line.line_bytes // line.data_bytes
-
-    @property
-    def sent(self) -> int:
-        """Bytes of data of a message between nodes."""
-        return self.parts.sent if self.parts else max(1, self.message)
 
     def net_ps(self, costs: Kernels, transport: Transport) -> int:
         """Additional time of a hop between nodes, in ps, beside what proxies take for messages."""
@@ -398,7 +186,7 @@ class NcclCall:
 
     def leg_ps(self, costs: Kernels) -> int:
         """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""
-        return service(self.chunk * self._heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
+        return service(self.chunk * self.heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""
@@ -445,6 +233,6 @@ class NcclCall:
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:
         """Time that a block takes for some bytes, in ps; 0 where the link is what takes time."""
-        if self.kind != "LL" or self._lines:
+        if self.kind != "LL" or self.by_lines:
             return 0
         return lines_ps(block, self.threads, nbytes, self._stores)

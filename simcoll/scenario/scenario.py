@@ -30,6 +30,8 @@ from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_names
 from simcoll.nccl.environment import NcclEnv
+from simcoll.scenario._algorithm_names import CHOSEN as CHOSEN
+from simcoll.scenario._algorithm_names import every_algorithm, of_registry, schedule_of
 from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
@@ -38,7 +40,6 @@ from simcoll.scenario.gpus_served import check_named, peak_of, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
-from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
@@ -56,7 +57,6 @@ else:
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
-CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
 WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
@@ -202,7 +202,7 @@ class Scenario(Model):
     @field_validator("workload")
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
-        every = {*CHOSEN, *_every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
+        every = {*CHOSEN, *every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
         asked = [getattr(value, "algorithm", None), *(each.algorithm for each in getattr(value, "operations", ()))]
         for name in filter(None, asked):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
@@ -231,11 +231,11 @@ class Scenario(Model):
     def _known_algorithm(cls, value: str, info: ValidationInfo) -> str:
         name = info.data.get("collective")
         if schedule_json.is_file(value):
-            return _schedule_of(value, name)
-        if not name and value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
-            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
+            return schedule_of(value, name)
+        if not name and value.partition("(")[0].strip() not in {*CHOSEN, *every_algorithm()}:
+            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, every_algorithm())}")
         if name and value not in CHOSEN and value not in call_names.names(name):
-            return _of_registry(name, value)
+            return of_registry(name, value)
         return value
 
     @field_validator("op")
@@ -305,7 +305,7 @@ class Scenario(Model):
             raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
         if value != "nccl" and collective and algorithm and algorithm in call_names.names(collective):
             try:
-                _of_registry(collective, algorithm)
+                of_registry(collective, algorithm)
             except ValueError as error:
                 raise ValueError(f"executor {value} runs schedules, and {error}") from None
         return value
@@ -417,32 +417,3 @@ def _described(spec: TopologySpec | None) -> SystemFile | None:
         return described(spec) if spec else None
     except InputError:  # of the file: building the topology says so, with the place
         return None
-
-
-def _schedule_of(path: str, collective: str | None) -> str:
-    """Check that a file is a schedule of this collective, and return its path. Raises ValueError."""
-    try:
-        schedule = schedule_json.read(path)
-    except InputError as error:
-        raise ValueError(str(error.diagnostics[0])) from None
-    if collective and schedule.collective != collective:
-        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; let them agree")
-    return path
-
-
-def _of_registry(collective: str, spec: str) -> str:
-    """An algorithm and its options as the registry spells them; raises ValueError if it has no such algorithm."""
-    name, known = spec.partition("(")[0].strip(), registry.names(collective)
-    if name not in known:
-        served = (*known, *call_names.names(collective), *CHOSEN)
-        raise ValueError(f"{name!r} is no algorithm for {collective}; {did_you_mean(name, dict.fromkeys(served))}")
-    try:
-        entry, options = registry.find(collective, spec)
-    except InputError as error:
-        first = error.diagnostics[0]
-        raise ValueError(f"{first.what}; {first.cure}") from None
-    return entry.spelt(options)
-
-
-def _every_algorithm() -> set[str]:
-    return {name for which in registry.ALGORITHMS for name in registry.names(which)}

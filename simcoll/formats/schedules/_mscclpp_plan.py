@@ -70,7 +70,7 @@ ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # wh
 
 
 def in_words(error: Exception) -> str:
-    """Which expectation of a plan's form failed."""
+    """The expectation of a plan's form that failed."""
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     if isinstance(error, IndexError):

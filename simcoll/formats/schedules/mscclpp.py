@@ -234,7 +234,7 @@ class _PlanExecution:
                 self._move(own, target, False)
 
     def _switched_sides(self, block: ThreadBlock, op: Mapping[str, Any]) -> tuple[_Side, _Side]:
-        """From where and to where a load or a store by a switch goes."""
+        """The two ends of a load or a store by a switch."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
         targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
