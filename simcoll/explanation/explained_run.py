@@ -196,9 +196,9 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
     if ran.protocol != "none":
         chosen["protocol"] = ran.protocol
     if drawn:
-        if "slow_links" in drawn.felt():
-            problem = "a run of a collective with slow_links cannot be explained"
-            raise wrong("variability", problem, "take another replication, or leave out slow_links")
+        if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
+            problem = f"a run of a collective with {min(changed)} cannot be explained"
+            raise wrong("variability", problem, f"take another replication, or leave out {min(changed)}")
         late = monte_carlo.arriving(plain, drawn, ran.plan.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)

@@ -63,6 +63,7 @@ _Channels = Annotated[int, Field(strict=True, ge=1, le=64), BeforeValidator(_num
 _Switch = Annotated[Literal[0, 1], BeforeValidator(_number)]
 _Three = Annotated[Literal[0, 1, 2], BeforeValidator(_number)]
 _Bytes = Annotated[int, Field(strict=True, ge=4096, le=1 << 30), BeforeValidator(_bytes)]
+_Pairs = Annotated[int, Field(strict=True, ge=1, le=128), BeforeValidator(_number)]
 _Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
 
 
@@ -99,6 +100,9 @@ class NcclEnv(Model):
     of it. NVLS has chunks of its own."""
     NCCL_P2P_NET_CHUNKSIZE: _Bytes | None = None
     """Most bytes of a chunk of point-to-point messages on several nodes: 131,072 by default."""
+    NCCL_IB_QPS_PER_CONNECTION: _Pairs | None = None
+    """Queue pairs of a connection, each of which takes a route of its own where switches hash: 1 by default. It counts
+    where routes are drawn (`variability: {ecmp: {}}`)."""
 
     @model_validator(mode="before")
     @classmethod

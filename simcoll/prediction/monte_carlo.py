@@ -20,6 +20,7 @@ from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Predic
 from simcoll.prediction.program_run import makespan_ps
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
+from simcoll.scenario.hashed_routes import hashed
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -28,6 +29,7 @@ from simcoll.scenario.variability import Drawn, Variability, matching
 JUDGED: Final = 50  # the first replications of large points: run again with causes left out, for the shares of each
 TOGETHER: Final = 256  # replications whose programs are held at a time
 SMALL: Final = 50_000  # messages: of smaller points all are
+_OF_LINKS: Final = frozenset(("slow_links", "faults", "ecmp"))  # causes that change links or routes
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SURE: Final = 0.95  # of the intervals of quantiles
 
@@ -82,7 +84,7 @@ def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
 def _undisturbed(scenario: Scenario) -> Prediction:
     """The point without any disturbance; raises InputError for causes that name links that there are not."""
     prediction = predict(scenario)
-    _check(scenario, prediction.topology.link_names)
+    _check(prediction)
     if scenario.faults:
         struck(prediction.program, prediction.topology, scenario.faults)
     return prediction
@@ -107,7 +109,7 @@ def _disturbed(prediction: Prediction, draws: Sequence[Drawn]) -> Iterator[int |
 
 def _step_ends(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Iterator[int | StuckError]:
     """The end of a plan with one set of draws: of its calls alone, where links are as they were and none meet."""
-    same = not {"slow_links", "faults"}.intersection(drawn.felt())
+    same = not _OF_LINKS.intersection(drawn.felt())
     end = of.alone(_took(prediction, of, drawn)) if same else None
     if end is None:
         yield from _ends([disturbed(prediction, of, drawn)])
@@ -133,8 +135,7 @@ def _ends(programs: Sequence[Program]) -> Iterator[int | StuckError]:
 
 def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
     """The program of a call with one set of draws, its ranks as `late` as drawn."""
-    slow = {"slow_links"}.intersection(drawn.felt())
-    program = _slowed(prediction.program, drawn) if slow else prediction.program
+    program = _rewired(prediction, drawn)
     if "faults" in drawn.felt():
         program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
     return replace(program, arrivals=np.append(late, np.zeros(len(program.arrivals) - len(late), np.int64)))
@@ -145,14 +146,14 @@ def _anew(prediction: Prediction, drawn: Drawn) -> int | StuckError:
     scenario, n = prediction.scenario, prediction.plan.n
     late = arriving(scenario, drawn, n)
     try:
-        if load_profile(scenario.profile).as_nccl:
+        if load_profile(scenario.profile).as_nccl and "ecmp" not in drawn.felt():
             rated = rated_topology(scenario)
             less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
             protocol = scenario.protocol if prediction.executor == "p2p" else prediction.protocol
             chosen = {"algorithm": prediction.algorithm, "protocol": protocol, "executor": prediction.executor}
             came = dict(enumerate(late.tolist()))
             return predict(scenario.model_copy(update={**chosen, "arrivals": came}), less).time_ps
-        if {"slow_links", "faults"}.intersection(drawn.felt()):
+        if _OF_LINKS.intersection(drawn.felt()):
             last = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
             return max(last + prediction.launch_ps, prediction.host_ps)
         known = {"algorithm": prediction.algorithm, "arrivals": dict(enumerate(late.tolist()))}
@@ -172,7 +173,7 @@ def disturbed(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Program:
     tasks = prediction.program.tasks
     assert tasks
     durations = replace(tasks, duration=_took(prediction, of, drawn))
-    program = replace(_slowed(prediction.program, drawn), tasks=durations)
+    program = replace(_rewired(prediction, drawn), tasks=durations)
     return struck(program, prediction.topology, drawn.happened())
 
 
@@ -186,20 +187,41 @@ def _took(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Any:
     return np.rint(took).astype(np.int64)
 
 
+def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
+    """The program with the routes that are hashed, and the links that are slow."""
+    program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
+    if drawn.spec.ecmp and "ecmp" in felt:
+        flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
+        program = hashed(program, prediction.topology, flows, drawn.hashes())
+    return _slowed(program, drawn) if "slow_links" in felt else program
+
+
 def _slowed(program: Program, drawn: Drawn) -> Program:
     """With the links that are slow; routes stay as they are."""
     bandwidths = program.bandwidths / drawn.slow_links(program.link_names)
     return replace(program, bandwidths=np.maximum(program.bandwidths > 0, np.rint(bandwidths)).astype(np.int64))
 
 
-def _check(scenario: Scenario, names: Sequence[str]) -> None:
-    """Raise InputError for links that there are not, or that cannot be slow."""
-    slow = scenario.variability.slow_links if scenario.variability else ()
-    for spec in slow:
-        if not matching(spec.link, names):
-            raise wrong("variability", f"no link is called {spec.link!r}", did_you_mean(spec.link, names))
-    if slow and scenario.measure.buckets > 1:
-        raise wrong("variability", "links of a collective in buckets cannot be slow", "leave out slow_links or buckets")
+def _check(prediction: Prediction) -> None:
+    """Raise InputError for links that there are not, or that cannot be slow, and for routes that cannot be drawn."""
+    scenario, names = prediction.scenario, prediction.topology.link_names
+    spec = scenario.variability or Variability()
+    for each in spec.slow_links:
+        if not matching(each.link, names):
+            raise wrong("variability", f"no link is called {each.link!r}", did_you_mean(each.link, names))
+    for key in ("slow_links", "ecmp"):
+        if key in spec.causes and scenario.measure.buckets > 1:
+            why = "links of a collective in buckets cannot change from run to run"
+            raise wrong("variability", why, f"leave out {key} or buckets")
+    if not spec.ecmp:
+        return
+    if prediction.topology.routing == "shortest":
+        raise wrong(
+            "variability", "routes that are the shortest are not hashed", "leave out ecmp, or set routing: ecmp"
+        )
+    if spec.slow_links and load_profile(scenario.profile).as_nccl and not prediction.tasks:
+        why = "routes of NCCL's calls are not drawn beside slow_links"
+        raise wrong("variability", why, "leave out ecmp or slow_links")
 
 
 # --- what they add up to ---

@@ -34,8 +34,9 @@ def rated_topology(scenario: Scenario) -> Topology:
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and (spec.nodes or 1) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
-    if scenario.env.NCCL_PXN_DISABLE and spec.routing is None and (spec.system or spec.file) and (spec.nodes or 1) > 1:
-        spec = spec.model_copy(update={"routing": "own-nics"})
+    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and (spec.nodes or 1) > 1
+    if own and spec.routing in (None, "adaptive"):
+        spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
     key = (spec.model_dump_json(), seed, written, unused)
     return _RATED.get(key, lambda: systems.build(spec, seed=seed, without=unused))

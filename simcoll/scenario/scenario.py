@@ -279,6 +279,9 @@ class Scenario(Model):
         varies = self.variability is not None or (self.replications is not None and self.faults)
         if bool(varies) != (self.replications is not None):
             raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
+        if self.env.NCCL_IB_QPS_PER_CONNECTION and not (self.variability and self.variability.ecmp):
+            cure = "add variability: {ecmp: {}} and replications, or leave it out"
+            raise ValueError(f"NCCL_IB_QPS_PER_CONNECTION counts where switches draw routes; {cure}")
         if self.faults:
             from simcoll.scenario.faults import fit_together
 

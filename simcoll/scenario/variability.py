@@ -13,7 +13,7 @@ from simcoll.config.yaml_tree import Model
 from simcoll.dataclass import dataclass
 
 # The place of a cause is part of the seed of its draws: a new cause goes to the end, or all draws change.
-CAUSES: Final = ("launch_skew", "compute_jitter", "slow", "slow_links", "faults")
+CAUSES: Final = ("launch_skew", "compute_jitter", "slow", "slow_links", "faults", "ecmp")
 _NEEDS: Final = {"lognormal": ("median", "sigma"), "exponential": ("mean",), "uniform": ("low", "high")}
 
 Sigma = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
@@ -90,8 +90,16 @@ class SlowLink(Model):
     """Probability in each run."""
 
 
+class Ecmp(Model):
+    """Equal routes between nodes that each connection draws anew, as by a hash of its ports."""
+
+    flows: Annotated[StrictInt, Field(ge=1, le=128)] = 1
+    """Connections from a rank to another, among which their messages take turns. NCCL has one for each channel that
+    shares a NIC; `NCCL_IB_QPS_PER_CONNECTION` multiplies them."""
+
+
 class Variability(Model):
-    """The differences from run to run: lateness of ranks, jitter of computations, and slow ranks and links."""
+    """The differences from run to run: lateness of ranks, jitter of computations, slow ranks and links, and routes."""
 
     launch_skew: Delay | None = None
     """How late each rank comes to each collective."""
@@ -101,11 +109,14 @@ class Variability(Model):
     """Ranks that are slow in some runs."""
     slow_links: tuple[SlowLink, ...] = ()
     """Links that are slow in some runs, all that match at once. Routes stay."""
+    ecmp: Ecmp | None = None
+    """Which of several equal routes messages take, where switches choose one for each connection. `{}`: one
+    connection."""
 
     @property
     def causes(self) -> tuple[str, ...]:
         """The causes that the scenario names."""
-        return tuple(cause for cause in CAUSES if getattr(self, cause, None))
+        return tuple(cause for cause in CAUSES if getattr(self, cause, None) not in (None, ()))
 
 
 @dataclass(frozen=True)
@@ -146,6 +157,10 @@ class Drawn:
         for slow in self._happened("slow_links", self.spec.slow_links):
             factors[matching(slow.link, names)] *= slow.factor
         return factors
+
+    def hashes(self) -> np.random.Generator:
+        """The generator that chooses among equal routes."""
+        return self._rng("ecmp")
 
     def felt(self) -> tuple[str, ...]:
         """The causes, without those of which nothing happened."""

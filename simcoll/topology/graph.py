@@ -76,7 +76,7 @@ class Topology:
         self.agents: tuple[str, ...] = tuple(d for d, data in wiring.devices.items() if data.get("in_network"))
         self.layout: Hashable = object()
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
-        self._routes_given = bool(self._routes)
+        self._routes_given = frozenset(self._routes)
         self._asked_of: dict[tuple[str, Hashable], Any] = {}  # what was asked of devices
         self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
         self._route_tables: list[RouteTables] = []  # one, once it is made; copies with other rates have the same
@@ -270,6 +270,15 @@ class Topology:
         if route is None:
             raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
         return route
+
+    def equal_routes(self, src: str, dst: str) -> int:
+        """The number of routes between nodes that are equal for messages from one device to another, from which a hash
+        chooses; 1 where none does."""
+        return 1 if src == dst or (src, dst) in self._routes_given else self._router.equal_routes(src, dst)
+
+    def flow_route(self, src: str, dst: str, flow: int) -> Route:
+        """Route number `flow` of these."""
+        return self._router.route(src, dst, flow) or self.route(src, dst)
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
         """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,

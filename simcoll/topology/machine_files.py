@@ -41,6 +41,8 @@ def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
 Bandwidth = Annotated[str, quantity("bandwidth", least=1)]
 DurationText = Annotated[str, quantity("duration")]
 Routing = Annotated[RoutingPolicy, OneOf("routing policy", lambda: POLICIES)]
+ADAPTIVE: Final = (*POLICIES, "adaptive")
+FabricRouting = Annotated[RoutingPolicy | Literal["adaptive"], OneOf("routing policy", lambda: ADAPTIVE)]
 RouteTable = Mapping[str, tuple[str, ...]]
 
 

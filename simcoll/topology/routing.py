@@ -282,26 +282,44 @@ class Router:
         self._fields: dict[tuple[SearchState, str, bool], DistanceField] = {}
         self._ends: dict[tuple[int, str, bool], tuple[DistanceField, Route]] = {}
 
-    def route(self, src: str, dst: str) -> Route | None:
-        """Links from `src` to `dst`, another device."""
+    def route(self, src: str, dst: str, flow: int | None = None) -> Route | None:
+        """Links from `src` to `dst`, another device. `flow`: the number of the route among those that are equal between
+        nodes; by default that which a hash of the pair gives."""
         first, last = self.number[src], self.number[dst]
         node, to = self.nodes[first], self.nodes[last]
         number = 0 if self.policy == "shortest" else zlib.crc32(f"{src}->{dst}".encode())
+        across = number if flow is None else flow
         if node is not None and node == to:
             inside, place = self.insides[node], self.place
             within = inside.leg(place[first], place[last], number)
             return within or self._leg(first, last, "everywhere", False, number)
-        rails = self.policy in BY_NICS and node is not None and to is not None
-        railed = self._rails(first, last, self.insides[node], self.insides[to], number) if rails else None
-        return railed or self._leg(first, last, "everywhere", True, number)
+        ends = self._rails(first, last)
+        railed = ends and self._by_rails(first, last, ends, number, across)
+        return railed or self._leg(first, last, "everywhere", True, across)
+
+    def equal_routes(self, src: str, dst: str) -> int:
+        """The number of routes between nodes that are equal for messages from `src` to `dst`; 1 inside a node."""
+        first, last = self.number[src], self.number[dst]
+        if self.policy == "shortest" or (self.nodes[first] is not None and self.nodes[first] == self.nodes[last]):
+            return 1
+        ends = self._rails(first, last)
+        ways = self._ways(*ends[1:], "between") if ends else self._ways(first, last, "everywhere")
+        return ways.paths if ways else 1
+
+    def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
+        """The routes between devices of different nodes."""
+        return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
         """A leg between devices that are, or are not, of one node."""
-        if (last, where, apart) not in self._ends:
-            self._ends[last, where, apart] = self._end(last, where, apart)
-        field, tail = self._ends[last, where, apart]
+        field, tail = self._field(last, where, apart)
         ways = field.ways(self.net.source[first])
         return None if ways is None else field.route(ways, number) + tail
+
+    def _field(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
+        if (last, where, apart) not in self._ends:
+            self._ends[last, where, apart] = self._end(last, where, apart)
+        return self._ends[last, where, apart]
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
         """The field of a device, or that of the switch it hangs on, and the link from there."""
@@ -315,18 +333,29 @@ class Router:
             self._fields[key] = DistanceField(net, target, NO_HOME if shared else home, region)
         return self._fields[key], tail
 
-    def _rails(self, src: int, dst: int, here: NodeInside, there: NodeInside, number: int) -> Route | None:
-        """The route by the destination's NIC and the source's NIC of that index; None if any is missing."""
+    def _rails(self, src: int, dst: int) -> tuple[int, int, int] | None:
+        """The GPU by whose NIC `src` sends, that NIC, and the NIC of `dst`, which has the same index; None where routes
+        do not go by NICs, or any is missing."""
+        node, to = self.nodes[src], self.nodes[dst]
+        if self.policy not in BY_NICS or node is None or to is None:
+            return None
+        here, there = self.insides[node], self.insides[to]
         first, last = self.place[src], self.place[dst]
         if first not in here.machine.nic_of or last not in there.machine.nic_of:
             return None
         enter = there.machine.nic_of[last]
         owner, leave = here.machine.way_out(first, there.machine.nics.index(enter))
+        return here.devices[owner], here.devices[leave], there.devices[enter]
+
+    def _by_rails(self, src: int, dst: int, ends: tuple[int, int, int], number: int, across: int) -> Route | None:
+        """The route by these NICs; None if any leg is missing."""
+        here, there, place = self.insides[self.nodes[src]], self.insides[self.nodes[dst]], self.place
+        owner, leave, enter = ends
         legs = (
-            here.leg(first, owner, number),
-            here.leg(owner, leave, number),
-            self._leg(here.devices[leave], there.devices[enter], "between", True, number),
-            there.leg(enter, last, number),
+            here.leg(place[src], place[owner], number),
+            here.leg(place[owner], place[leave], number),
+            self._leg(leave, enter, "between", True, across),
+            there.leg(place[enter], place[dst], number),
         )
         return None if None in legs else tuple(itertools.chain.from_iterable(filter(None, legs)))
 

@@ -30,9 +30,9 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import (
     Bandwidth,
     DurationText,
+    FabricRouting,
     MachineFile,
     RouteTable,
-    Routing,
     SystemFile,
     quantity,
     read_machine,
@@ -131,10 +131,12 @@ class TopologySpec(Model):
     """Spine switches. Default: 1."""
     dims: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)] | None = None
     """Sides of a torus, 2 or 3 of them."""
-    routing: Routing | None = None
+    routing: FabricRouting | None = None
     """`shortest` takes the shortest route (default inside a node and on direct fabrics). `ecmp` chooses among equal
     routes by a hash of the pair (default of switched hosts). `rails` goes over the NIC of the destination's rail
-    (default of nodes). `own-nics` goes over the NIC of each end, from rail to rail where these differ."""
+    (default of nodes). `own-nics` goes over the NIC of each end, from rail to rail where these differ.
+    `adaptive`: switches spread each message over all equal routes, so that all spines are as one (fat trees and rails;
+    else as by default)."""
     routes: RouteTable = Field(default_factory=dict)
     """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
     file: str | None = None
@@ -178,6 +180,8 @@ def _check(spec: TopologySpec, machine: bool) -> None:
     for key, wanted in _GOES_WITH.items():
         if getattr(spec, key) is not None and fabric not in wanted:
             raise ValueError(f"{key!r} goes with the fabric {' or '.join(wanted)}, not with {fabric}; leave it out")
+    if spec.routing == "adaptive" and fabric not in _GOES_WITH["spines"]:
+        raise ValueError(f"adaptive routing goes with {' or '.join(_GOES_WITH['spines'])}, not with {fabric}")
     if fabric == "torus" and spec.dims is None:
         raise ValueError("a torus without 'dims'; add e.g. dims: [4, 4]")
     (_check_cluster if machine else _check_hosts)(spec, fabric)
@@ -253,6 +257,8 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
         machine = read_machine(yaml_tree.read(shipped_systems()[spec.system]))
     elif spec.file is not None:
         spec, machine = _read_file(spec)
+    if spec.routing == "adaptive" and machine and isinstance(machine.file.devices, tuple):
+        raise InputError(f"{machine.file.name} lists its devices: adaptive routing would not change it", "leave it out")
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
     wiring = Wiring(spec.dims or rings)
@@ -266,7 +272,8 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
         _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), seed)
     _override(wiring, spec.links)
-    return Topology(wiring, title, spec.routing or routing, {**routes, **spec.routes})
+    policy = None if spec.routing == "adaptive" else spec.routing
+    return Topology(wiring, title, policy or routing, {**routes, **spec.routes})
 
 
 def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
@@ -318,7 +325,7 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
         levels=spec.levels or 2,
         leaves_per_pod=spec.leaves_per_pod or 4,
         oversubscription=Fraction(str(spec.oversubscription or 1)),
-        spines=spec.spines or 1,
+        spines=1 if spec.routing == "adaptive" else spec.spines or 1,  # which carries what all do
         dims=spec.dims or (),
     )
 
