@@ -807,10 +807,10 @@ def test_plot_draws_again(scenario: Path, tmp_path: Path):
 
 
 def test_plot_of_a_table_that_is_no_result(measured: Path):
-    """A measured table is no results.csv: exit 2, and the message names a column that it lacks."""
+    """A measured table is no results.csv: exit 2, and the message names the command that draws it."""
     found = simcoll("plot", measured)
     assert (found.status, found.out) == (2, "")
-    assert "no column 'status'" in found.err
+    assert "a measured table; draw it with `simcoll compare" in found.err
 
 
 def test_compare_joins_and_sums_up(scenario: Path, measured: Path):
