@@ -89,6 +89,36 @@ def lower_bound_ps(
     return max(found, default=0)
 
 
+def beaten(
+    time_ps: int,
+    schedule: AnySchedule,
+    topology: Topology,
+    devices: Sequence[str],
+    nbytes: int,
+    itemsize: int,
+    weights: object = None,
+) -> int | None:
+    """The bound, if a time is below it. Least latencies are looked for only where a time is so short that they matter:
+    no way of few links is longer than so many links of the largest latency."""
+    most = int(topology.latencies.max(initial=0))
+    for group in schedule.groups:
+        places = tuple(map(devices.__getitem__, group))
+        if len(set(places)) > 1:
+            ends = schedule.collective, schedule.root
+            hops = _HOPS.get((topology.layout, places, *ends), functools.partial(_hops, *ends, topology, places))
+            cuts = _cuts(topology, places)
+            if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing=False)):
+                bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
+                return bound_ps if time_ps < bound_ps else None
+    return None
+
+
+def _hops(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> int:
+    """The most links of a way of fewest links between ranks of which one must wait for the other."""
+    each = topology.with_rates(topology.bandwidths, np.ones(len(topology.latencies), np.int64))
+    return _latency_ps(collective, root, each, places)
+
+
 class _Limits(NamedTuple):
     """The part of a bound that does not depend on sizes; `links` is the number of those of the topology."""
 
@@ -98,6 +128,7 @@ class _Limits(NamedTuple):
 
 
 # By topology, which is kept as long.
+_HOPS: Final[LruCache[int]] = LruCache(1_000, lambda _: 1)
 _LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links + len(found.cuts.members))
 
 

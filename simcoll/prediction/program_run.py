@@ -74,7 +74,6 @@ class ScheduleRun:
     source: AnySchedule
     proved: str
     devices: tuple[str, ...]
-    lower_bound_ps: int
     run: ProgramRun
 
 
@@ -97,7 +96,6 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
     devices = (*places, *agents_of(point, network, places)[: source.agents])
     if point.weights is not None:
         _check_weights(point, source.n)
-    bound = bounds.lower_bound_ps(source, network, devices, point.nbytes, point.itemsize, point.weights)
     arrivals = arrivals_of(point, source.n)
 
     def make() -> Program:
@@ -117,10 +115,12 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
     else:
         program = make()
         outcome = yield AskedRun(program, policy(point))
-    if outcome.totals.makespan_ps < bound:
-        took = f"{source.name}: {outcome.totals.makespan_ps} ps is below the lower bound of {bound} ps"
+    took_ps, asked = outcome.totals.makespan_ps, (point.nbytes, point.itemsize, point.weights)
+    bound = bounds.beaten(took_ps, source, network, devices, *asked)
+    if bound is not None:
+        took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
         if proved == "off":
             raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
         raise BoundError(f"{took}: a bug of simcoll")
     ran = ProgramRun(point, make, outcome, program if outcome.kept else None)  # a program without timeline is too large
-    return ScheduleRun(source, proved, devices, bound, ran)
+    return ScheduleRun(source, proved, devices, ran)
