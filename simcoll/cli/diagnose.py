@@ -7,6 +7,7 @@ import json
 import click
 
 from simcoll.cli._options import JSON, SETS, completed, measured_on, measured_text, with_measured_on
+from simcoll.cli._progress import Lines
 
 
 @click.command()
@@ -25,6 +26,6 @@ def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: 
     from simcoll.accuracy.diagnosis.diagnose import diagnosed
     from simcoll.report.diagnosis_text import text
 
-    document = diagnosed(measured_text(measured), measured, measured_on(topology), where, sets)
+    document = diagnosed(measured_text(measured), measured, measured_on(topology), where, sets, Lines())
     print(json.dumps(document, indent=1) if as_json else text(document))
     return 0 if document["verdict"] == "healthy" else 1

@@ -20,6 +20,7 @@ from simcoll.accuracy.fit.retiming import Question
 from simcoll.config.arrays import Floats, Numbers, distinct
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
+from simcoll.measurement.run_cases import Tell
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
@@ -36,6 +37,7 @@ PROBES: Final = 8  # points on which a hypothesis is tried first
 # Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
+ROUNDING: Final = 1e-9  # share of a sum of errors by which sums of the same errors may differ
 
 
 @dataclass(frozen=True)
@@ -114,15 +116,18 @@ def healthy(table: MeasuredTable, predicted: Floats) -> Fit:
     return _fit(HEALTHY, predicted + added, float(np.median(added)), table)
 
 
-def ranked(table: MeasuredTable, base: Fit) -> list[Fit]:
-    """Fit every family of hypotheses, take the best variant of each, and rank them; `base` is among them.
+def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> list[Fit]:
+    """Fit every family of hypotheses, take the best variant of each, and rank them; `base` is among them. `tell` gets a
+    line for each.
 
     First come those that explain what is off there and leave nothing off, then those that leave something off, then the
     others; each group by score.
     """
     times = _HypothesisTimes(table.scenarios)
     best: dict[str, Fit] = {}
-    for variants in hypotheses.candidates(table.scenarios, times.kinds):
+    families = hypotheses.candidates(table.scenarios, times.kinds)
+    for number, variants in enumerate(families):
+        tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
         worst = np.inf
         every = best.get(variants[0].family)
         if every and variants[0].share < 1:  # one slow link costs no more time than all links with that share
@@ -160,15 +165,22 @@ def _promising(
     first_probes = probes[[0, len(probes) // 2, -1]]  # three points are enough to drop most variants
 
     def error(variant: Hypothesis, points: Numbers) -> float:
-        predicted, plain = times.under(variant, points), times.under(HEALTHY, points)
-        if predicted is None or plain is None:
-            return np.inf
-        return float(_errors(table.measured[points], predicted + base.predicted[points] - plain).mean())
+        """The mean error at some points; inf as soon as it is larger than that of the healthy machine."""
+        total, most = 0.0, (1 + ROUNDING) * float(base.errors[points].sum())
+        for point in points:
+            predicted, plain = times.under(variant, [point]), times.under(HEALTHY, [point])
+            if predicted is None or plain is None:
+                return np.inf
+            shifted = predicted + base.predicted[point] - plain
+            total += float(_errors(table.measured[[point]], shifted)[0])
+            if total > most:
+                return np.inf
+        return total / len(points)
 
     behind = max(BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals), PENALTY)
-    nearest, least = list[Hypothesis](), error(HEALTHY, probes)
+    nearest, least = list[Hypothesis](), float(base.errors[probes].mean())
     for number, variant in enumerate(variants):
-        tried = error(variant, first_probes) <= error(HEALTHY, first_probes)
+        tried = error(variant, first_probes) < np.inf
         reached = error(variant, probes) if tried else np.inf
         if reached > least:
             break

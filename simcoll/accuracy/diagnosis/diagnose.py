@@ -25,6 +25,7 @@ from simcoll.config.groups import alike
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
+from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band
 from simcoll.prediction.lowering import executor
@@ -64,8 +65,16 @@ class _DiagnosedRows:
         ]
 
 
-def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: Sequence[str] = ()) -> Document:
-    """Judge what `text` measured on a `system`, or on the topology of a file, by the rows that `where` leaves.
+def diagnosed(
+    text: str,
+    source: str,
+    system: str,
+    where: Sequence[str],
+    sets: Sequence[str] = (),
+    tell: Tell = lambda line: None,
+) -> Document:
+    """Judge what `text` measured on a `system`, or on the topology of a file, by the rows that `where` leaves. `tell`
+    gets a line for each step.
 
     Returns the document that `diagnose --json` prints. Raises InputError for tables and topologies that cannot be read,
     and where nothing can be predicted.
@@ -74,7 +83,7 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
     measured = parse_measured(text, source, table_join.defaults(kept))
     asking = RowQuestions(system, sets)
     rows = table_join.kept(measured, kept, source)
-    asked, refused = _predicted_rows(rows, asking)
+    asked, refused = _predicted_rows(rows, asking, tell)
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
         raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
@@ -85,7 +94,7 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
         raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
     table, names = _table(asked)
     base = _ranking.healthy(table, asked.predicted)
-    ranked = _ranking.ranked(table, base) if base.off else [base]
+    ranked = _ranking.ranked(table, base, tell) if base.off else [base]
     if not ranked[0].explains(base):  # an accident explains a single point before nothing does
         sound = table.but_for_accidents(base)
         base, ranked = (base, ranked) if sound.off else (sound, [sound])
@@ -96,11 +105,14 @@ def diagnosed(text: str, source: str, system: str, where: Sequence[str], sets: S
 # --- predictions of rows ---
 
 
-def _predicted_rows(selected: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[_DiagnosedRows, Counter[str]]:
+def _predicted_rows(
+    selected: Sequence[MeasuredRow], asking: RowQuestions, tell: Tell
+) -> tuple[_DiagnosedRows, Counter[str]]:
     """Predict the rows; return those that can be predicted, and a count for each reason why others cannot."""
     predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
     refused: Counter[str] = Counter()
-    for row in selected:
+    for number, row in enumerate(selected):
+        tell(f"{number} of {len(selected)} rows predicted")
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
