@@ -30,7 +30,7 @@ from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.ir import Schedule
-from simcoll.schedule.steps import Repeat, Step, StepPattern, join
+from simcoll.schedule.steps import Repeat, Step, StepPattern, join, stable_order
 from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.schedule.symmetry import Rotation
 
@@ -240,9 +240,8 @@ def _turned_back(rows: Step, turn: Rotation, few: int, n_chunks: int) -> Numbers
 
 def _place(src: NDArray[Any]) -> Numbers:
     """The place of each row in its sender's list."""
-    order = np.argsort(src, kind="stable")
-    place = np.empty(len(src), np.int64)
-    place[order] = np.arange(len(src)) - np.searchsorted(src[order], src[order])
+    counts, place = np.bincount(src), np.empty(len(src), np.int64)
+    place[stable_order(src)] = np.arange(len(src)) - np.repeat(np.cumsum(counts) - counts, counts)
     return place
 
 

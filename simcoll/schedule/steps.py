@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -196,9 +197,14 @@ def _step_by_step(iterators: Sequence[Iterator[Step]]) -> Iterator[Step]:
 
 def _sender_order(src: Ints) -> NDArray[np.intp]:
     """Rows by (place in the sender's list, sender)."""
-    by_sender = np.argsort(src, kind="stable")
-    ordered = src[by_sender]
-    starts = np.searchsorted(ordered, ordered)  # first row of each sender's run
-    place = np.empty(len(src), np.int64)
-    place[by_sender] = np.arange(len(src)) - starts
-    return np.lexsort((src, place))
+    by_sender = stable_order(src)
+    counts = np.bincount(src)
+    places = np.arange(len(src)) - np.repeat(np.cumsum(counts) - counts, counts)  # of the rows by sender
+    found: NDArray[np.intp] = by_sender[stable_order(places)]
+    return found
+
+
+def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
+    """The places of numbers from 0 on in their order; equal ones keep theirs."""
+    short = numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers  # sorted in linear time
+    return np.argsort(short, kind="stable")

@@ -85,17 +85,24 @@ class StreamedSchedule:
     @cached_property
     def n_steps(self) -> int:
         """Number of steps."""
-        return sum(part.steps for part in self.parts())
+        return self._sums[0]
 
     @cached_property
     def transfers(self) -> int:
         """Number of transfers, local copies included."""
-        return sum(part.transfers for part in self.parts())
+        return self._sums[1]
 
     @cached_property
     def n_slots(self) -> int:
         """Buffer and scratch."""
-        return max([self.n_chunks, *(_highest(part) + 1 for part in self.parts())])
+        return max(self.n_chunks, self._sums[2] + 1)
+
+    @cached_property
+    def _sums(self) -> tuple[int, int, int]:
+        """Steps, transfers and the highest slot, from one look at the parts, which may have to be made."""
+        each = [(part.steps, part.transfers, _highest(part)) for part in self.parts()]
+        steps, transfers, slots = zip(*each, strict=True) if each else ((), (), ())
+        return sum(steps), sum(transfers), max(slots, default=-1)
 
     def schedule(self) -> Schedule:
         """The schedule with all its transfers in memory; the same each time where these are few enough to be kept."""

@@ -356,7 +356,7 @@ class Topology:
     @property
     def _tables(self) -> RouteTables:
         if not self._route_tables:
-            self._route_tables.append(RouteTables(self._router, tuple(self.kinds)))
+            self._route_tables.append(RouteTables(self._router, tuple(self.kinds), self.wiring.dims))
         return self._route_tables[0]
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:

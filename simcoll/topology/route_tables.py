@@ -2,8 +2,8 @@
 
 A route is put together from legs that many pairs share: inside the node that it leaves, from switch to switch of the
 fabric, inside the node that it enters. Each leg is searched for once. This serves pairs of one node, and devices that
-hang on the fabric by one link each way: bare hosts, and GPUs by the NICs of their rails. The others are left to the
-search.
+hang on the fabric by one link each way: bare hosts, and GPUs by the NICs of their rails. Routes on a torus of hosts
+have a closed form. The others are left to the search.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from simcoll.config.arrays import Numbers, distinct
 from simcoll.named_tuple import NamedTuple
+from simcoll.topology._torus_routes import TorusRoutes
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
@@ -118,9 +119,10 @@ class _Legs:
 
 
 class RouteTables:
-    """The legs of a router's routes; `names` are those of its devices, by number."""
+    """The legs of a router's routes; `names` are those of its devices, by number, `dims` those of a torus of machines,
+    if it is one."""
 
-    def __init__(self, router: Router, names: Sequence[str]):
+    def __init__(self, router: Router, names: Sequence[str], dims: Sequence[int] = ()):
         self.router, self.net = router, router.net
         texts = [name.encode() for name in names]
         self._length = np.array(list(map(len, texts)), np.int64)
@@ -133,6 +135,7 @@ class RouteTables:
         self._inside = _Legs(self._ways_inside, self._leg_inside)
         self._leaving = _Legs(self._ways_out, self._leg_out)
         self._entry, self._leaves = _Answers(self._nic), _Answers(self._leave)
+        self._torus = TorusRoutes.of(router, dims) if dims else None
         self._across = {where: _Across(router, where) for where in ("everywhere", "between")}
 
     def routes(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
@@ -209,9 +212,12 @@ class RouteTables:
         """A leg between places in the node of a device."""
         return self.router.insides[self.router.nodes[device]].leg(first, last, number) or ()
 
-    # --- over switches ---
+    # --- over switches, or on a torus ---
 
     def _on_switches(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
+        if self._torus:
+            length, links = self._torus.find(first, last, number)
+            return np.arange(len(first)), [_Part(np.cumsum(length) - length, length, links)]
         return self._across["everywhere"].find(first, last, number)
 
     # --- on rails ---

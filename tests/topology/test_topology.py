@@ -105,6 +105,24 @@ def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
     assert np.array_equal(links, np.resize(first, len(links)))
 
 
+@pytest.mark.parametrize("dims", [(2, 2), (1, 5), (4, 4), (5, 2), (6, 3), (2, 2, 4), (3, 4, 2), (4, 1, 6), (36, 36)])
+def test_routes_on_a_torus_have_a_closed_form(dims: tuple[int, ...]) -> None:
+    """They are, link by link, those of the search, also where there are more routes than 32 bits can number; and
+    so they are where a cable is missing, where the form does not hold."""
+    whole = make(fabric="torus", dims=dims, link=CABLE, routing="ecmp")
+    ranks, draw = whole.ranks, np.random.default_rng(0)
+    src, dst = draw.integers(len(ranks), size=(2, 2_000))
+    few = [*range(25), int(np.argmax(np.diff(whole.routes(ranks, src, dst)[0])))]
+    cut = whole.rewired()
+    for u, v in (whole.links[0], whole.links[0][::-1]):
+        cut.part(u, v)
+    for wiring in (whole.rewired(), cut) if len(ranks) < 100 else (whole.rewired(),):
+        topology, alone = (Topology(wiring, routing="ecmp") for _ in range(2))
+        hop, links = topology.routes(ranks, src, dst)
+        for i in few if len(ranks) > 100 else range(2_000):
+            assert tuple(links[hop[i] : hop[i + 1]].tolist()) == alone.route(ranks[src[i]], ranks[dst[i]])
+
+
 @pytest.mark.parametrize("policy", ["shortest", "ecmp"])
 @pytest.mark.parametrize("name", BARE)
 def test_routes_are_those_of_breadth_first_search(name: str, policy: str) -> None:
