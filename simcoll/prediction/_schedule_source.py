@@ -13,7 +13,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.prediction._copy_orders import orders_of
 from simcoll.prediction.placing import machine_of
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule import algorithms, proof, registry
+from simcoll.schedule import algorithms, copies, proof, registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.copies import Order, in_copies
 from simcoll.schedule.ir import Schedule, side_by_side
@@ -70,8 +70,8 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
     root = scenario.root if collective(scenario.collective).rooted else None
     entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
     grouped = entry is not None and entry.uses_groups
-    if entry and entry.needs_agent:  # a node's switch stays with its ranks
-        turn = 0
+    if entry and entry.agent_a_group:  # all ranks of a group do the same; groups do not
+        return tuple(copies.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
     return orders_of(topology, places, known, root=root, grouped=grouped, turn=turn)
 
 

@@ -10,11 +10,12 @@ from simcoll.config.arrays import Numbers
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 
-Order = tuple[int, ...]  # the rank that plays each place of a schedule
+Order = tuple[int, ...]  # the rank that plays each place of a schedule, and the agents', if they too are moved
 
 
 def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
-    """A schedule of one group, once for each order: rank `order[r]` does what rank r does in the schedule.
+    """A schedule of one group, once for each order: rank `order[r]` does what rank r does in the schedule, and so do
+    agents, which stay in their places where an order has ranks only.
 
     Every block of the buffer is cut into as many parts as there are copies, and a copy moves its part of each. Where
     the contract has a block for each rank, blocks are renamed with their ranks. An order must leave the root in its
@@ -24,7 +25,7 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
     names = ("src", "src_slot", "dst", "dst_slot")
     columns: dict[str, list[Numbers]] = {name: [] for name in names}
     for number, order in enumerate(orders):
-        rank = np.asarray([*order, *range(schedule.n, schedule.participants)], np.int32)
+        rank = np.asarray([*order, *range(len(order), schedule.participants)], np.int32)
         block, part = np.divmod(np.arange(schedule.n_chunks), each)
         block = rank[block] if schedule.n_chunks > each else block
         slot = (block * len(orders) + number) * each + part
@@ -58,6 +59,23 @@ def turns(n: int) -> list[Order]:
     [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     """
     return [tuple((first + i) % n for i in range(n)) for first in range(n)]
+
+
+def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
+    """Every group in the place of the first, the others behind it as they follow in a ring, each with its agent.
+
+    >>> of_groups([[0, 1], [2, 3]])
+    [(0, 1, 2, 3, 4, 5), (2, 3, 0, 1, 5, 4)]
+    """
+    n, found = sum(map(len, groups)), []
+    for turn in turns(len(groups)):
+        plays = {
+            place: groups[group][i]
+            for places, group in zip(groups, turn, strict=True)
+            for i, place in enumerate(places)
+        }
+        found.append((*(plays[place] for place in range(n)), *(n + group for group in turn)))
+    return found
 
 
 def paths(n: int) -> list[Order]:

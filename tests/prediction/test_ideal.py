@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
@@ -72,6 +73,23 @@ def test_copies_in_any_order_keep_the_contract(collective: str) -> None:
             both = copies.in_copies(alone.schedule(), orders)
             proof.prove(both)
             assert len(both) == 3 * alone.transfers and both.n_steps == alone.n_steps
+
+
+@pytest.mark.parametrize("groups", [[[0, 1], [2, 3]], [[0, 2], [1, 3], [4, 5]], [[0], [1], [2], [3]]])
+def test_groups_take_turns_with_their_switches(groups: list[list[int]]) -> None:
+    """Law: copies of the trees of switches begin at each group in turn, do what one does, and all groups carry the
+    same, which those of one copy do not."""
+    n, of = sum(map(len, groups)), {rank: number for number, ranks in enumerate(groups) for rank in ranks}
+    alone = algorithms.stream("all_reduce", "nvls_tree", n, groups=groups, agents=len(groups)).schedule()
+    turned = copies.in_copies(alone, copies.of_groups(groups))
+    proof.prove(turned)
+    sent = Counter(
+        of[rank] for rank, dst in zip(turned.src.tolist(), turned.dst.tolist(), strict=True) if rank < n and dst < n
+    )
+    assert len(set(sent.values())) == 1
+    for rank, dst in zip(turned.src.tolist(), turned.dst.tolist(), strict=True):
+        if (rank < n) != (dst < n):
+            assert of[min(rank, dst)] == max(rank, dst) - n  # a switch has its own ranks
 
 
 def test_a_copy_with_the_root_elsewhere_is_found() -> None:
