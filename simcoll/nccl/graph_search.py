@@ -143,11 +143,11 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     left_out |= set(all_nics) - wanted
     names = [name for name, _ in devices if name not in left_out]
     number = {name: i for i, name in enumerate(names)}
-    links = [
+    links = sorted(  # by ends: of equal paths the first is taken, which must not depend on how the file is written
         (number[u], number[v], link.kind, _counted(link.kind, link.bandwidth / 1e9))
         for u, v, link in plan.links
         if u != v and u in number and v in number
-    ]
+    )
     kinds = dict(devices)
     rate = units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
     return NodePaths([kinds[name] for name in names], links, rate)

@@ -269,6 +269,7 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
     for u, v, link in plan.links:
         if not {u, v} & absent:
             wiring.join(u, v, link)
+    wiring.order_links()
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
         _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), seed)
     _override(wiring, spec.links)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from simcoll import units
@@ -86,6 +87,7 @@ class Wiring:
                 cure = "give it link=Link(bandwidth, latency, kind), or bandwidth and latency"
                 raise TopologyError(f"{u}->{v} has no link", cure)
             wiring.join(u, v, link)
+        wiring.order_links()
         return wiring
 
     def graph(self) -> nx.DiGraph[str]:
@@ -111,6 +113,24 @@ class Wiring:
     def join(self, u: str, v: str, link: Link) -> None:
         """Add a link between two devices, or put it in the place of theirs."""
         self.ahead[u][v] = self.behind[v][u] = link
+
+    def order_links(self) -> None:
+        """Put the links of each device in the order of the devices at their other ends: those whose numbers are nearest
+        to its own first, of two equally near the lower one.
+
+        Where routes are equally good the order of links decides. With this one it makes no difference in which order
+        links were given, and a torus, whose last dimension varies fastest, has its routes dimension by dimension.
+        """
+        number = {device: place for place, device in enumerate(self.devices)}
+
+        def nearest(device: str, other: str) -> tuple[int, int]:
+            away = number[other] - number[device]
+            return abs(away), away
+
+        for sides in (self.ahead, self.behind):
+            for device, links in sides.items():
+                if len(links) > 1:
+                    sides[device] = {v: links[v] for v in sorted(links, key=partial(nearest, device))}
 
     def part(self, u: str, v: str) -> None:
         """Take away a link."""

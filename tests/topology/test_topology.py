@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import random
 import zlib
 from collections import Counter
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from simcoll.config import yaml_tree
 from simcoll.errors import TopologyError
 from simcoll.topology._least_latencies import UNREACHED
 from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.systems import TopologySpec, build
+from simcoll.topology.systems import TopologySpec, build, dump
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 LINK = Link(50_000_000_000, 500_000, "cable")
@@ -434,3 +436,38 @@ def test_agents_reach_all_ranks() -> None:
     assert topology.agents_for(topology.ranks[8:]) == ("node1.nvswitch0",)
     assert topology.agents_for(topology.ranks) == ()
     assert make(system="dgx-a100").agents == ()
+
+
+# --- the order of links in a file ---
+
+
+@pytest.mark.parametrize("shape", ["torus", "cube mesh", "rails of two nodes"])
+@settings(max_examples=2, phases=[Phase.generate])
+@given(chance=st.randoms(use_true_random=False))
+def test_the_order_of_links_in_a_file_does_not_matter(shape: str, tmp_path_factory, chance: random.Random) -> None:
+    """Law: a file that lists the links of a topology in any order is that topology: the same links by number, so the
+    same routes and times."""
+    of_own = {"system": "hgx-h100", "nodes": 2}
+    topology = make(**SEVERAL.get(shape, of_own))
+    written = yaml_tree.parse(dump(topology), "own.yaml").plain()
+    chance.shuffle(written["links"])
+    path = tmp_path_factory.mktemp("links") / "own.yaml"
+    path.write_text(yaml_tree.dump(written))
+    again = make(file=str(path))
+    assert again.links == topology.links and again.every_link == topology.every_link
+    ends = (*topology.ranks[:6], *topology.ranks[-6:])
+    assert all(again.route(u, v) == topology.route(u, v) for u, v in itertools.permutations(dict.fromkeys(ends), 2))
+
+
+def test_routes_of_a_torus_go_dimension_by_dimension() -> None:
+    """Law: on a torus, the last dimension varying fastest, a route goes along it first; so with all to all no link
+    carries more than those of one dimension must, half of the even ways going each way round at worst."""
+    topology = make(fabric="torus", dims=[4, 4], link=CABLE)
+    number = {host: divmod(i, 4) for i, host in enumerate(topology.ranks)}
+    carried: Counter[int] = Counter()
+    for u, v in itertools.permutations(topology.ranks, 2):
+        way = [number[name] for name in names(topology, u, v)]
+        moved = [int(a[0] != b[0]) for a, b in itertools.pairwise(way)]
+        assert moved == sorted(moved)
+        carried.update(topology.route(u, v))
+    assert max(carried.values()) == 12  # 4 rows or columns × (1 + 2 hops that way)
