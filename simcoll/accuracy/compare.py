@@ -13,6 +13,7 @@ from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 from simcoll.prediction import result_rows, sweep
+from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import load_profile
 
@@ -34,8 +35,8 @@ def compared(
     if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)
         questions = RowQuestions(predicted.removeprefix("system="), sets)
-        warnings = questions.warnings(selected)
-        points, rows = _on_system(questions, selected)
+        points, rows, newer = _on_system(questions, selected)
+        warnings = [*questions.warnings(selected), *newer]
     else:
         selected = table_join.select(measured, kept) or table_join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))
@@ -96,15 +97,15 @@ def _computing_as_measured(
 
 def _on_system(
     questions: RowQuestions, measured: Sequence[MeasuredRow]
-) -> tuple[list[table_join.JoinedPoint], list[Mapping[str, Any]]]:
-    """Pair each row with the predictions for it, and list all predictions; each distinct point is predicted once."""
+) -> tuple[list[table_join.JoinedPoint], list[Mapping[str, Any]], list[str]]:
+    """Pair each row with the predictions for it, and list all predictions, and what releases are newer than known; each
+    distinct point is predicted once."""
     asked = [questions.points(row) for row in measured]
     points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)
     rows = {key: sweep.run_point(point) for key, point in points.items()}
-    return table_join.answered(measured, [[rows[sweep.key(p)] for p in of_row] for of_row in asked]), list(
-        rows.values()
-    )
+    joined = table_join.answered(measured, [[rows[sweep.key(p)] for p in of_row] for of_row in asked])
+    return joined, list(rows.values()), newer_releases.notes(point.scenario for point in points.values())
 
 
 def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> None:

@@ -228,8 +228,8 @@ def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: 
     if as_json:
         print(result_rows.document(rows, reused), flush=True)
     elif not quiet:
-        steps = rows and rows[0].workload
-        print(step_table(rows) if steps else run_table(rows, [p.scenario for p in points]), flush=True)
+        table = step_table if rows and rows[0].workload else run_table
+        print(table(rows, [point.scenario for point in points]), flush=True)
         if varied := varied_table(rows):
             print(varied, flush=True)
     for reason in dict.fromkeys(row.status for row in rows if row.status.startswith("failed")):

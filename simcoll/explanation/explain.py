@@ -13,6 +13,7 @@ from simcoll.config.groups import grouped
 from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
+from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import load_profile, titled
 from simcoll.units import format_duration, format_size
 
@@ -34,6 +35,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
     kinds = dict(zip(topology.link_names, topology.link_kinds, strict=True))
     rails = _rails(run)
     few = len(run.path) <= 2 * ENDS
+    notes = newer_releases.notes([run.scenario])
     parts = list(run.parts() if few else [*run.parts(slice(None, ENDS)), *run.parts(slice(-ENDS, None))])
     return {
         **{name: run.row[name] for name in _IDENTITY if run.row.get(name) is not None},
@@ -59,6 +61,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
             {"change": answer.change, "time_us": answer.time_ps / 1e6, "factor": answer.factor}
             for answer in (answers(run) if what_if else ())
         ],
+        **({"notes": notes} if notes else {}),
     }
 
 
@@ -107,7 +110,8 @@ def text(documents: Sequence[Explained]) -> str:
     profiles = dict.fromkeys(document["profile"] for document in documents)
     fitted = "; ".join(f"profile {name}: {load_profile(name).description}" for name in profiles)
     head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}   {fitted}"
-    return head + "\n" + "\n\n".join("\n".join(_point(document)) for document in documents)
+    notes = dict.fromkeys(f"# {note}\n" for document in documents for note in document.get("notes", ()))
+    return head + "\n" + "".join(notes) + "\n\n".join("\n".join(_point(document)) for document in documents)
 
 
 def _point(document: Explained) -> Iterator[str]:

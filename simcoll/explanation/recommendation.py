@@ -16,6 +16,7 @@ from simcoll.explanation._search_space import Candidate, candidates, nccl_choice
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 
@@ -167,6 +168,7 @@ class Recommendation:
             "transport",
             "sharing",
         )
+        notes = newer_releases.notes([self.scenario])
         confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
             **{name: first[name] for name in names if first[name] is not None},
@@ -182,6 +184,7 @@ class Recommendation:
             ),
             "candidates": len(self.of),
             "left_out": self.left_out,
+            **({"notes": notes} if notes else {}),
         }
 
     def _ranges(self, bests: Sequence[Best]) -> Iterator[dict[str, Any]]:

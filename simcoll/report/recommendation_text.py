@@ -28,6 +28,7 @@ def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]
 def _text(documents: Sequence[Mapping[str, Any]]) -> str:
     fitted = "; ".join(map(described, dict.fromkeys(document["profile"] for document in documents)))
     lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}   {fitted}"]
+    lines += dict.fromkeys(f"# {note}" for document in documents for note in document.get("notes", ()))
     for document in documents:
         lines += [*_lines(document), ""]
     return "\n".join(lines[:-1])

@@ -8,12 +8,11 @@ from typing import Any, Final
 import simcoll
 from simcoll import units
 from simcoll.config import text_table
-from simcoll.nccl.tuner_constants import newer_than_known
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.report.verdicts import BINDS, between, of_rows, transports
+from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import load_profile, titled
 from simcoll.scenario.scenario import Scenario
-from simcoll.topology import systems
 from simcoll.units import format_size
 
 SIZE_CONVENTION: Final = (
@@ -43,7 +42,7 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> 
         *([f"# {shared}"] if shared else []),
         body,
         *_refused(rows),
-        *_newer(scenarios),
+        *(f"# {note}" for note in newer_releases.notes(scenarios)),
         *_busiest_lines(good),
     ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *(_line(line) for line in lines if line)])
@@ -53,7 +52,7 @@ def _line(line: str) -> str:
     return text_table.wrapped(line) if line.startswith("#") else line
 
 
-def step_table(rows: Sequence[ResultRow]) -> str:
+def step_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> str:
     """The head, a line a workload, and the one that is done first."""
     good = [row for row in rows if row.status == "ok"]
     columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
@@ -63,16 +62,8 @@ def step_table(rows: Sequence[ResultRow]) -> str:
     lines = [_title(rows[0].scenario, rows), f"# {shared}"]
     lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
     lines += [text_table.render([*columns_shown, *swept(rows)], shown, columns[-3:])] if good else []
-    lines += _refused(rows)
+    lines += [*_refused(rows), *(f"# {note}" for note in newer_releases.notes(scenarios))]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
-
-
-def _newer(scenarios: Sequence[Scenario]) -> list[str]:
-    """A line for each release that is newer than those whose rules are known."""
-    asked = ((s.library_version, systems.described(s.topology)) for s in scenarios if s.library_version)
-    vendors = ((version, system.gpu.vendor) for version, system in asked if system and system.gpu)
-    notes = (newer_than_known(version, "rccl" if vendor == "amd" else "nccl") for version, vendor in vendors)
-    return [f"# {note}" for note in dict.fromkeys(notes) if note]
 
 
 def varied_table(rows: Sequence[ResultRow]) -> str:

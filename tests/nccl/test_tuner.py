@@ -368,8 +368,38 @@ def test_newer_releases_follow_the_newest_rules(library: tuner_constants.Library
     assert "# RCCL 2.22.3 is not known: by the rules of 2.21" in simcoll("tune", "mi300x", "--version", "2.22.3").out
     words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--set", "library_version=2.99"]
     assert "# NCCL 2.99 is not known: by the rules of 2.30" in simcoll(*words).out
-    words[3], words[-1] = "mi300x", "library_version=2.22"
-    assert "# RCCL 2.22 is not known: by the rules of 2.21" in simcoll(*words).out
+
+
+STEP = "{template: ddp, forward: 1 ms, layers: [{parameters: 1 MiB, backward: 1 ms}], optimizer: 0 us, algorithm: ring}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "all_reduce", "--size", "1 MiB"],
+        ["explain", "all_reduce", "--size", "1 MiB", "--no-what-if"],
+        ["recommend", "all_reduce", "--size", "1 MiB", "--among", "ring"],
+        ["run", "llama3-step", "--set", f"workload={STEP}"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_every_door_says_that_a_release_is_newer_than_all_known(words: list[str]) -> None:
+    """Law: whatever is asked of a release that is newer than all whose rules are known, the answer says so, once."""
+    said = "# RCCL 2.22 is not known: by the rules of 2.21"
+    assert simcoll(*words, "--on", "mi300x", "--set", "library_version=2.22").out.count(said) == 1
+    assert said not in simcoll(*words, "--on", "mi300x").out
+
+
+def test_compare_says_that_a_table_is_of_a_newer_release(tmp_path: Path) -> None:
+    """A table measured with a release newer than all known is compared by the rules of the newest, and that is said."""
+    table = tmp_path / "measured.csv"
+    rows = "library_version,collective,ranks,size_bytes,time_us\n{},all_reduce,8,1048576,31\n"
+    for version, warned in (("2.21.5", False), ("2.27.3", True)):
+        table.write_text(rows.format(version))
+        said = (
+            "# warning: RCCL 2.27 is not known: by the rules of 2.21" in simcoll("compare", table, "--on", "mi300x").out
+        )
+        assert said == warned
 
 
 # --- NCCL_ALGO, NCCL_PROTO ---

@@ -21,6 +21,7 @@ from simcoll.report.html._tables import WORTH, badge, facts, results_table
 from simcoll.report.plot.spread import spread_figure
 from simcoll.report.result_tables import SIZE_CONVENTION, values_of
 from simcoll.report.verdicts import of_rows
+from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -78,6 +79,7 @@ def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
     hint = '<span class="screen">A click on a name sorts.</span>'
     answer = f'<p class="verdict"><strong>{escape(of_rows(rows))}</strong></p>'
+    worth += "".join(f"<li>{escape(note)}</li>" for note in newer_releases.notes(scenarios))
     return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
