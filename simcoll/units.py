@@ -66,6 +66,7 @@ _NAME: Final[dict[Unit, str]] = {
     "share": "share",
     "byte_time": "time per byte",
 }
+_MOST: Final[dict[Unit, str]] = {"bandwidth": "4611686 TB/s", "duration": "4611686 s"}  # 2**62: sums stay in 64 bits
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
 
 
@@ -97,6 +98,8 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
         raise ValueError(f"{unit!r} is no unit of a {name}; {_cure_of_unit(match[1], unit, kind)}")
     if number < 0:
         raise ValueError(f"{text!r} is negative; a {name} is at least 0")
+    if kind in _MOST and number * _UNITS[kind][unit] > 2**62:
+        raise ValueError(f"{text!r} is more than can be counted; write at most '{_MOST[kind]}'")
     return number * _UNITS[kind][unit]
 
 

@@ -133,14 +133,14 @@ def compare(
     from simcoll.report.verdicts import of_comparison
 
     text, source = table(measured)
-    if on is not None:
-        found = compared(f"system={machine(on)}", text, source, conditions(where), sets_of(keys))
-    else:
+    if on is None and (asked is not None or keys):
         found = compared(points_of(asked, keys), text, source, conditions(where), ())
+    else:
+        found = compared(f"system={_named_machine(on)}", text, source, conditions(where), sets_of(keys))
     return Reply(found, of_comparison(found), console.comparison_table(found))
 
 
-def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, **keys: Any) -> Reply:
+def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
     """Whether measured times are what this hardware should give, and if not, what explains them best.
 
     Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
@@ -154,13 +154,13 @@ def diagnose(measured: Measured, /, on: Machine, *, where: Where | None = None, 
     from simcoll.report.verdicts import of_diagnosis
 
     text, source = table(measured)
-    found = diagnosed(text, source, machine(on), conditions(where), sets_of(keys))
+    found = diagnosed(text, source, _named_machine(on), conditions(where), sets_of(keys))
     return Reply(found, of_diagnosis(found), diagnosis_text.text(found))
 
 
 def calibrate(
     *measured: str | Path,
-    on: Machine,
+    on: Machine | None = None,
     output: str | Path | None = None,
     where: Where | None = None,
     fit: Where | None = None,
@@ -184,7 +184,7 @@ def calibrate(
 
     name = Path(output).stem if output else "calibrated"
     options: dict[str, Any] = {"where": conditions(where), "fit": conditions(fit), "free": list(free), "seed": seed}
-    fitted = fits.calibrate(list(measured), machine(on), name=name, sets=sets_of(keys), **options)
+    fitted = fits.calibrate(list(measured), _named_machine(on), name=name, sets=sets_of(keys), **options)
     if output:
         write_atomically(Path(output), fitted.text)
     found = fitted.document
@@ -241,6 +241,14 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     if path is not None:
         write_atomically(Path(path), written)
     return written
+
+
+def _named_machine(on: Machine | None) -> str:
+    """The machine of a measured table, which nothing but `on` names; raises InputError if it does not."""
+    if on is None:
+        cure = 'add on=, e.g. on="hgx-h100" (`simcoll list topologies` has all), a file, or a Topology'
+        raise InputError("nothing says what it was measured on", cure)
+    return machine(on)
 
 
 Measured = Any  # a file, a shipped table, the text of one, rows, or a data frame

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar, get_args
 
@@ -202,6 +203,11 @@ def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnosti
     if errors:
         raise InputError(sorted(errors.values(), key=lambda d: (d.place is None, d.place)))
     return models
+
+
+def mistakes(error: ValidationError, model: type[Model], values: Mapping[str, Any]) -> list[Diagnostic]:
+    """The mistakes that pydantic found in values that stand in no file, in the words for files."""
+    return [replace(each, place=None) for each in _located(error, model, located(dict(values), Place("", 1, 1)))]
 
 
 def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator[Diagnostic]:

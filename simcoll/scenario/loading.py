@@ -18,7 +18,7 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
 from simcoll.scenario._ranges import differences, variants
-from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario
+from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.systems import TopologySpec
@@ -133,7 +133,7 @@ def with_machine(tree: Node) -> Node:
     def whole(node: Node) -> Node:
         if not isinstance(node.value, str):
             return node
-        key = "file" if node.value.endswith((".yaml", ".yml")) else "system"
+        (key,) = machine_named(node.value)
         return Node({key: node}, node.place, {key: node.place})
 
     made = Node([whole(each) for each in named.value], named.place) if isinstance(named.value, list) else whole(named)
@@ -173,7 +173,7 @@ def _places(tree: Node) -> dict[str, Place]:
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
     """Read the arguments of `simcoll topology show`: a system or a topology file, changed by `--set topology.…`."""
-    keys: dict[str, Any] = {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+    keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes
     tree = yaml_tree.located({"topology": keys}, Place("topology", 1, 1))

@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -90,8 +91,13 @@ def _as_written(value: object) -> object:
 Release = Annotated[str, BeforeValidator(_as_written), WithJsonSchema({"type": ["string", "number"]})]
 
 
+def machine_named(name: str) -> dict[str, str]:
+    """The key `topology` that a word in its place stands for: a topology file, or a shipped system."""
+    return {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+
+
 class Scenario(Model):
-    """One point of a scenario file: every value a scalar.
+    """One point of a scenario file: every value a scalar. Raises InputError with every mistake.
 
     >>> Scenario(topology={"system": "hgx-h100"}, collective="all_reduce", size="1 MiB").nbytes
     1048576
@@ -188,6 +194,22 @@ class Scenario(Model):
     """How `simcoll measure` runs the point for real."""
     plots: Plots = ("busbw", "latency")
     """Pictures to draw."""
+
+    def __init__(self, /, **keys: Any):
+        try:
+            super().__init__(**keys)
+        except ValidationError as error:
+            raise InputError(yaml_tree.mistakes(error, type(self), keys)) from None
+
+    # as `Model` has it: files are validated without a call of this one, and their mistakes get places
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # a mark of pydantic
+
+    @model_validator(mode="before")
+    @classmethod
+    def _machine_in_a_word(cls, data: object) -> object:
+        if isinstance(data, dict) and isinstance(name := data.get("topology"), str):
+            return {**data, "topology": machine_named(name)}
+        return data
 
     @model_validator(mode="before")
     @classmethod

@@ -49,8 +49,8 @@ def _whole(name: Literal["bandwidth", "latency"], value: object) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {unit}, or a text: {text!r}")
-    if value < 0:
-        raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {unit}")
+    if not 0 <= value <= 2**62:  # as texts are: sums stay in 64 bits
+        raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {unit}, and at most {2**62}")
     return value
 
 

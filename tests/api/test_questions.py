@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,23 @@ def test_few_names() -> None:
     names = [name for name in dir(sc) if not name.startswith("_")]
     assert len(names) <= 40 and names == sorted(names)
     assert all(getattr(sc, name).__doc__ for name in names)
+
+
+@pytest.mark.parametrize("broken", [{"sise": "1 MiB"}, {"topology": "hgx-h10"}, {"size": "1 XB"}])
+def test_a_scenario_is_refused_in_the_words_of_a_sweep(broken: dict[str, Any]) -> None:
+    """Wrong keys of a `Scenario` are InputErrors, one line each, as those of a `Sweep` without their places; a machine
+    may be a word."""
+    keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": "1 MiB"}
+    assert sc.Scenario(**keys) == sc.Sweep(**keys).points[0].scenario
+    with pytest.raises(sc.SimcollError) as ours:
+        sc.Scenario(**{**keys, **broken})
+    with pytest.raises(sc.SimcollError) as theirs:
+        _ = sc.Sweep(**{**keys, **broken}).points
+    assert str(ours.value) == re.sub(r"^\w+=:1:1: ", "", str(theirs.value), flags=re.M)
+
+
+@pytest.mark.parametrize("ask", [sc.diagnose, sc.compare, sc.calibrate])
+def test_a_measured_table_needs_its_machine(ask: Any) -> None:
+    """Where nothing says what a table was measured on, the words say what to add."""
+    with pytest.raises(sc.SimcollError, match=r"nothing says what it was measured on; add on="):
+        ask("h100_sxm_nccl-2.27.3.csv")

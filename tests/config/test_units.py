@@ -40,6 +40,8 @@ WRONG = [
     ("50 GB", "bandwidth", "'GB' is no unit"),
     ("-1 us", "duration", "negative"),
     ("soon", "duration", "not a duration"),
+    ("1e30 Gb/s", "bandwidth", "write at most '4611686 TB/s'"),
+    ("5e6 s", "duration", "write at most '4611686 s'"),
     (True, "size", "not a size"),
     (None, "size", "not a size"),
 ]
