@@ -194,6 +194,7 @@ class MachineRoutes:
     ):
         """`by_others`: GPUs send by the NICs of others, to which NVSwitches lead."""
         self.net, self.widths, self.by_others = SearchNet(links, kinds, [0] * len(kinds)), widths, by_others
+        self.kinds, self.links = kinds, links
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
         self._fields: dict[int, DistanceField] = {}
@@ -235,15 +236,20 @@ class MachineRoutes:
 
     def way_out(self, src: int, index: int) -> tuple[int, int]:
         """The GPU nearest to the NIC of that index, and the NIC, if it serves others, over an NVSwitch; else `src` and
-        its own NIC."""
+        its own NIC. To its own NIC a GPU goes by another only if that one need not pass a CPU, as NCCL's PXN does
+        (src/graph/paths.cc)."""
         if (src, index) not in self._ways_out:
             own = self.nic_of
             wanted = self.nics[index] if index < len(self.nics) else own[src]
             hops = {gpu: way.hops for gpu, nic in own.items() if nic == wanted and (way := self.ways(gpu, nic))}
             owner = min(hops, key=hops.__getitem__, default=src)
-            near = hops.get(src) == hops.get(owner) or not (self.by_others and self._share_nvswitch(src, owner))
+            near = hops.get(src) == hops.get(owner) or (src in hops and self._passes_cpu(owner, wanted))
+            near = near or not (self.by_others and self._share_nvswitch(src, owner))
             self._ways_out[src, index] = (src, own[src]) if near else (owner, wanted)
         return self._ways_out[src, index]
+
+    def _passes_cpu(self, gpu: int, nic: int) -> bool:
+        return any(self.kinds[self.links[link][1]] == "cpu" for link in self.leg(gpu, nic, 0) or ())
 
     def _share_nvswitch(self, src: int, proxy: int) -> bool:
         above = {x for _, x in self.net.out[self.net.source[src]]}
