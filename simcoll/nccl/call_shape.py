@@ -119,6 +119,7 @@ class CallShape:
         heads, chunk, less = self.heads, NVLS_CHUNK, _NVLS_LESS
         if self.algorithm == "nvls_tree":
             chunk, less = (NVLS_CHUNK // 2 if self.communicator.nodes >= 4 else NVLS_CHUNK), _NVLS_TREE_LESS
+        chunk = min(chunk, step_bytes("Simple", buffer))
         for times, most in less:
             if self.nbytes < times * self.channels * heads * chunk:
                 chunk = min(chunk, most)

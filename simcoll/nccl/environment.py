@@ -97,7 +97,7 @@ class NcclEnv(Model):
     """`1`: no GPU sends by the NIC of another. Messages go from rail to rail, and a proxy receives each by itself."""
     NCCL_BUFFSIZE: _Bytes | None = None
     """Bytes of a connection's buffer of Simple, of 8 steps: 4,194,304 by default. Chunks, slices and messages are parts
-    of it. NVLS has chunks of its own."""
+    of it. NVLS has chunks of its own, which fill an eighth of it at most."""
     NCCL_P2P_NET_CHUNKSIZE: _Bytes | None = None
     """Most bytes of a chunk of point-to-point messages on several nodes: 131,072 by default."""
     NCCL_IB_QPS_PER_CONNECTION: _Pairs | None = None

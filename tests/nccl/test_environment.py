@@ -201,6 +201,18 @@ def test_a_chunk_fills_a_step_of_the_buffer_at_most() -> None:
     assert [row["time_us"] for row in small] == [row["time_us"] for row in free]
 
 
+@pytest.mark.parametrize(("algorithm", "nodes"), [("nvls", 1), ("nvls_tree", 2)])
+def test_chunks_of_nvls_fill_a_step_of_the_buffer_at_most(algorithm: str, nodes: int) -> None:
+    """They have 128 KiB at most, a step of 1 MiB, so that such a buffer costs nothing; with one of 128 KiB large calls
+    take longer."""
+    keys = {**SEVERAL, "topology": {"system": "hgx-h100", "nodes": nodes}, "algorithm": algorithm, "size": "256 MiB"}
+    free, same, small = (
+        [row["time_us"] for row in rows(env, **keys)]
+        for env in ({}, {"NCCL_BUFFSIZE": 1 << 20}, {"NCCL_BUFFSIZE": 128 << 10})
+    )
+    assert same == free and small[0] > 1.2 * free[0]
+
+
 def test_without_pxn_ends_have_their_own_nics() -> None:
     """Messages of an all-to-all leave by the sender's NIC and go from rail to rail, and each is received by itself, so
     that small ones take longer. What stays on rails is as it was."""
