@@ -355,6 +355,20 @@ def test_debug_lines_within_a_row():
     assert parse_measured(text, "log") == parse_measured(new(), "log")
 
 
+@pytest.mark.parametrize("label", ["", "[1,0]<stdout>:", "[rank0]: "])
+def test_debug_lines_within_the_first_columns(label: str):
+    """A row may be broken anywhere in its first columns, also within a number, by several lines of debug output: it is
+    read as it was, or where words run together not at all, and never as another."""
+    whole, kept = parse_measured(new(), "log"), 0
+    (row,) = re.findall(r"(?m)^ +40000000 .* -1 ", new())
+    for end in range(row.index("4"), len(row)):
+        text = new().replace(row, f"{row[:end]}{DEBUG}\n{DEBUG}\n{row[end:]}")
+        read = parse_measured(re.sub(r"(?m)^", label, text), "log")
+        assert read in (whole, whole[:1]), row[:end]
+        kept += read == whole
+    assert kept >= (0.5 if label.endswith(" ") else 0.75) * len(row.strip())
+
+
 def test_labelled_lines():
     """Labels that a launcher puts before each line change nothing."""
     text = "\n".join(f"[1,0]<stdout>: {line}" for line in new().splitlines())

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import field
 from fractions import Fraction
+from os.path import commonprefix
 from typing import Final
 
 from simcoll.dataclass import dataclass
@@ -44,6 +45,8 @@ _FORCED: Final = {  # by the environment as a command or NCCL's debug output has
 CURE: Final = (
     "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
 )
+_TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
+_OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
@@ -89,17 +92,20 @@ def _tests(text: str, source: str) -> list[_Test]:
     before: list[str] = []
     partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
-    label = ""
+    label = held = ""  # held: the beginning of a row that debug output cut off
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = _plain(full)
+        cut = len(line) < len(full)
         if test := _header(line, Place(source, number, 1), before):
             _end(tests, partial, values)
             tests.append(test)
-            before, partial = [], {}
+            before, partial, held = [], {}, ""
             continue
         if tests and (call := _CALL.search(full)):
             tests[-1].calls.add(names.collective_named(call[1]))
         start = tests[-1].lead.search(line) if tests else None
+        if held and (whole := _joined(held, line, tests[-1].lead)):
+            line, start = whole.string, whole
         if start:
             _end(tests, partial, values)
             partial = _lead(start, source, number)
@@ -111,10 +117,29 @@ def _tests(text: str, source: str) -> list[_Test]:
             if len(values) >= len(tests[-1].tail):
                 tests[-1].rows += _complete(partial, tests[-1].tail, values)
                 partial = {}
+            held = ""
         else:
             before.append(full)
+            if tests and not held.startswith(line.rstrip()):  # a label alone, or nothing
+                held = line if cut else ""
     _end(tests, partial, values)
     return tests
+
+
+def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
+    """The beginning of a row in two parts of its line, of which both may have a label; None if they make no row.
+
+    The name of a host takes letters before it for its own: of a word that was broken, or stood there, nothing is known.
+    """
+    label = commonprefix((held, line)).rstrip()
+    rest = line[len(label) :]
+    match = lead.search(held + rest)
+    if match is None or rest[:1].isalpha() or match.string[: match.start()].rstrip() != label:
+        return None
+    if lead.search(line) and not (rest[:1].isdigit() and held[len(label) :].strip().isdigit()):
+        return None  # a row of its own, and no first number that was broken
+    words = match.groupdict()
+    return match if words["type"] in _TYPES and words.get("redop", "none") in _OPERATORS else None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
