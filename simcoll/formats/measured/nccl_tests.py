@@ -131,7 +131,7 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
 
     The name of a host takes letters before it for its own: of a word that was broken, or stood there, nothing is known.
     """
-    label = commonprefix((held, line)).rstrip()
+    label = commonprefix((held, line)).rstrip()  # noqa: RUF071  (texts, not paths)
     rest = line[len(label) :]
     match = lead.search(held + rest)
     if match is None or rest[:1].isalpha() or match.string[: match.start()].rstrip() != label:
