@@ -74,13 +74,6 @@ def import_(
         print(json.dumps(document, indent=1) if as_json else notes, file=sys.stderr)
 
 
-def _stdin() -> bytes:
-    from simcoll.formats.importers import MOST_BYTES
-
-    stream: IO[bytes] = sys.stdin.buffer
-    return stream.read(MOST_BYTES + 1)
-
-
 @click.command(name="export")
 @click.argument(
     "what",

@@ -1,4 +1,4 @@
-"""Names for NumPy arrays in annotations, and their distinct numbers."""
+"""Names for types of NumPy arrays in annotations, and the distinct numbers of an array."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The rate at which Python looks for objects that only refer to each other. It looks at all that it knows of: in vain
-where many objects are made to stay, as devices and links of a topology are."""
+"""Make Python's garbage collector run less often while many objects are made that stay.
+
+The collector searches all objects for cycles of references. Where devices and links of a topology are made, it finds
+nothing to free, and searches again and again.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ SELDOM: Final = (100_000, 50, 100)  # for `gc.set_threshold`
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Python looks as seldom as that meanwhile; not at all where it is switched off."""
+    """Collect as seldom as SELDOM says until the block ends; not at all where the collector is switched off."""
     before = gc.get_threshold()
     if before[0]:
         gc.set_threshold(*map(max, before, SELDOM))

@@ -1,4 +1,4 @@
-"""Tables as CSV: the only writer, and what its readers undo.
+"""Tables as CSV: the only writer, and for readers the inverse of its escapes.
 
 The first line names the columns, so that `pandas.read_csv(file)` reads what simcoll writes. A spreadsheet would run a
 text that begins like a formula; it gets an apostrophe before it, as spreadsheets have it for texts.

@@ -1,4 +1,4 @@
-"""JSON texts as mappings; what is none is refused with its place."""
+"""JSON texts as mappings; a text that holds no mapping is refused with its place."""
 
 from __future__ import annotations
 

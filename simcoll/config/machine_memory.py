@@ -1,4 +1,4 @@
-"""The memory of the machine that simulates, and what needs more of it."""
+"""The memory of the machine that simulates, and the refusal of work that needs more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run cannot finish, in words."""
+"""Explain in words why a run cannot finish."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Milestone:
         self._waiting: dict[int, Event] = {}
 
     def reach(self, i: int) -> None:
-        """It happens to `i` now."""
+        """Note that the event happens to transfer `i` now, and wake whoever waits for it."""
         self.at[i] = self.env.now
         if i in self._waiting:
             self._waiting.pop(i).succeed()

@@ -1,4 +1,4 @@
-"""Programs laid out for the kernel that takes link by link, and whether it serves."""
+"""Lay out programs for `link_kernel`, which takes links one after another, and decide whether it can run them."""
 
 from __future__ import annotations
 

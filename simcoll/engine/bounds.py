@@ -1,5 +1,7 @@
-"""Lower bounds: what no schedule can beat on a topology, whatever it does. Of a call of NCCL the topology is that of
-one channel, whose links depend on algorithm and protocol: then the bound is of no other.
+"""Lower bounds: times that no schedule can beat on a topology, whatever it does.
+
+For a call of NCCL the topology is that of one channel. Its links depend on algorithm and protocol, so the bound holds
+for this pair only.
 
 *Latency*: some rank must wait for the farthest rank whose data it needs, over the path of least latency.
 *Bandwidth*: across every cut around some ranks the bytes that must leave and enter have to pass. Without reduction in

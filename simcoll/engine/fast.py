@@ -63,8 +63,8 @@ def run(
 
 
 def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
-    """The same for large programs: what a run adds up to, without when each thing happened, which would take most of
-    the memory. None if it could not finish."""
+    """Run a large program for its sums alone: the times of each transfer would take most of the memory. None if it
+    could not finish."""
     _, outcome, shortcut = _play(program, "nothing", shortcuts, compiled)
     if outcome and program.changes:
         program = program.as_it_went(np.asarray(outcome.columns[-1]))

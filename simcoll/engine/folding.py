@@ -208,7 +208,7 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
-    """The number of ranks to keep: a few turns, so many that nobody sends to one who stands for itself; 0: too many."""
+    """The least number of ranks to keep so that no rank sends to one for which it stands; 0: more than MOST_TURNS."""
     apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
     apart = distinct(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):

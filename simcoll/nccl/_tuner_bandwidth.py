@@ -1,7 +1,7 @@
 """The bandwidth that NCCL's tuner reckons with for a pair of algorithm and protocol; sources as in `tuner`.
 
-First that of all channels of the graph (`bus`), less what the protocol leaves and up to what a channel can do; then of
-the buffer, which an algorithm moves more than once.
+First comes the bandwidth of all channels of the graph together (`bus`): the share that the protocol leaves of it, up to
+the limit of a channel. From that follows the bandwidth of the buffer, which an algorithm moves more than once.
 """
 
 from __future__ import annotations

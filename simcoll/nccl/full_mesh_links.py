@@ -1,4 +1,4 @@
-"""GPUs with a link to each other, as calls see them: rings use all links of a GPU at once, whatever its peers.
+"""GPUs with direct links to each other: rings of a call use all links of a GPU at once, whichever peer each leads to.
 
 The order in which a channel visits the GPUs is not known here. But NCCL's search looks for channels that fill the links
 together. So the links of a GPU to others of its node are one link here, to a hub that stands for the mesh.

@@ -4,8 +4,8 @@
       <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
         <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
 
-Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`, of which is read that it is
-there.
+Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`; the reader looks only whether
+it is there.
 """
 
 from __future__ import annotations

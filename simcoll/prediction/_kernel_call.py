@@ -1,4 +1,4 @@
-"""Schedules as one kernel of someone's own runs them: with NCCL's primitives, as MSCCL's executor does, or by reading
+"""Schedules as one kernel that a user wrote runs them: with NCCL's primitives, as MSCCL's executor does, or by reading
 peers' memory; and as sends and receives run them, a launch for each step.
 
 All ranks of the schedule are run, on the links of the topology. Costs are those that were fitted to NCCL's own kernels,

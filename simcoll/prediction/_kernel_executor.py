@@ -1,4 +1,4 @@
-"""Executors of schedules as one kernel, or as sends and receives, run them: which call is made of a scenario."""
+"""Executors that run a schedule as one kernel, or as sends and receives: they make the call of a scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines that devices sit in, as arrays: questions about all links of a topology at once."""
+"""The machines that devices sit in, as arrays that answer questions about all links of a topology at once."""
 
 from __future__ import annotations
 

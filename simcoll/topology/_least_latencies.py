@@ -1,4 +1,4 @@
-"""Ways of least latency from some devices to all others, over whatever devices."""
+"""The least latency from some devices to all others, over devices of any kind."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Topology:
         return self.rewired().graph()
 
     def rewired(self) -> Wiring:
-        """Its devices and links, to be changed, for another topology."""
+        """A copy of the devices and links of this topology, to be changed into another one."""
         wiring = self.wiring.copy()
         for (u, v), link in zip(self.links, self.every_link, strict=True):
             wiring.join(u, v, link)

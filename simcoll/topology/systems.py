@@ -1,7 +1,7 @@
 """Systems and fabrics by name: from what a scenario says under `topology` to a `Topology`.
 
 `TopologySpec` holds that key, and what a topology file may hold as well, unless it is one of devices and links
-(`machines`).
+(`machine_files`).
 """
 
 import fnmatch

@@ -1,4 +1,4 @@
-"""Devices and the links between them: the little that a topology needs of a graph, so that a run loads no library."""
+"""Devices and the links between them: as much of a graph as a topology needs, so that a run need not load networkx."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Diagnose a machine from a measured table: is it as fast as its hardware should be, and if not, why not?
 
-Points are compared with the intervals of their predictions, and regions of a series with all their points (`regions`).
-The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked (`ranking`).
+Points are compared with the intervals of their predictions, and regions of a series with all their points (`_regions`).
+The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked (`_ranking`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of a fitted model where rows were left out: what is new there shows what the model does not know.
+"""Errors of a fitted model on rows that its fit left out: they show how wrong the model is where nothing was fitted.
 
 Rank counts, collectives and node counts are left out in turn, and predicted from the others along the line of the fit.
 Of each left-out group and zone of sizes the median error counts, so that noise and outliers do not.

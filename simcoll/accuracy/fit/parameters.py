@@ -2,9 +2,9 @@
 
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
 time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. Names
-with a dot belong to a kind of links (`efficiency.cable`), to a kind of block of NCCL's kernels (`LL.hop`), or to
-another way of launching (`host.launch`, `graph.launch`), to messages between nodes (`transport.proxy`), or to kernels
-that read peers' memory (`pull.load`).
+with a dot belong to a kind of links (`efficiency.cable`), to a kind of block of NCCL's kernels (`LL.hop`), to a way of
+launching (`host.launch`, `graph.launch`), to messages between nodes (`transport.proxy`), or to kernels that read peers'
+memory (`pull.load`).
 """
 
 from __future__ import annotations

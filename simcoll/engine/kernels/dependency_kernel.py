@@ -1,6 +1,6 @@
-"""Loops that bind a schedule, in the subset of Python that numba compiles; see `program`. Each is one pass over all.
+"""Loops that find which transfers of a schedule wait for which, in the subset of Python that numba compiles.
 
-Indices of transfers are int32; −1 stands for none.
+Each is one pass over all transfers; see `_dependencies`. Indices of transfers are int32; −1 stands for none.
 """
 
 from __future__ import annotations

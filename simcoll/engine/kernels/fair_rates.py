@@ -1,9 +1,9 @@
 """Max-min fair rates of flows, solved anew for those that are connected with a link where flows come or go.
 
-A channel sends one transfer at a time, so flows are numbered by channel. A link that no other channel ever takes is not
-among those of `Paths`. It only limits the flow, as every link does that has one flow on it: what counts is the
-`narrowest` link of each flow, the lowest of equals. Of links that are shared that may be the one as well: they give
-each of their flows less, and the last one no more.
+A channel sends one transfer at a time, so flows are numbered by channel. A link that a single channel takes is left out
+of `records.Paths`: there is nothing to share, and it only caps the rate of that channel's flow. Of all links of a flow
+the `narrowest` is the cap, the lowest number among equals. It may be a shared link too: that gives a flow no more than
+its bandwidth anyway.
 """
 
 from __future__ import annotations

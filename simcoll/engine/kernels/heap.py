@@ -1,4 +1,4 @@
-"""A heap of (time, index), four entries below each, that can be tracked: see `records.Heap`."""
+"""A heap of (time, index) in which each entry has four below it; see `records.Heap`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns that the loop works on which takes link by link: see `records`."""
+"""The columns that `link_kernel` works on, by name; see `records`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The loop of the fast engine for a schedule that is repeated, where links serve whole chunks in turn: as `fifo_kernel`
-runs the program of all loops, but with the columns of one. See the rules in `timing_model`."""
+"""The loop of the fast engine for a schedule that is repeated, where links serve whole chunks in turn.
+
+Times are those with which `fifo_kernel` runs the program of all loops, but the columns are those of one loop. See the
+rules in `timing_model`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a stream on their links: what of a step does not depend on sizes."""
+"""The parts of a stream bound to links: the columns of steps that do not depend on sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Waiting of transfers for each other: the part of a run that does not depend on how links are shared. Functions pass
-on the size of the heap of `Starts`.
+"""Waiting of transfers for each other: the part of a run that does not depend on how links are shared.
+
+Functions that put a start on the heap of `Starts` take the size of the heap and return the new one.
 
 A server is assigned when its request is popped, which is the second phase of an instant, because every cause precedes
 its effect by at least 1 ps. When a link begins to serve a transfer, the time at which that is sent is known, so whoever

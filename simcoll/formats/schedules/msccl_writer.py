@@ -229,7 +229,7 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
         if event.writes is not None:
             writer[event.writes], readers[event.writes] = here, []
         following = next_on.get(at)
-        if event.does == "receive" and following is not None and _goes_on(events, at, following, peers):
+        if event.does == "receive" and following is not None and _goes_on(events, following, peers):
             held[following] = here[1]
     return rank
 
@@ -271,7 +271,7 @@ def _peers(event: _Event, partner: Mapping[int, int]) -> Peers:
     return event.row.dst, receive
 
 
-def _goes_on(events: list[_Event], at: int, following: int, peers: Peers) -> bool:
+def _goes_on(events: list[_Event], following: int, peers: Peers) -> bool:
     """Whether what is received is next sent, by the same thread block."""
     return events[following].does == "send" and events[following].row.dst == peers[0]
 
