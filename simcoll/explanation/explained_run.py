@@ -37,6 +37,7 @@ OF_CALLS: Final = {
     "spread": "how much later the last of NCCL's channels ends than they do on average",
     "flags": "of kernels that pull: how much later the last rank's flag comes than with one rank",
     "loads": "of kernels that pull: waiting for loads from peers between stages, and one after the other",
+    "copies": "of kernels whose loads the switch adds: to the buffer that it knows and back",
     "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
 }
 ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}

@@ -277,7 +277,7 @@ class PullCall(KernelCall):
         stages = sum(each.times for each in self.traffic.rounds)
         waits = BETWEEN_STAGES * max(0, stages - 1) * pull.load
         for each in self.traffic.rounds:
-            moving = each.chunks * self.chunk_bytes * PS_PER_S / (self.between * pull.reach)
+            moving = each.chunks * self.chunk_bytes * PS_PER_S / (self.between * self._share("", costs))
             waits += each.times * each.copied * max(0, pull.load - round(moving))
         return {"launch": pull.launch, "flags": flags, "loads": waits}
 
@@ -286,6 +286,33 @@ class PullCall(KernelCall):
         pull = self._pull(costs)
         yield "launches take no time", replace(costs, pull=pull.model_copy(update={"launch": 0}))
         yield "loads take half the time", replace(costs, pull=pull.model_copy(update={"load": pull.load // 2}))
+
+
+@dataclass(frozen=True, eq=False)
+class MultimemCall(PullCall):
+    """An all-reduce whose switch adds what ranks load, and sends to all what they store: multimem of NVLink SHARP.
+
+    Each rank does so with its share: its sum comes down and goes up again, beside the data of all. Links have the share
+    that NCCL's NVLS reaches; loads of a rank's buffer are on their way to all ranks at a time. The switch knows buffers
+    of its own only, so data are copied there and back.
+    """
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines."""
+        params = super().params(costs)
+        return params | {"channel_bandwidth": params["channel_bandwidth"] * len(self.places)}
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        ranks = len(self.places)
+        return (costs.kernels or Kernels()).NVLS.reach * ranks / (ranks + 1)
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """Time beside transfers by cause, in ps."""
+        copied = 0
+        for link in self.rated.route(self.places[0], self.places[0]):  # the memory's, if the topology has it
+            copied += int(self.rated.latencies[link])
+            copied += self.scenario.nbytes * PS_PER_S // int(self.rated.bandwidths[link])
+        return {**super().lead(costs), "copies": 2 * copied}
 
 
 @dataclass(frozen=True, eq=False)

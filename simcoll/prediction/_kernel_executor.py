@@ -11,7 +11,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.transport import by_host, staged
-from simcoll.prediction._kernel_call import KernelCall, MessagesCall, PrimitivesCall, PullCall
+from simcoll.prediction._kernel_call import KernelCall, MessagesCall, MultimemCall, PrimitivesCall, PullCall
 from simcoll.prediction._nccl_channel import communicator_of, least_between, system_of
 from simcoll.prediction._plain_call import PlainExecutor
 from simcoll.prediction._rail_copies import in_rail_copies
@@ -46,8 +46,8 @@ class KernelExecutor(PlainExecutor):
         if staged(comm):
             rated = by_host(rated, comm)
         source, _ = source_of(scenario, rated, places)
-        if source.agents and scenario.protocol == PULL:
-            raise RefusedError(f"{source.algorithm} needs switches that reduce, which loads do not; write another")
+        if source.agents and scenario.protocol == PULL and scenario.collective != "all_reduce":
+            raise RefusedError(f"loads that switches add are modelled for all_reduce, not {scenario.collective}")
         grain = source.n_chunks * scenario.itemsize
         near = [place for place in places if rated.node_of(place) == rated.node_of(places[0])]
         inner = frozenset(rated.link_kinds[link] for place in near[1:] for link in rated.route(places[0], place))
@@ -69,7 +69,7 @@ class KernelExecutor(PlainExecutor):
             return PrimitivesCall(**fields)
         if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
             raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
-        return PullCall(**fields)
+        return MultimemCall(**fields) if fields["traffic"].agents else PullCall(**fields)
 
     @staticmethod
     def _slowest(rated: Topology, places: tuple[str, ...]) -> int:
@@ -104,11 +104,14 @@ class KernelExecutor(PlainExecutor):
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
         """Schedules of the collective, of many ranks only those that libraries have or that use groups, each with the
-        protocols that it may have; none that needs a switch to reduce, which no send reaches."""
-        small = len(placed(scenario, topology or rated_topology(scenario))) <= SMALL
+        protocols that it may have; one that needs a switch to reduce, which no send reaches, only for loads."""
+        rated = topology or rated_topology(scenario)
+        places = placed(scenario, rated)
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
         sent = [entry for entry in entries if not entry.needs_agent]
-        served = [entry.name for entry in sent if small or entry.library or entry.uses_groups]
+        served = [entry.name for entry in sent if len(places) <= SMALL or entry.library or entry.uses_groups]
+        if (scenario.protocol, scenario.collective) == (PULL, "all_reduce"):
+            served += ["nvls"] * bool(communicator_of(scenario, rated, places).graph("nvls"))
         return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:

@@ -27,10 +27,11 @@ class StepTraffic(NamedTuple):
 
 class Traffic(NamedTuple):
     """`peers` is the most that a rank sends to, or receives from, in all `rounds`; `sent` the most chunks that a rank
-    sends."""
+    sends; `agents` the switches that take part."""
 
     peers: int
     sent: int
+    agents: int
     rounds: tuple[StepTraffic, ...]
 
 
@@ -48,7 +49,7 @@ def traffic(source: AnySchedule) -> Traffic:
         copied = distinct((src * size + dst)[~rows.reduce[apart]]) % size
         rounds.append(StepTraffic(times, _most_peers(each, size), int(chunks.max()), _most(copied)))
         pairs = distinct(np.concatenate((pairs, each)))
-    return Traffic(_most_peers(pairs, size), int(sent.max(initial=0)), tuple(rounds))
+    return Traffic(_most_peers(pairs, size), int(sent.max(initial=0)), source.agents, tuple(rounds))
 
 
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:

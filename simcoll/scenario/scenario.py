@@ -376,13 +376,13 @@ class Scenario(Model):
 
     @property
     def executed_by(self) -> str | None:
-        """The executor of its call: its own, else `nccl` for what NCCL has; None without kernels."""
+        """The executor of its call: its own, else `nccl` for what NCCL has (it never pulls); None without kernels."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
         names = call_names.names(self.collective)
         own = (self.algorithm in CHOSEN and bool(names)) or call_names.name_of(self.algorithm, self.collective) in names
         own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
-        return "nccl" if own else "msccl"
+        return "nccl" if own and self.protocol != "pull" else "msccl"
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place, RefusedError
 from simcoll.formats.schedules import schedule_json
+from simcoll.nccl.kernel_costs import Kernels
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario import loading
 from simcoll.scenario.profile import PullCosts, find_profile, load_profile, parse_profile
@@ -121,9 +122,9 @@ def test_a_schedule_that_nccl_has_is_its_own_unless_another_is_named(keys: dict[
         ({"profile": "one-port", "executor": "msccl"}, "'one-port' has no kernels"),
         ({"collective": "broadcast", "algorithm": "ring", "executor": "msccl"}, "executor msccl runs schedules"),
         ({"algorithm": "two_shot", "executor": "nccl"}, "NCCL has no two_shot for all_reduce"),
-        ({"algorithm": "ring", "protocol": "pull"}, "do not read peers' memory"),
+        ({"algorithm": "ring", "protocol": "pull", "executor": "nccl"}, "do not read peers' memory"),
         ({"protocol": "pull", "nodes": 2}, "within a node"),
-        ({"algorithm": "nvls", "protocol": "pull", "executor": "msccl"}, "switches that reduce"),
+        ({"collective": "all_gather", "algorithm": "nvls", "protocol": "pull"}, "modelled for all_reduce"),
         ({"executor": "p2p", "protocol": "LL"}, "choose their protocol"),
         ({"ranks": 1}, "two ranks or more"),
     ],
@@ -274,12 +275,42 @@ def test_one_shot_and_two_shot_have_closed_forms(system: str, n: int):
         assert 0.999 * whole <= two.time_ps <= 1.001 * (whole + 2 * block / of_peer)
 
 
+@pytest.mark.parametrize("system", ["hgx-h100", "hgx-b200"])
+@pytest.mark.parametrize("n", [2, 8])
+def test_an_all_reduce_by_loads_that_the_switch_adds_has_a_closed_form(system: str, n: int):
+    """Launch, flags, two copies in memory, four loads between, and all data and an nth of them over each link; the
+    second stage follows in sixteenths at most, and waits a load for its first."""
+    profile = load_profile(MACHINES[system])
+    pull, reach = profile.pull or PullCosts(), (profile.kernels or Kernels()).NVLS.reach
+    for nbytes in SIZES:
+        result = ran(system=system, algorithm="nvls", protocol="pull", ranks=n, size=f"{nbytes} B")
+        assert result.lowered
+        rated, (first, second) = result.lowered.rated, result.devices[:2]
+        link, memory = rated.route(first, second)[0], rated.route(first, first)[0]
+        copy = int(rated.latencies[memory]) + nbytes * 1e12 / int(rated.bandwidths[memory])
+        moving = nbytes * (1 + 1 / n) / (int(rated.bandwidths[link]) * reach) * 1e12
+        waits = 4 * pull.load + max(0.0, pull.load - moving)
+        whole = pull.launch + pull.flag * math.log2(n) + 2 * copy + waits + moving
+        assert 0.999 * whole <= result.time_ps <= 1.001 * (whole + max(moving / 16, min(moving, 1e5)))
+
+
 @pytest.mark.parametrize(("system", "most"), [("dgx-a100", 8), ("hgx-h100", 5), ("hgx-b200", 8)])
 def test_all_reduces_of_eight_gpus_are_predicted_that_were_not_fitted(system: str, most: float):
-    """vLLM's kernel in CUDA graphs, up to the sizes for which the library takes it; fitted on 2 and 4 GPUs."""
-    words = ("--where", "ranks=8", "--where", "kernel=custom")
+    """vLLM's all-reduce in CUDA graphs, 256 B to 8 MiB, whatever kernel it takes; fitted to its own on 2 and 4 GPUs."""
+    words = ("--where", "ranks=8")
     assert simcoll("compare", f"system={system}", TABLES[system], *words, "--max-mape", most).status == 0
     assert simcoll("compare", f"system={system}", TABLES[system], *words, "--max-mape", 2).status == 1
+
+
+@pytest.mark.parametrize(("system", "n", "threshold"), [("hgx-h100", 8, 256 << 10), ("hgx-b200", 8, 1 << 20)])
+def test_auto_takes_the_switch_where_vllm_does(system: str, n: int, threshold: int):
+    """Among all schedules whose ranks pull, from the size on at which vLLM takes kernels whose loads switches add."""
+
+    def taken(nbytes: int) -> str:
+        return ran(system=system, algorithm="auto", protocol="pull", ranks=n, size=f"{nbytes} B").algorithm
+
+    assert taken(threshold // 2) == "all_pairs"
+    assert taken(threshold * 2) == "nvls"
 
 
 @pytest.mark.parametrize("system", ["dgx-a100", "hgx-h100"])

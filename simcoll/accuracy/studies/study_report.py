@@ -12,7 +12,7 @@ from typing import Any, Final
 import simcoll
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.scores import Document
-from simcoll.accuracy.studies import _accuracy_board, _bucket_sizes
+from simcoll.accuracy.studies import _accuracy_board, _bucket_sizes, crossings
 from simcoll.accuracy.studies.study_file import PLACES, Study
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.config.groups import grouped
@@ -71,12 +71,16 @@ def goals(finding: Finding) -> list[Goal]:
         ("mean width of intervals", "≤", asked.width, intervals.get("width")),
     ]
     name = finding.study.name
-    return [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
+    compared = [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
+    if asked.crossings is not None:
+        ratio = crossings.worst(finding.scored)
+        compared.append(_goal(name, "sizes at which algorithms cross", "≤", asked.crossings, ratio, "times off"))
+    return compared
 
 
-def _goal(study: str, what: str, sign: str, limit: float, got: float | None) -> Goal:
+def _goal(study: str, what: str, sign: str, limit: float, got: float | None, unit: str = "%") -> Goal:
     met = got is not None and (got <= limit if sign == "≤" else got >= limit)
-    return Goal(study, what, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
+    return Goal(study, what, f"{sign} {limit:.4g} {unit}", "nothing" if got is None else f"{got:.1f} {unit}", met)
 
 
 def _held(finding: Finding) -> list[Scored]:
@@ -141,6 +145,8 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _parameters(finding)
     yield from _errors(finding)
     yield from _verdicts(finding)
+    if study.goals.crossings is not None:
+        yield from (crossings.TITLE, *_table(crossings.COLUMNS, crossings.cells(finding.scored)))
     yield from _beside_library(finding)
     yield from _bucket_size_table(finding)
     yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)

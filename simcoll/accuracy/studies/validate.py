@@ -23,6 +23,7 @@ from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import _baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
+from simcoll.config import yaml_tree
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
@@ -35,7 +36,7 @@ from simcoll.prediction.placing import network_of
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import TableSource, load_profile
+from simcoll.scenario.profile import TableSource, find_profile, load_profile
 from simcoll.topology.systems import load_system
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
@@ -279,6 +280,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in fitted)),
         sources=[m.source for m, _ in fitted],
         split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
+        file=yaml_tree.read(find_profile(begin_with)).plain(),
         network=network_of(fitted[0][0].used.system),
         generations=_generations([m.used.system for m, _ in fitted if m.used.system]),
     )
