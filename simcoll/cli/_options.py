@@ -230,4 +230,4 @@ TIMEOUT = click.option(
     "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take."
 )
 LONGEST_S = 1e6  # what torch.distributed is given as a time-out has to be a number of milliseconds
-QUIET = click.option("--quiet", is_flag=True, help="No progress.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress.")

@@ -37,7 +37,7 @@ def plot(
     """
     from simcoll.prediction import result_rows
     from simcoll.report import run_plots
-    from simcoll.report.plot.any_key import filtered
+    from simcoll.report.plot.key_columns import filtered
     from simcoll.scenario.scenario import KeyPlot
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
-@click.option("--quiet", is_flag=True, help="No table, no progress.")
+@click.option("-q", "--quiet", is_flag=True, help="No table, no progress.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
 @FORMAT

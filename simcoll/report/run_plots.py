@@ -83,7 +83,8 @@ def _overlap(scenario: Scenario) -> Any:
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
     """The figure of a quantity over a key; raises InputError."""
-    from simcoll.report.plot.any_key import filtered, key_figure
+    from simcoll.report.plot.any_key import key_figure
+    from simcoll.report.plot.key_columns import filtered
 
     kept = filtered(rows, {key: listed(value) for key, value in plot.where.items()})
     return key_figure(kept, plot.x, plot.y, plot.group, plot.facet)
@@ -125,10 +126,14 @@ def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"],
 
     if measured or len({row.size_bytes for row in rows}) > 1:
         return size_figure(rows, quantity, measured)
-    apart = [name for name in ("collective", "ranks", "nodes") if len({row[name] for row in rows}) > 1]
+    varied = [name for name in ("collective", "ranks", "nodes") if len({row[name] for row in rows}) > 1]
+    across = next((name for name in ("nodes", "ranks") if len({row[name] for row in rows}) > 2), "algorithm")
+    counted = across != "algorithm"  # a line over the counts, in place of a panel for each
     asked = [{**row, "algorithm": row.asked or row.algorithm} for row in rows]
-    groups = [name for name in telling(asked, (*SETTINGS, *COMPETING)) if name not in apart]
-    return key_figure(rows, "algorithm", "busbw" if quantity == "busbw" else "time", groups, apart)
+    apart = [name for name in varied if not counted or name == "collective"]
+    groups = [name for name in telling(asked, (*SETTINGS, *COMPETING)) if name not in varied]
+    groups = ["algorithm", *groups] if counted else groups
+    return key_figure(rows, across, "busbw" if quantity == "busbw" else "time", groups, apart)
 
 
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -50,10 +50,11 @@ _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as 
 def find_scenario(name: str) -> Path:
     """Return a path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
     path = Path(name)
-    if path.exists():
-        return path
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
-    if stem in known and path.parent in (Path(), Path("scenarios")):
+    shipped = stem in known and path.parent in (Path(), Path("scenarios"))
+    if path.exists() and not (shipped and path.is_dir()):  # `-o quickstart` left a folder of that name
+        return path
+    if shipped:
         return known[stem]
     near = difflib.get_close_matches(stem, [*known, *COLLECTIVES], n=1)
     cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"

@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 import simcoll as sc
 from simcoll.errors import InputError
 from simcoll.report.overlap import RankOverlap, union
-from simcoll.report.plot.any_key import filtered, key_figure
+from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import size_figure
+from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.overlap import overlap_figure
 
@@ -66,10 +67,10 @@ def test_no_row_stands_for_another(rows: sc.Results) -> None:
 
 
 def test_one_size_is_bars(rows: sc.Results) -> None:
-    """A key without an order, or with one value, makes bars: as many as rows, as high as they are."""
+    """A key without an order, or with one value, makes bars: as many as rows, as long as they are."""
     kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
     (axes,) = key_figure(kept.rows(), "algorithm").axes
-    assert [patch.get_height() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
+    assert [patch.get_width() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
 
 
 def test_intervals_and_equal_lines_are_seen() -> None:

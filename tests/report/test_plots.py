@@ -26,9 +26,9 @@ from simcoll.report import run_plots
 from simcoll.report.plot import save
 from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
 from simcoll.report.plot.gantt import gantt_figure
+from simcoll.report.plot.looks import look
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.residuals import residual_figure
-from simcoll.report.plot.style import look
 from simcoll.schedule.registry import ALGORITHMS
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -504,7 +504,9 @@ def test_bars_are_the_timeline(sharing: str) -> None:
     assert drawn[1] == intervals(timeline.arrive, timeline.end)
     assert drawn[2] == intervals(timeline.hop_begin, timeline.hop_end)
     assert links.get_xlabel() == "time"
-    assert [label.get_text() for label in ranks.get_yticklabels()] == [f"{r}  host{r}" for r in range(4)]
+    assert [label.get_text() for label in ranks.get_yticklabels()] == [
+        f"{r}  host{r} → {(r + 1) % 4}" for r in range(4)
+    ]
 
 
 @pytest.mark.parametrize("case", [("all_reduce", "naive", 6), ("all_reduce", "tree", 8), ("all_to_all", "direct", 5)])

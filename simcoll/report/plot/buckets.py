@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll import units
+from simcoll.report.plot.looks import INK, look
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
-from simcoll.report.plot.style import INK, PlotRow, look
+from simcoll.report.plot.style import PlotRow
 
 ROOM: Final = 1.08  # of the axis above the longest
 _PREDICTED: Final[dict[str, Any]] = {"color": look("ring").color, "linewidth": 1.2, "zorder": 2}

@@ -6,8 +6,6 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -18,23 +16,20 @@ from matplotlib.lines import Line2D
 
 from simcoll.config.groups import grouped
 from simcoll.named_tuple import NamedTuple
+from simcoll.report.plot.looks import GREY, INK, Look, look, variant
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.report.plot.style import (
     COMPETING,
-    GREY,
-    INK,
     SETTINGS,
-    Look,
     PlotRow,
     as_asked,
     drawable,
+    halos,
     label,
-    look,
     rank_axis,
     size_axis,
     telling,
     time_axis,
-    variant,
 )
 from simcoll.units import short_size
 
@@ -45,7 +40,6 @@ LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like i
 
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
 MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar: bands are a fog
-HALO: Final = 2.0  # points by which a line is wider than another that runs on it
 ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
 BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
 MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
@@ -214,21 +208,15 @@ def _lines(
     entries: LegendLines,
 ) -> None:
     curves = {text: _curve(rows, x, value) for text, rows in series.items()}
-    for number, (text, rows) in enumerate(series.items()):
+    wider = halos(
+        [dict(zip(*curve, strict=True)) for curve in curves.values()], [drawn[text].look.color for text in curves]
+    )
+    for (text, rows), more in zip(series.items(), wider, strict=True):
         (color, marker), dash, *_ = drawn[text]
-        above = sum(_coincide(curves[text], other) for other in list(curves.values())[number + 1 :])
         style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "label": text}
-        axes.plot(*curves[text], linewidth=1.6 + HALO * above, markersize=4.5 + HALO * above, **style)
+        axes.plot(*curves[text], linewidth=1.6 + more, markersize=4.5 + more, **style)
         entries.setdefault(text, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
         _band(axes, rows, x, value, color, thin=len(series) > MAX_BANDS)
-
-
-def _coincide(first: tuple[list[int], list[float]], second: tuple[list[int], list[float]]) -> bool:
-    """Whether two lines run on each other, so that the lower one has to be wider to be seen."""
-    points, others = (dict(zip(*curve, strict=True)) for curve in (first, second))
-    shared = sorted(points.keys() & others.keys())
-    same = [math.isclose(points[at], others[at], rel_tol=0.01) for at in shared]
-    return any(map(operator.and_, same, same[1:])) or same == [True]
 
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
@@ -318,5 +306,12 @@ def _error_axes(strips: Sequence[Axes]) -> None:
 
 
 def _heights(axes: Axes, bounds: bool = True) -> list[float]:
+    """The y of all lines, with or without lower bounds, and of all intervals."""
     lines = [line for line in axes.lines if bounds or not str(line.get_label()).startswith("bound")]
-    return [float(y) for line in lines for y in np.asarray(line.get_ydata())]
+    bands = [
+        float(y)
+        for band in axes.collections
+        for path in band.get_paths()
+        for y in np.asarray(path.vertices).reshape(-1, 2)[:, 1]
+    ]
+    return [float(y) for line in lines for y in np.asarray(line.get_ydata())] + bands

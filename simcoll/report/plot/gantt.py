@@ -24,7 +24,8 @@ from simcoll.engine.link_usage import utilisation
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.named_tuple import NamedTuple
-from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame, time_text
+from simcoll.report.plot.looks import FAINT, INK, contrast
+from simcoll.report.plot.style import dress, finish, frame, time_text
 from simcoll.units import format_duration
 
 MAX_TRANSFERS: Final = 4000
@@ -130,6 +131,9 @@ def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], ch
         lanes[src].busy += sent - start
         if end > arrive:
             lanes[dst].thin.append(ChunkInterval(arrive, end, chunk))
+    for lane in lanes:  # where bars are too narrow for a text, it can still be seen who sends to whom
+        peers = {span.peer for span in lane.spans}
+        lane.name += f" → {peers.pop()}" if len(peers) == 1 else ""
     return lanes
 
 

@@ -11,22 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
 from simcoll.named_tuple import NamedTuple
+from simcoll.report.plot.looks import GREY, INK, contrast, look
 from simcoll.report.plot.style import (
     CHARACTER,
     COMPETING,
-    GREY,
-    INK,
     MAX_PANELS,
     SETTINGS,
     TICK,
     PlotRow,
-    contrast,
     drawable,
     finish,
     frame,
     grid_shape,
     label,
-    look,
     separating,
     settings,
     telling,
@@ -51,9 +48,12 @@ MapCells = dict[tuple[int, int], Cell]  # (ranks, size) → its winner
 def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
     """A map for each collective (and setting): cells coloured by the fastest algorithm, with its margin over the next.
 
-    Rows are mappings with the columns of results.csv. Raises ValueError if no row has a time.
+    Rows are mappings with the columns of results.csv. Raises ValueError if no row has a time, or all are of one
+    algorithm.
     """
     timed = drawable(rows)
+    if len({(row["algorithm"], *map(row.get, COMPETING)) for row in timed}) == 1:
+        raise ValueError(f"{timed[0]['algorithm']} is the only algorithm; take two or more, or `all`")
     maps = _maps(timed)
     shown = dict(list(maps.items())[:MAX_PANELS])
     ranks, sizes = (sorted({key[i] for cells in shown.values() for key in cells}) for i in (0, 1))
@@ -71,7 +71,9 @@ def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
     first = dict.fromkeys(cell.winner for cells in shown.values() for cell in cells.values())
     winners = first | dict.fromkeys(cell.tied for cells in shown.values() for cell in cells.values() if cell.tied)
     entries = {winner: Patch(facecolor=look(winner).color) for winner in winners}
-    title = "Fastest algorithm" + (f": {next(iter(maps))}" if len(maps) == 1 else "")
+    asked = {row.get("asked") or row["algorithm"] for row in timed}
+    title = "Fastest algorithm" if len(asked) > 1 else f"Choice of {asked.pop()}"
+    title += f": {next(iter(maps))}" if len(maps) == 1 else ""
     finish(figure, title, "  ·  ".join(filter(None, _notes(timed, maps, cell >= ROOM))), entries)
     return figure
 

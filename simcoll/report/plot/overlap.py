@@ -11,7 +11,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simcoll.report.overlap import RankOverlap, union
-from simcoll.report.plot.style import INK, dress, finish, frame, time_text
+from simcoll.report.plot.looks import INK
+from simcoll.report.plot.style import dress, finish, frame, time_text
 from simcoll.units import format_duration
 
 MOST: Final = 8  # ranks in a picture

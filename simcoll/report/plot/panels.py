@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
-from simcoll.report.plot.style import INK, MAX_PANELS, PlotRow, dress, finish, frame, grid_shape, settings
+from simcoll.report.plot.looks import INK
+from simcoll.report.plot.style import MAX_PANELS, PlotRow, dress, finish, frame, grid_shape, settings
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,8 @@ def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = T
     return figure, [table[place] for place in places]
 
 
-def finish_panels(
-    figure: Figure,
-    grid: Sequence[Axes],
-    panels: Sequence[Panel],
-    headline: str,
-    entries: Mapping[str, Artist],
-    note: str = "",
-) -> None:
-    """Labels at the outer axes only; a headline; in the legend algorithms first, then measured points and bounds."""
+def outer_labels(grid: Sequence[Axes]) -> None:
+    """Dress the panels; names of axes stand only where no panel is below, or to the left."""
     places = [axes.get_subplotspec() for axes in grid]
     lowest = {place.colspan.start: place.rowspan.start for place in places if place}
     for axes, place in zip(grid, places, strict=True):
@@ -81,6 +75,18 @@ def finish_panels(
             axes.set_xlabel("")
         if place and place.colspan.start:
             axes.set_ylabel("")
+
+
+def finish_panels(
+    figure: Figure,
+    grid: Sequence[Axes],
+    panels: Sequence[Panel],
+    headline: str,
+    entries: Mapping[str, Artist],
+    note: str = "",
+) -> None:
+    """Labels at the outer axes only; a headline; in the legend algorithms first, then measured points and bounds."""
+    outer_labels(grid)
     title = f"{headline}: {panels[0].title}" if len(panels) == 1 else headline
     notes = [settings([row for panel in panels for row in panel.rows]), _systems(panels), note]
     notes += [f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else []

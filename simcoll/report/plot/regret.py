@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from simcoll.report.plot.style import INK, PlotRow, dress, finish, frame, size_axis
+from simcoll.report.plot.looks import INK
+from simcoll.report.plot.style import PlotRow, dress, finish, frame, size_axis
 
 _LINES = {"all_reduce": "#332288", "all_gather": "#117733", "reduce_scatter": "#CC6677", "broadcast": "#DDAA33"}
 _OTHER = "#777777"

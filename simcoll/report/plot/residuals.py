@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from simcoll.report.plot.looks import GREY, INK, Marker, look
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
-from simcoll.report.plot.style import GREY, INK, Marker, PlotRow, look, size_axis
+from simcoll.report.plot.style import PlotRow, size_axis
 
 ROOM: Final = 2.5  # times the ninetieth percentile of all errors: what lies beyond is counted and not drawn
 LEAST: Final = 5.0  # percent that the axis goes to either side at least

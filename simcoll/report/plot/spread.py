@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcoll.prediction.result_rows import swept
-from simcoll.report.plot.style import GREY, INK, SETTINGS, PlotRow, as_asked, dress, finish, frame, label, separating
+from simcoll.report.plot.looks import GREY, INK
+from simcoll.report.plot.style import SETTINGS, PlotRow, as_asked, dress, finish, frame, label, separating
 
 MOST: Final = 40  # points drawn
 _QUANTILES: Final = {

@@ -12,9 +12,8 @@ from matplotlib.ticker import FuncFormatter
 
 from simcoll import units
 from simcoll.prediction.result_rows import swept
+from simcoll.report.plot.looks import GREY, INK, look
 from simcoll.report.plot.style import (
-    GREY,
-    INK,
     SETTINGS,
     PlotRow,
     as_asked,
@@ -22,7 +21,6 @@ from simcoll.report.plot.style import (
     finish,
     frame,
     label,
-    look,
     separating,
     settings,
     size_axis,

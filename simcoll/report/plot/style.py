@@ -1,35 +1,29 @@
-"""Style of all plots: colour and marker of an algorithm, frames with a headline, axes of sizes, durations and ranks.
-
-Colours are Paul Tol's "muted" and "bright" schemes, distinct to colour-blind readers ("Colour schemes", SRON
-technical note SRON/EPS/TN/09-002).
-"""
+"""Style of all plots: labels and widths of lines, frames with a headline, axes of sizes, durations and ranks."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import operator
 import textwrap
-import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import swept
+from simcoll.report.plot.looks import FAINT, GREY, INK
 from simcoll.scenario.profile import titled
 from simcoll.units import format_duration, short_size
 
-INK: Final = "#222222"
-GREY: Final = "#777777"
-FAINT: Final = "#dddddd"
 CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average
 MAX_PANELS: Final = 16
+HALO: Final = 1.6  # points by which a line is wider than another that runs on it
+MOST_HALOS: Final = 3  # of more equal lines all are as wide: a broader one would be a bar
 TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and some air
 
 # What changes the prediction of one and the same algorithm; the label must name what differs in two such rows.
@@ -37,92 +31,6 @@ COMPETING: Final = ("executor", "protocol")
 SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
 
 PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
-
-
-Marker = str | tuple[int, Literal[1], int]  # matplotlib's name, or (points, 1, angle) of a star
-
-
-class Look(NamedTuple):
-    """Colour and marker of an algorithm, in every plot."""
-
-    color: str
-    marker: Marker
-
-
-# Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
-_KNOWN: Final = {
-    "auto": Look("#BB5566", "o"),
-    "ring": Look("#332288", "o"),
-    "bidirectional_ring": Look("#4477AA", "H"),
-    "ring_unchunked": Look("#88CCEE", "h"),
-    "chain": Look("#225555", "s"),
-    "tree": Look("#117733", "^"),
-    "double_binary_tree": Look("#44AA99", "v"),
-    "chain_tree": Look("#66AA55", "P"),
-    "binomial": Look("#228833", "<"),
-    "ring_by_dimension": Look("#6699CC", (8, 1, 0)),
-    "hierarchical": Look("#882255", "D"),
-    "hierarchical_leader": Look("#CC6677", "d"),
-    "hierarchical_tree": Look("#EE7733", ">"),
-    "recursive_doubling": Look("#AA4499", "s"),
-    "recursive_multiplying": Look("#771155", (4, 1, 0)),
-    "swing": Look("#BB4400", (3, 1, 0)),
-    "halving_doubling": Look("#9988DD", "p"),
-    "recursive_halving": Look("#EE3377", "H"),
-    "dissemination": Look("#9955AA", "8"),
-    "pat": Look("#0099AA", "^"),
-    "bruck": Look("#33BBEE", "d"),
-    "reduce_scatter_gather": Look("#AA3377", "D"),
-    "scatter_allgather": Look("#CC3311", "p"),
-    "direct": Look("#999933", "P"),
-    "all_pairs": Look("#663333", "<"),
-    "two_shot": Look("#AA7744", (6, 1, 0)),
-    "naive": Look("#777777", "X"),
-    "nvls": Look("#DDAA33", "*"),
-    "nvls_tree": Look("#997700", "8"),
-}
-_OTHERS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#0077BB", "#BBBB77")
-_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "d", "*")
-
-
-def look(algorithm: str) -> Look:
-    """Colour and marker of an algorithm; a variant, `name(option=…)` or `name, LL`, has another shade and marker.
-
-    >>> look("ring"), look("ring, LL").color != look("ring").color
-    (Look(color='#332288', marker='o'), True)
-    """
-    spec = algorithm.replace(" ", "")
-    name = spec.split("(")[0].split(",")[0]
-    base = _KNOWN.get(name) or _hashed(name)
-    if spec == name:
-        return base
-    number = zlib.crc32(spec.encode())
-    return variant(base, number // 1000, number)
-
-
-def variant(base: Look, shade: int, marker: int) -> Look:
-    """One of five shades, with one of twelve other markers."""
-    others = [each for each in _MARKERS if each != base.marker]
-    return Look(_shade(base.color, shade), others[marker % len(others)])
-
-
-def _hashed(name: str) -> Look:
-    number = zlib.crc32(name.encode())
-    return Look(_OTHERS[number % len(_OTHERS)], _MARKERS[number // 1000 % len(_MARKERS)])
-
-
-def _shade(color: str, number: int) -> str:
-    """The same colour in one of five tints, or shades where it is light: away from black and from white."""
-    dark = contrast(color) == "white"
-    toward, amount = 1.0 if dark else 0.0, 0.14 + 0.09 * (number % 5)
-    red, green, blue = (part + (toward - part) * amount for part in to_rgb(color))
-    return to_hex((red, green, blue))
-
-
-def contrast(color: str) -> str:
-    """Black or white, whichever reads better on `color`."""
-    red, green, blue = to_rgb(color)
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
 # --- rows ---
@@ -181,6 +89,24 @@ def _short(name: str, columns: Iterable[str]) -> str:
     """The last part of a dotted name, or all of it where another ends alike."""
     last = name.rsplit(".", 1)[-1]
     return name if any(column != name and column.rsplit(".", 1)[-1] == last for column in columns) else last
+
+
+def halos(curves: Sequence[Mapping[Any, float]], colors: Sequence[str]) -> list[float]:
+    """Points by which each line is wider than a single one, so that those that run above it hide none.
+
+    Lines coincide where two neighbours, or their only point, are within a percent; those of one colour count as one.
+    `curves` are in order of drawing.
+    """
+    above = [
+        {color for other, color in zip(curves[number:], colors[number:], strict=True) if _coincide(curve, other)}
+        for number, curve in enumerate(curves, 1)
+    ]
+    return [HALO * min(MOST_HALOS, len(each)) for each in above]
+
+
+def _coincide(first: Mapping[Any, float], second: Mapping[Any, float]) -> bool:
+    same = [math.isclose(first[at], second[at], rel_tol=0.01) for at in sorted(first.keys() & second.keys())]
+    return any(map(operator.and_, same, same[1:])) or same == [True]
 
 
 def settings(rows: Sequence[PlotRow]) -> str:
@@ -315,16 +241,16 @@ def _fixed(axes: Axes, ticks: Sequence[int], text: Any) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def time_axis(axes: Axes, values: Iterable[float]) -> None:
+def time_axis(axes: Axes, values: Iterable[float], along: Literal["x", "y"] = "y") -> None:
     """log10, ticks at 1, 2, 5 or at decades, each with its unit."""
     low, high = _roomy(list(values))
-    wide = high / low > 2000
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("time", size=9, color=INK)
+    wide = high / low > (2000 if along == "y" else 50)  # labels that stand beside each other need more room
+    axis = axes.yaxis if along == "y" else axes.xaxis
+    axes.set(**{f"{along}scale": "log", f"{along}lim": (low, high)})
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_label_text("time", size=9, color=INK)
 
 
 def time_text(time_us: float) -> str:

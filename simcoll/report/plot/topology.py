@@ -23,7 +23,8 @@ from matplotlib.path import Path
 from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
 from simcoll.named_tuple import NamedTuple
-from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
+from simcoll.report.plot.looks import FAINT, GREY, INK
+from simcoll.report.plot.style import finish, frame
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth
 

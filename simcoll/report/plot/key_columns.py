@@ -1,0 +1,147 @@
+"""Columns of the results as pictures name them: the one that a key means, and values as numbers and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from simcoll import units
+from simcoll.errors import InputError, did_you_mean
+from simcoll.prediction.result_rows import COLUMNS, swept
+from simcoll.report.plot.style import PlotRow
+from simcoll.units import short_size
+
+ALIASES: Final = {  # as one says it: the column
+    "size": "size_bytes",
+    "time": "time_us",
+    "busbw": "busbw_GBps",
+    "algbw": "algbw_GBps",
+    "step": "step_us",
+    "topology.nodes": "nodes",
+    "topology.system": "topology",
+    "topology.hosts": "ranks",
+    "workload.algorithm": "algorithm",
+}
+WORDS: Final = {
+    "time_us": "Time",
+    "busbw_GBps": "Bus bandwidth",
+    "algbw_GBps": "Bandwidth",
+    "step_us": "Step",
+    "size_bytes": "size",
+}
+
+
+Row = TypeVar("Row", bound=PlotRow)
+
+
+def column_of(rows: Sequence[PlotRow], key: str) -> str:
+    """The column that a key means: a column, a swept key, its last part, or a word for it. Raises InputError."""
+    known = [*COLUMNS, *swept(rows)]
+    name = ALIASES.get(key, key)
+    if name in known:
+        return name
+    ending = [column for column in known if column.rsplit(".", 1)[-1] == key]
+    if len(ending) == 1:
+        return ending[0]
+    raise InputError(f"{key!r} is no column of the results, and was not swept", did_you_mean(key, [*known, *ALIASES]))
+
+
+def filtered(rows: Sequence[Row], conditions: Mapping[str, Sequence[str]]) -> list[Row]:
+    """The rows whose columns have one of the values; sizes may be written as `64 MiB`. Raises InputError."""
+    kept = list(rows)
+    for key, values in conditions.items():
+        column = column_of(rows, key)
+        wanted = {_plain(value) for value in values}
+        left = [row for row in kept if {_plain(row.get(column)), _plain(_asked(row, column))} & wanted]
+        if not left:
+            there = ", ".join(dict.fromkeys(str(row.get(column)) for row in kept))
+            raise InputError(f"no row has {key} {' or '.join(map(str, values))}", f"there is {there}")
+        kept = left
+    return kept
+
+
+def _asked(row: PlotRow, column: str) -> Any:
+    return row.get("asked") if column == "algorithm" else None
+
+
+def _plain(value: object) -> str:
+    size = units.size_in(value)
+    return str(value if size is None else size).lower()
+
+
+# --- values ---
+
+
+def number_of(column: str, value: object) -> float | None:
+    """A value as a number of its base unit; None of what has no order."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    kind = units.kind_of(str(value))
+    if kind is not None:
+        return float(units.parse_exact(str(value), kind))
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def numeric(rows: Sequence[PlotRow], column: str) -> bool:
+    """Whether every row has a number, or a quantity with a unit, in the column."""
+    return all(number_of(column, row.get(column)) is not None for row in rows)
+
+
+def are_sizes(rows: Sequence[PlotRow], column: str) -> bool:
+    """Whether the column holds numbers of bytes."""
+    return column.endswith("_bytes") or all(units.size_in(row.get(column)) is not None for row in rows)
+
+
+# --- words ---
+
+
+def is_time(column: str) -> bool:
+    """Whether the column holds microseconds.
+
+    >>> is_time("time_us_p95"), is_time("busbw_GBps")
+    (True, False)
+    """
+    return column.endswith("_us") or "_us_" in column
+
+
+def word(column: str) -> str:
+    """A column as the axis names it.
+
+    >>> word("topology.hosts_per_leaf")
+    'hosts per leaf'
+    """
+    return WORDS.get(column, column.rsplit(".", 1)[-1].replace("_", " ")).lower()
+
+
+def said(column: str, row: PlotRow) -> str:
+    """A column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`."""
+    value = row.get(column)
+    if column == "size_bytes":
+        return short_size(int(value or 0))
+    if column in ("ranks", "nodes"):
+        return f"{value} {column}" if value != 1 else column.removesuffix("s").join(("1 ", ""))
+    if column in ("algorithm", "collective", "topology", "profile", "protocol", "executor", "workload", "dtype"):
+        return str(value)
+    return f"{word(column)} {value}"
+
+
+def label_of(row: PlotRow, columns: Sequence[str]) -> str:
+    """The values of some columns in words: the name of a line."""
+    return ", ".join(said(column, row) for column in columns if row.get(column) is not None)
+
+
+def constant(rows: Sequence[PlotRow], but: Sequence[str]) -> str:
+    """The values that all rows share, in words: the picture is of these."""
+    shared = []
+    for column in ("algorithm", "collective", "workload", "size_bytes", "ranks", "nodes"):
+        values = {row.get(column) for row in rows}
+        value = next(iter(values))
+        plain = column == "collective" and value == "workload"
+        if column not in but and len(values) == 1 and value not in (None, "", 0) and not plain:
+            shared.append(said(column, rows[0]))
+    return ", ".join(shared)
