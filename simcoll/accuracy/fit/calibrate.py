@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile
 from simcoll.scenario.profile_text import spelt
-from simcoll.scenario.scenario import UNFITTED
+from simcoll.scenario.scenario import UNFITTED, Scenario
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
@@ -347,14 +348,18 @@ def _beside_others(data: Samples, fitted: Floats, chosen: NDArray[np.bool_], beg
 
 def _by_plain_model(data: Samples) -> Floats:
     """Predict the rows by the plain model, to which nothing was fitted; NaN where it has no such call."""
-    times = np.full(len(data.questions), np.nan)
-    for number, scenario in enumerate(data.scenarios):
-        schedule = SCHEDULES.get((scenario.algorithm, scenario.collective), scenario.algorithm)  # type: ignore[arg-type]  # any
-        plain = {"profile": UNFITTED, "protocol": "none", "launch": Launch(), "algorithm": schedule}
-        with contextlib.suppress(InputError, RefusedError):
-            times[number] = predict(scenario.model_copy(update=plain)).time_ps
+    times = np.array([by_plain_model(scenario) for scenario in data.scenarios])
     of_rows: Floats = times[data.which]
     return of_rows
+
+
+def by_plain_model(scenario: Scenario) -> float:
+    """Predict a call in ps by the plain model, to which nothing was fitted; NaN where it has no such call."""
+    schedule = SCHEDULES.get((scenario.algorithm, scenario.collective), scenario.algorithm)  # type: ignore[arg-type]  # any
+    plain = {"profile": UNFITTED, "protocol": "none", "launch": Launch(), "algorithm": schedule}
+    with contextlib.suppress(InputError, RefusedError):
+        return predict(scenario.model_copy(update=plain)).time_ps
+    return math.nan
 
 
 def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:

@@ -6,6 +6,7 @@ most NEAR_LARGE. Errors are predicted / measured − 1 in percent; intervals are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +31,8 @@ Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by
 *In the fit*: the profile of the GPUs or of the NICs was fitted to this very table. *Left out*: the transport between
 nodes is fitted without the cluster, or is what its family has in common where no other cluster has it: so well serves
 the model a network that it has not seen. *Fitted*: a fit to the rows on one and two nodes, beginning at the transport
-that is left out, scored on the others; on clusters of fewer nodes, to all-reduce on all but the most ranks. Intervals
-of a cluster are those that the other clusters teach. Errors are in percent.
+that is left out, scored on the others; on clusters of fewer nodes, to all-reduce on four GPUs and fewer. *Plain
+model*: without any profile. Intervals of a cluster are those that the other clusters teach. Errors are in percent.
 """
 
 
@@ -83,6 +84,10 @@ def _left_out(row: ClusterRow) -> float | None:
 
 def _fitted(row: ClusterRow) -> float | None:
     return None if row.fitted_us is None or row.used else 100 * (row.fitted_us / row.row.time_us - 1)
+
+
+def _plain(row: ClusterRow) -> float | None:
+    return None if row.plain_us is None or math.isnan(row.plain_us) else 100 * (row.plain_us / row.row.time_us - 1)
 
 
 _WAYS: Final[Mapping[str, Callable[[ClusterRow], float | None]]] = {
@@ -138,18 +143,19 @@ def _count(rows: Sequence[ClusterRow], error: Callable[[ClusterRow], float | Non
 
 def _beside(rows: Sequence[ClusterRow]) -> Cells:
     """Give the errors before and after a fit, on the rows that were not fitted."""
-    table: list[list[object]] = []
-    for (cluster, collective), own in grouped(rows, lambda row: (row.cluster, row.row.collective)).items():
-        after = [row for row in own if _fitted(row) is not None]
-        if after:
-            errors = (_text(_mean([error(row) for row in after])) for error in _WAYS.values())
-            table.append([cluster, collective, len(after), *errors])
-    every = [row for row in rows if _fitted(row) is not None]
-    errors = (_text(_mean([error(row) for row in every])) for error in _WAYS.values())
-    table.append(["all", "", len(every), *errors])
+    after = [row for row in rows if _fitted(row) is not None]
+    ways = {"plain model": _plain, **_WAYS}
+    groups: list[tuple[str, str, Sequence[ClusterRow]]] = []
+    for cluster, own in grouped(after, lambda row: row.cluster).items():
+        groups += [(cluster, name, each) for name, each in grouped(own, lambda row: row.row.collective).items()]
+        groups.append((cluster, "all", own))
+    table: list[list[object]] = [
+        [cluster, collective, len(own), *(_text(_mean([error(row) for row in own])) for error in ways.values())]
+        for cluster, collective, own in (*groups, ("all", "", after))
+    ]
     return (
         "A fit beside none, on rows that were not fitted",
-        ("cluster", "collective", "rows", *_WAYS),
+        ("cluster", "collective", "rows", *ways),
         table,
     )
 

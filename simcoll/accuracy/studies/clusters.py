@@ -44,6 +44,7 @@ from simcoll.scenario.profile import Profile, find_profile, load_network, load_p
 FILE: Final = "clusters.yaml"
 FEW_SIZES: Final = 16  # of a series: three octaves in four decades, which no law of the model passes over
 FEW_NODES: Final = 2  # what a user has measured before a cluster is bought
+FEW_RANKS: Final = 4  # what a user has measured before all GPUs of a node are free
 LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 
@@ -70,7 +71,8 @@ class ClusterRow:
     `seen`: a shipped profile was fitted to its table. `region`: see `scores.located`. `ends` are those of the interval
     that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
     `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile
-    that was fitted to the rows of the cluster that are `used`; None where there is none.
+    that was fitted to the rows of the cluster that are `used`, beside that of the plain model (`plain_us`, NaN where it
+    has no such call); None where there is none.
     """
 
     cluster: str
@@ -86,6 +88,7 @@ class ClusterRow:
     kin: str = ""
     used: bool = False
     fitted_us: float | None = None
+    plain_us: float | None = None
     fitted_ends: tuple[float, float] | None = None
 
     @property
@@ -280,7 +283,7 @@ def fitted(
     rows: Sequence[ClusterRow], tell: Tell, networks: Mapping[str, Profile] | None = None
 ) -> tuple[list[ClusterRow], dict[Kind, float]]:
     """Fit each cluster to its rows on one and two nodes where it has more, and predict the others. A cluster of few
-    nodes is fitted to all-reduce on all but the most ranks, and to nothing where it has one rank count. `networks` are
+    nodes is fitted to all-reduce on FEW_RANKS or fewer, and to nothing where it has no other rank count. `networks` are
     the NICs of a cluster with which its fit begins; default: the shipped ones.
 
     Also returns the spread of the model's own error by what rows have that a fit has not seen, over all fits.
@@ -311,7 +314,7 @@ def _to_fit(rows: Sequence[ClusterRow]) -> list[bool]:
     if min(nodes) <= FEW_NODES < max(nodes):
         return [row.nodes <= FEW_NODES for row in rows]
     most = max(row.row.ranks for row in rows)
-    return [row.row.collective == "all_reduce" and row.row.ranks < most for row in rows]
+    return [row.row.collective == "all_reduce" and row.row.ranks < most and row.row.ranks <= FEW_RANKS for row in rows]
 
 
 def _fit(rows: Sequence[ClusterRow], used: NDArray[np.bool_], network: Profile | None) -> Calibrated:
@@ -341,5 +344,8 @@ def _by(text: str, rows: Sequence[ClusterRow], used: Sequence[bool]) -> list[Clu
             asked = row.point.scenario.model_copy(update={"profile": str(path)})
             result = sweep.run_point(dataclasses.replace(row.point, scenario=asked), related=True)
             ends = None if result.low_us is None or result.high_us is None else (result.low_us, result.high_us)
-            done.append(dataclasses.replace(row, used=is_used, fitted_us=result.time_us, fitted_ends=ends))
+            plain_us = calibrate.by_plain_model(row.point.scenario) / 1e6
+            done.append(
+                dataclasses.replace(row, used=is_used, fitted_us=result.time_us, fitted_ends=ends, plain_us=plain_us)
+            )
     return done

@@ -45,6 +45,8 @@ class Goals(Model):
     `median`, `p95`, `mape`: of absolute errors on rows that were not fitted; the median may also be `spreads` times the
     spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`; `bucket_regret`:
     the worst of `bucket_sizes`. `crossings`: how many times too large or small a size may be at which algorithms cross.
+    `lost`: by how many points a fit may raise the mean absolute error of rows held out over that of the profile with
+    which it begins.
     """
 
     median: Percent | None = None
@@ -59,6 +61,7 @@ class Goals(Model):
     at_least: Percent | None = None
     at_most: Percent | None = None
     width: Percent | None = None
+    lost: Percent | None = None
 
 
 class StudyCase(Model):

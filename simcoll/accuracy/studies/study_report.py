@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.accuracy import scores, table_join
+from simcoll.accuracy.fit.calibrate import Calibrated
 from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies import _accuracy_board, _bucket_sizes, crossings
 from simcoll.accuracy.studies.study_file import PLACES, Study
@@ -69,6 +70,7 @@ def goals(finding: Finding) -> list[Goal]:
         ("times within 90 % intervals", "≥", asked.at_least, intervals.get("coverage")),
         ("times within 90 % intervals", "≤", asked.at_most, intervals.get("coverage")),
         ("mean width of intervals", "≤", asked.width, intervals.get("width")),
+        ("most that a fit loses", "≤", asked.lost, max(map(_lost, finding.fits), default=None)),
     ]
     name = finding.study.name
     compared = [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
@@ -232,6 +234,7 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield "Errors in percent:\n"
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
+        yield from _beside_no_fit(finding)
         for title, columns, cells in _accuracy_board.tables(finding.scored):
             yield from (title, *_table(columns, cells))
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
@@ -241,6 +244,25 @@ def _errors(finding: Finding) -> Iterator[str]:
     if len(regions) > 1:
         rows = [(r["region"], *(_number(r[name]) for name in ERRORS)) for r in regions]
         yield from _table(("held out, by region", *ERRORS), rows)
+
+
+def _beside_no_fit(finding: Finding) -> Iterator[str]:
+    """Tabulate the errors of each fit beside those of what could be asked without it."""
+    if not finding.fits:
+        return
+    yield "Mean absolute error in percent on rows held out, by what could be asked without a fit, and by the fit:\n"
+    rows = [
+        (label, ways[0]["points"], *(_number(way["mape"]) for way in ways), ways[1]["predicted_by"])
+        for label, fit in finding.fits
+        if len(ways := fit.document["beside"]) == 3  # the profile with which it began was fitted, too
+    ]
+    yield from _table(("fit", "rows", "plain model", "relative", "fitted", "the relative is"), rows)
+
+
+def _lost(fit: tuple[str, Calibrated]) -> float:
+    """Return by how many points a fit raised the error on rows held out over that of what it began with."""
+    *_, begun, fitted = fit[1].document["beside"]
+    return max(0.0, float(fitted["mape"] - begun["mape"]))
 
 
 def _score(points: Sequence[Any]) -> list[str]:
