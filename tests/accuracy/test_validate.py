@@ -104,6 +104,17 @@ def test_goals_are_of_rows_that_were_not_fitted(studies: Path):
     assert "| star | median error | ≤ 20 % | 33.3 % | **missed** |" in report()
 
 
+@pytest.mark.parametrize(("late", "status"), [(1.0, 0), (0.3, 1)])
+def test_a_fit_is_not_to_lose(studies: Path, late: float, status: int):
+    """The goal `lost` is met where the fit predicts rows held out better than what it began with, and missed where it
+    predicts them worse: where the ring is nearer to the plain model."""
+    measured(ring=late)
+    study(STUDY + "goals: {lost: 0}\n")
+    found = simcoll("validate", "--reuse")
+    assert found.status == status, found.err
+    assert ("most that a fit loses" in found.err) == bool(status)
+
+
 def test_each_value_of_by_has_a_fit_of_its_own(studies: Path):
     """With `by` the rows of each rank count are fitted by themselves: what is true of one need not be of the other."""
     Path("validation/cases/star.yaml").write_text(CASE.replace("hosts: 4", "hosts: [2, 4]"), encoding="utf-8")
