@@ -169,3 +169,24 @@ def test_rows_of_gigabytes_move_the_cost_of_a_message(folder: Path) -> None:
     _, begun, fitted = found.document["beside"]
     assert begun["mape"] > 25
     assert fitted["mape"] < begun["mape"] / 2
+
+
+@pytest.mark.long
+def test_two_nodes_show_what_more_take(folder: Path) -> None:
+    """Rows on one and two nodes over all sizes move costs of the network that show in small messages only, and more
+    nodes are predicted the better for it."""
+    law = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    network = yaml_tree.read(find_profile("ib-ndr")).plain()
+    costs = {**network["transport"], "latency": "6 us", "staging": "2.5 GB/s"}
+    kept = {key: law[key] for key in ("harness", "generations", *WHOLE)}
+    Path("law.yaml").write_text(yaml_tree.dump({**kept, "name": "law", "transport": costs}), encoding="utf-8")
+    asked = ["size={from: 1 KiB, to: 64 MiB, factor: 4}", "dtype=float16", "profile=law.yaml", "algorithm=auto"]
+    lines = ["system,collective,ranks,nodes,dtype,size_bytes,time_us,harness"]
+    for nodes in (1, 2, 4):
+        sets = [f"topology={{system: hgx-h100, nodes: {nodes}}}", f"ranks={8 * nodes}", "collective=all_reduce"]
+        for row in (run_point(point) for point in load("quickstart", [*asked, *sets])):
+            size, time_us = row["size_bytes"], row["time_us"]
+            lines.append(f"h100,all_reduce,{8 * nodes},{nodes},float16,{size},{time_us},library")
+    Path("t.csv").write_text("\n".join(lines), encoding="utf-8")
+    off = errors(fitted("t.csv", "nodes=1,2"))
+    assert off["fitted"] < 0.7 * off["profile nccl-hopper"]

@@ -1,10 +1,10 @@
 """Estimate parameters that were fitted before: the most probable values, given rows and the profile.
 
 A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
-themselves: each rank count, collective, node count and zone of sizes is predicted from the others, and the fit goes no
-further from the profile than serves these predictions: costs that explain some rows by spoiling others are not those of
-the machine. First those of the network move, of which little is known before a fit, then those of GPUs and links in a
-node, which differ little from machine to machine.
+themselves: each rank count, collective, node count and part of the sizes is predicted from the others, and the fit goes
+no further from the profile than serves these predictions: costs that explain some rows by spoiling others are not those
+of the machine. First those of the network move, of which little is known before a fit, then those of GPUs and links in
+a node, which differ little from machine to machine.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ BETTER: Final = 0.9  # share of the error before the fit that has to be reached:
 # Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
 # of the shipped tables by moving costs refuse to follow by nothing at all: a group that loses 0.2 points vetoes 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
+STEP: Final = 2  # doublings of size of a part, of which every second is left out: less than algorithms hold for
 
 
+_Ways = Sequence[Sequence[NDArray[np.int64]]]  # to leave rows out: the numbers of the rows of each group
 NO_BETTER: Final = "rows that are left out are predicted no better with another value"
 HARDLY: Final = "these rows tell hardly anything of it"
 MESSAGES: Final = "messages cannot tell it from P2P.reach; add rows of other collectives"
@@ -93,7 +95,7 @@ class _FromPrior:
             self.names = [name for name in every if _prior.of_network(name) == of_network]
             if not self.names:
                 continue
-            boldness = self._fitted(times, may_lose)
+            boldness = self._fitted(times, _ways_to_leave_out(self.samples.rows, of_network), may_lose)
             if boldness == 0:
                 self.left |= dict.fromkeys(self.names, NO_BETTER)
                 continue
@@ -110,13 +112,13 @@ class _FromPrior:
         values = np.array([self.found[name] for name in self.names])
         return self._at(_least_squares.line(self._model, values, self._bounds), belief, [])
 
-    def _fitted(self, times: Floats, may_lose: float) -> float:
+    def _fitted(self, times: Floats, ways: _Ways, may_lose: float) -> float:
         """Fit the names that are left, the others as they are; return the factor of the widths believed that was used.
 
-        `times` are those before this fit; see `_boldness` for `may_lose`."""
+        `times` are those before this fit; see `_boldness` for the rest."""
         measured, bounds, belief = self.samples.measured, self._bounds, self._belief
         line = _least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS)
-        boldness = self._boldness(times, line, may_lose)
+        boldness = self._boldness(times, line, ways, may_lose)
         if 0 < boldness < 1:
             belief = belief._replace(widths=belief.widths * boldness)
             values = _least_squares.refit(line, measured, bounds, _least_squares.OWN_ERROR, belief)
@@ -174,14 +176,14 @@ class _FromPrior:
 
     # --- how far ---
 
-    def _boldness(self, times: Floats, line: Line, may_lose: float) -> float:
-        """Return the factor of the widths believed with which rows that are left out are predicted best: rank counts,
-        collectives, node counts and zones of sizes in turn. 0: values stay, with which the rows take `times`.
+    def _boldness(self, times: Floats, line: Line, ways: _Ways, may_lose: float) -> float:
+        """Return the factor of the widths believed with which rows that are left out are predicted best, in all `ways`
+        to leave some out. 0: values stay, with which the rows take `times`.
 
         A bolder fit has to be better on the whole, and none of them may be worse by more than a share `may_lose` of
         that: what new calls will be like is not known.
         """
-        ways, measured = _ways_to_leave_out(self.samples.rows), self.samples.measured
+        measured = self.samples.measured
         if not ways:
             return 1.0
         before = least = _off([times] * len(ways), measured, ways)
@@ -231,16 +233,27 @@ def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
     return flags
 
 
-def _ways_to_leave_out(rows: Sequence[MeasuredRow]) -> list[list[NDArray[np.int64]]]:
-    """Return the numbers of the rows of each rank count, of each collective, of each node count and of each zone of
-    sizes, where there are several."""
+def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
+    """Return the numbers of the rows of each rank count, of each collective, of each node count and of parts of the
+    sizes, where there are several.
+
+    Sizes are left out by zones. Costs of the network differ by factors and show in some zones only, so that without one
+    nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second part
+    of STEP doublings is left out. Of rows that show the network some have to be left out, and some to be there.
+    """
+    zones = [model_errors.zone_of(row.size_bytes) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
-    labels.append([model_errors.zone_of(row.size_bytes) for row in rows])
-    ways = [grouped(range(len(rows)), of_rows.__getitem__) for of_rows in labels]
-    return [[np.array(numbers) for numbers in groups.values()] for groups in ways if len(groups) > 1]
+    between = of_network and len(set(zones)) == len(model_errors.ZONES)
+    parts = [row.size_bytes.bit_length() // STEP for row in rows]
+    order = {part: number for number, part in enumerate(sorted(set(parts)))}
+    labels.append([order[part] % 2 for part in parts] if between else [*zones])
+    every = [grouped(range(len(rows)), of_rows.__getitem__).values() for of_rows in labels]
+    showing = {i for i, row in enumerate(rows) if (row.nodes or 1) > 1 or not of_network}
+    ways = [[np.array(group) for group in groups if 0 < len(showing & set(group)) < len(showing)] for groups in every]
+    return [groups for groups in ways if groups]
 
 
-def _off(times: Sequence[Floats], measured: Floats, ways: Sequence[Sequence[NDArray[np.int64]]]) -> Floats:
+def _off(times: Sequence[Floats], measured: Floats, ways: _Ways) -> Floats:
     """Return the mean error of each group of each way to leave out, by the times that this way gives."""
     errors = [np.abs(np.log(of_way / measured)) for of_way in times]
     return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
