@@ -15,7 +15,7 @@ from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario import loading
+from simcoll.scenario import loading, newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
 
@@ -48,7 +48,9 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
         raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
-    return Results(named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
+    notes = newer_releases.notes(point.scenario for point in points)
+    told = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
+    return Results(told, notes)
 
 
 def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -26,6 +26,11 @@ class Results(list[dict[str, Any]]):
     'size'
     """
 
+    def __init__(self, rows: Iterable[dict[str, Any]] = (), notes: Sequence[str] = ()):
+        super().__init__(rows)
+        self.notes = list(notes)
+        """What is to be said of all rows, as that a release is newer than all known."""
+
     @overload
     def __getitem__(self, which: SupportsIndex) -> dict[str, Any]: ...
     @overload
@@ -37,7 +42,8 @@ class Results(list[dict[str, Any]]):
         if isinstance(which, str):
             name = self._column(which)
             return [row.get(name) for row in self]
-        return Results(super().__getitem__(which)) if isinstance(which, slice) else super().__getitem__(which)
+        found = super().__getitem__(which)
+        return Results(found, self.notes) if isinstance(which, slice) else found
 
     def where(self, **conditions: Any) -> Results:
         """The rows whose columns have these values, or one of a list of them; a dot of a name is two underscores."""
@@ -46,7 +52,7 @@ class Results(list[dict[str, Any]]):
             column = self._column(name.replace("__", "."))
             wanted = value if isinstance(value, list | tuple | set | range) else [value]
             kept = [row for row in kept if row.get(column) in wanted]
-        return Results(kept)
+        return Results(kept, self.notes)
 
     def _column(self, name: str) -> str:
         if name not in COLUMNS and not any(name in row for row in self):
@@ -61,16 +67,20 @@ class Results(list[dict[str, Any]]):
         return of_rows(self.rows())
 
     def __str__(self) -> str:
+        from simcoll.config import text_table
         from simcoll.report.result_tables import run_table, step_table
 
         rows = self.rows()
-        return step_table(rows) if rows and rows[0].workload else run_table(rows)
+        table = step_table(rows) if rows and rows[0].workload else run_table(rows)
+        return "\n".join([table, *(text_table.wrapped(f"# {note}") for note in self.notes)])
 
     def _repr_html_(self) -> str:
         """The answer and the table, for notebooks."""
+        from html import escape
+
         from simcoll.report.html.page import fragment
 
-        return fragment(self.rows())
+        return fragment(self.rows()) + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
     def plot(
         self,

@@ -16,7 +16,7 @@ from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
-from simcoll.schedule.names import NCCL_ALGORITHMS
+from simcoll.schedule.names import NCCL_ALGORITHMS, PROTOCOLS
 from simcoll.units import format_size
 from simcoll.workload.templates import plan_of
 from simcoll.workload.workload_keys import Bucketed, Fsdp
@@ -116,6 +116,8 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
         yield from _of_kernels(scenario, named)
         return
     collective, runs = scenario.collective, _runs(scenario)
+    if scenario.protocol not in ("none", "auto"):
+        raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
     nccl_names = names(collective)
     topology = topology_of(scenario)
     places = placed(scenario, topology)
@@ -177,8 +179,10 @@ def _runs(scenario: Scenario) -> PlainExecutor:
 
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:
-    """NCCL's own choice of a call; None where calls are not NCCL's, or of a workload."""
-    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", "auto", "nccl")
+    """NCCL's own choice of a call, by the scenario's protocol if it names one; None where calls are not NCCL's, or of a
+    workload."""
+    forced = scenario.protocol if scenario.protocol in PROTOCOLS else "auto"
+    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
 
 
 def _spellings(entry: registry.Algorithm) -> Iterator[str]:

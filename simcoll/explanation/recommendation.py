@@ -267,19 +267,22 @@ def _choice(candidate: Candidate) -> dict[str, Any]:
 
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
-    """Make one recommendation, not yet simulated, for all points of a scenario that differ in size and algorithm only.
+    """Make one recommendation, not yet simulated, for all points of a scenario that differ in size, algorithm and
+    protocol only; of protocols those are tried that are named.
 
     Points without a choice are left out. Raises InputError for points and names that do not fit, and RefusedError if no
     point is left.
     """
-    plain = {"variability": None, "replications": None, "protocol": "none"}
+    plain = {"variability": None, "replications": None}
     made, refused = [], []
     for group in grouped((point.scenario.model_copy(update=plain) for point in points), _key).values():
-        first = group[0]
+        by_protocol = {scenario.protocol: scenario for scenario in group}
+        first = group[0] if len(by_protocol) == 1 else group[0].model_copy(update={"protocol": "none"})
         named = list(dict.fromkeys(scenario.algorithm for scenario in group))
         sizes = [0] if first.workload else [scenario.nbytes for scenario in group]
         try:
-            made.append(Recommendation(first, sizes, candidates(first, named, among)))
+            of = [each for one in by_protocol.values() for each in candidates(one, named, among)]
+            made.append(Recommendation(first, sizes, list(dict.fromkeys(of))))
         except RefusedError as error:
             refused.append(error)
     if not made:
@@ -289,7 +292,7 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
 
 def _key(scenario: Scenario) -> str:
     """Return a key that is equal for all points of one recommendation."""
-    changed: dict[str, Any] = {"algorithm": "auto", "size": None}
+    changed: dict[str, Any] = {"algorithm": "auto", "size": None, "protocol": "none"}
     if scenario.workload:
         free = [name for name in ("algorithm", "bucket_cap", "prefetch") if hasattr(scenario.workload, name)]
         changed["workload"] = scenario.workload.model_copy(update=dict.fromkeys(free))

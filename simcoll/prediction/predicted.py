@@ -22,6 +22,7 @@ from simcoll.named_tuple import NamedTuple
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of
 from simcoll.prediction.program_run import ProgramRun, makespan_ps
+from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
@@ -86,6 +87,9 @@ class Prediction:
     def __repr__(self) -> str:
         call = ", ".join([self.scenario.collective, *([self.algorithm] if self.algorithm else [])])
         return f"Prediction({call}, {len(self.devices)} ranks, {self.time_ps / 1e6:.6g} us)"
+
+    def __str__(self) -> str:
+        return "; ".join([repr(self), *newer_releases.notes([self.scenario])])
 
     @cached_property
     def time_ps(self) -> int:

@@ -16,6 +16,7 @@ from simcoll.report.result_tables import described
 from simcoll.report.verdicts import of_recommendations
 from simcoll.scenario.profile import titled
 from simcoll.schedule import registry
+from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import short_size
 
 
@@ -67,7 +68,7 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
 def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
     """The command that writes a schedule as a program of MSCCL; None of what it cannot run."""
     name = choice["algorithm"]
-    if choice.get("executor") != "msccl" or schedule_json.is_file(name):
+    if choice.get("executor") != "msccl" or schedule_json.is_file(name) or choice["protocol"] not in PROTOCOLS:
         return None
     entry, _ = registry.find(document["collective"], name)
     if entry.needs_agent:

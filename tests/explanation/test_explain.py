@@ -21,7 +21,7 @@ from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import service_ps
-from simcoll.errors import Place
+from simcoll.errors import Place, RefusedError
 from simcoll.explanation._path_columns import CriticalPath, by_cause
 from simcoll.explanation.critical_path import critical_path
 from simcoll.explanation.explain import explanation
@@ -382,6 +382,20 @@ def test_ranges_tile_the_sizes_and_hold_the_best(nodes: int) -> None:
             best = min(swept, key=lambda row: row.time_ps)
             assert told["time_us"] <= best.time_ps / 1e6
             assert told["algorithm"] == best["algorithm"] or told["time_us"] < best.time_ps / 1e6 or told["tie"]
+
+
+def test_only_protocols_that_are_named_are_recommended() -> None:
+    """One, or several, each as a run of it; without kernels there are none."""
+    keys = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": ["64 KiB"]}
+    among = ["ring", "tree", "all_pairs", "two_shot"]
+    free, *forced = (recommended({**keys, "protocol": asked}, among) for asked in ("auto", "Simple", "LL", "pull"))
+    for found, protocol in zip(forced, ("Simple", "LL", "pull"), strict=True):
+        assert {told["protocol"] for told in found["sizes"]} == {protocol}
+    both = recommended({**keys, "protocol": ["Simple", "LL"]}, among)
+    best = [found["sizes"][0]["time_us"] for found in (free, *forced, both)]
+    assert best[4] == min(best[1:3]) >= best[0]
+    with pytest.raises(RefusedError, match="protocol LL needs a profile with kernels"):
+        recommended({**keys, "protocol": "LL", "profile": "ideal"})
 
 
 def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

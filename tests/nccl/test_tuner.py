@@ -13,6 +13,7 @@ from command import ROOT, simcoll
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simcoll as sc
 from simcoll import units
 from simcoll.errors import InputError, RefusedError
 from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constants
@@ -388,6 +389,17 @@ def test_every_door_says_that_a_release_is_newer_than_all_known(words: list[str]
     said = "# RCCL 2.22 is not known: by the rules of 2.21"
     assert simcoll(*words, "--on", "mi300x", "--set", "library_version=2.22").out.count(said) == 1
     assert said not in simcoll(*words, "--on", "mi300x").out
+
+
+def test_python_says_that_a_release_is_newer_than_all_known() -> None:
+    """Law: a prediction, results and parts of them say so where they are printed, and only then."""
+    for version, said in (("2.30", False), ("2.99", True)):
+        keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": ["1 KiB", "1 MiB"]}
+        results = sc.run(keys, library_version=version)
+        single = sc.predict(keys, size="1 MiB", library_version=version)
+        for shown in (results, results[:1], results.where(size_bytes=1024), single):
+            assert ("NCCL 2.99 is not known: by the rules of 2.30" in str(shown)) == said
+        assert ("NCCL 2.99" in results._repr_html_()) == said
 
 
 def test_compare_says_that_a_table_is_of_a_newer_release(tmp_path: Path) -> None:
