@@ -125,7 +125,8 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     nodes = _nodes(prediction)
-    where = nodes, place(prediction), bool(scenario.launch.graph)
+    pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
+    where = nodes, place(prediction), bool(scenario.launch.graph) and not pulls
     by_itself = prediction.lowered is None or prediction.lowered.by_itself
     how = prediction.protocol, by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(
@@ -133,7 +134,7 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     )
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
     if scenario.executed_by in ("msccl", "p2p"):
-        if scenario.protocol != "pull":
+        if not pulls:
             return {"confidence": "modelled"}
         judged = judge(profile.judged_by(profile.pull), case, scenario.model, shipped)
     else:

@@ -302,6 +302,12 @@ def test_all_reduces_of_eight_gpus_are_predicted_that_were_not_fitted(system: st
     assert simcoll("compare", f"system={system}", TABLES[system], *words, "--max-mape", 2).status == 1
 
 
+def test_a_kernel_that_pulls_is_launched_in_a_graph_however_it_is_asked_for():
+    """Time and interval are the same with `launch.graph`, which the fitted launch is of, and without."""
+    one, other = (row(ran(algorithm="two_shot", protocol="pull", launch=how)) for how in ({}, {"graph": True}))
+    assert (one.time_us, one.low_us, one.high_us) == (other.time_us, other.low_us, other.high_us)
+
+
 @pytest.mark.parametrize(("system", "n", "threshold"), [("hgx-h100", 8, 256 << 10), ("hgx-b200", 8, 1 << 20)])
 def test_auto_takes_the_switch_where_vllm_does(system: str, n: int, threshold: int):
     """Among all schedules whose ranks pull, from the size on at which vLLM takes kernels whose loads switches add."""
