@@ -49,8 +49,8 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     notes = newer_releases.notes(point.scenario for point in points)
-    told = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
-    return Results(told, notes)
+    shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
+    return Results(shown, notes)
 
 
 def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:
