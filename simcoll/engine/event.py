@@ -8,11 +8,13 @@ does. Links and receive sides are servers that decide once an instant, after eve
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -20,7 +22,7 @@ from simpy.events import Event
 
 from simcoll.config.groups import grouped
 from simcoll.engine._deadlock import Reached, stuck
-from simcoll.engine._event_servers import Fabric, InstantEnd, Milestone, Server, happen, whole_service
+from simcoll.engine._event_servers import Fabric, InstantEnd, Milestone, Serve, Server, happen, whole_service
 from simcoll.engine.link_changes import BandwidthSpan, Served, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline
@@ -31,7 +33,21 @@ Wait = Generator[Event, Any, None]
 
 def run(program: Program) -> Timeline:
     """Replay a program; raises StuckError if it cannot finish."""
-    return _EventRun(program).finish()
+    with no_garbage_collection():
+        return _EventRun(program).finish()
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Leave the garbage of cycles where it is: events make none, and to look for it takes a quarter of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class _EventRun:
@@ -40,15 +56,15 @@ class _EventRun:
     def __init__(self, program: Program):
         self.program, self.params, self.env = program, program.params, simpy.Environment()
         count = len(program)
-        self.started, self.sent, self.arrived, self.ended, self.completed = (
-            Milestone(self.env, count) for _ in range(5)
-        )
+        self.started, self.arrived = [NONE] * count, [NONE] * count  # when; nobody waits for these
+        self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
         self.hops: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # when each link serves it
-        self.way = program.way.tolist()  # that each transfer takes
+        self.planned, self.way = program.way.tolist(), program.way.tolist()  # the way that each is to take, and takes
         self.reads, self.chain, self.credit = (
             column.tolist() for column in (program.reads, program.chain, program.credit)
         )
         self.nbytes, self.adds = program.nbytes.tolist(), (program.reduce & (program.chain == NONE)).tolist()
+        self.src, self.dst, self.there = (column.tolist() for column in (program.src, program.dst, program.arrivals))
         self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
         links, first = program.routes.links.tolist(), program.routes.hop.tolist()
         self.paths: list[list[int]] = [links[a:b] for a, b in pairwise(first)]
@@ -58,6 +74,7 @@ class _EventRun:
         self.ready: dict[int, int] = {}  # when each flow set out
         self.links, self.sides = (defaultdict[int, Server](partial(Server, self.instant)) for _ in range(2))
         self.servers = program.servers
+        self.known_legs: dict[tuple[int, int], list[_Leg]] = {}  # of way and bytes, while no link changes
         self.fabric = self._fabric()
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
         self.steps = _Barrier(self.env, program) if self.params.barrier else None
@@ -99,8 +116,8 @@ class _EventRun:
 
     def reached(self) -> Reached:
         """The milestones that each transfer has reached."""
-        started, sent, ended, completed = (times.at for times in (self.started, self.sent, self.ended, self.completed))
-        return Reached(started, sent, ended, completed, self.way, self.blocking)
+        sent, ended, completed = (times.at for times in (self.sent, self.ended, self.completed))
+        return Reached(self.started, sent, ended, completed, self.way, self.blocking)
 
     def finish(self) -> Timeline:
         """Run until nothing is left to happen."""
@@ -112,9 +129,9 @@ class _EventRun:
             raise stuck(self.program, self.reached())
         hops = clocked([time for hops in self.hops for hop in hops for time in hop])
         return Timeline(
-            start=self.started.column(),
+            start=clocked(self.started),
             sent=self.sent.column(),
-            arrive=self.arrived.column(),
+            arrive=clocked(self.arrived),
             end=self.ended.column(),
             complete=self.completed.column(),
             hop_begin=hops[::2],
@@ -149,7 +166,7 @@ class _EventRun:
 
     def forced(self, i: int, when: int) -> int:
         """The way that transfer `i` takes if it sets out then."""
-        way, changes = int(self.program.way[i]), self.program.changes
+        changes, way = self.program.changes, self.planned[i]
         return int(changes.force[np.searchsorted(changes.turns, when, side="right"), way]) if changes else way
 
     def take(self, i: int) -> list[int]:
@@ -177,14 +194,14 @@ class _EventRun:
 
     def channel(self, transfers: list[int]) -> Wait:
         """A channel: its transfers strictly in index order, a blocked one blocking those behind it."""
-        env, program, free = self.env, self.program, 0
-        yield env.timeout(int(program.arrivals[program.src[transfers[0]]]))
+        env, free = self.env, 0
+        yield env.timeout(self.there[self.src[transfers[0]]])
         yield from self.opened.wait(self.ends(transfers[0])[0])
         for i in transfers:
             yield from self.missing(i)
             if free > env.now:
                 yield env.timeout(free - env.now)
-            self.started.reach(i)
+            self.started[i] = env.now
             free = env.now + self.params_of(i).g
             yield from self.leave(i)
             self.sent.reach(i)
@@ -200,18 +217,18 @@ class _EventRun:
 
     def leave(self, i: int) -> Wait:
         """Take a transfer from start to sent; it goes the rest of the way by itself."""
-        env, route = self.env, self.route(i)
-        if not route:
+        env, o_send = self.env, self.params_of(i).o_send
+        if not self.route(i):
             yield env.timeout(1)
             self.receive(i)
             return
-        if (o_send := self.params_of(i).o_send) and self.program.src[i] != self.program.dst[i]:
+        if o_send and self.src[i] != self.dst[i]:
             yield env.timeout(o_send)
         if self.params.sharing == "fair":
             yield from self.leave_fair(i)
         else:
             gone = env.event()
-            self.set_out(i, gone)
+            _Head(self, i, gone).set_out()
             yield gone
 
     def leave_fair(self, i: int) -> Wait:
@@ -226,46 +243,30 @@ class _EventRun:
         capped = self.params_of(i).channel_bandwidth
         return [len(self.bandwidths) + int(self.program.channel[i])] if capped else []
 
-    # --- on the way, first in, first out ---
+    # --- on the way ---
 
     def after(self, wait: int, call: Callable[..., None], *given: Any) -> None:
         """Call a method with what is `given`, so many ps from now."""
         self.env.timeout(wait).callbacks.append(lambda _: call(*given))
 
-    def set_out(self, i: int, gone: Event | None) -> None:
-        """The head is at the first link of the way in force; `gone` is to happen when the tail is sent."""
-        self.come(i, self.take(i), 0, 0, gone)
+    def legs(self, i: int) -> list[_Leg]:
+        """The links of the way that is in force, as transfer `i` meets them if it sets out now."""
+        self.take(i)
+        if self.spans:
+            return [self.leg(link, i) for link in self.route(i)]
+        which = self.way[i], self.nbytes[i]
+        if which not in self.known_legs:
+            self.known_legs[which] = [self.leg(link, i) for link in self.route(i)]
+        return self.known_legs[which]
 
-    def come(self, i: int, route: list[int], hop: int, tail: int, gone: Event | None) -> None:
-        """The head comes to a link of the route, the tail at `tail`; the link says how it serves it when it decides."""
-        link, nbytes = route[hop], self.nbytes[i]
-        how = whole_service(service_ps(nbytes, self.bandwidths[link]))
-        if spans := self.spans.get(link):
-            how = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
-        self.links[link % self.servers].reserve(i, how, lambda served: self.served(i, route, hop, tail, gone, served))
-
-    def served(self, i: int, route: list[int], hop: int, tail: int, gone: Event | None, served: Served) -> None:
-        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
-        chunk that is lost sets out again."""
-        now, latency = self.env.now, self.latencies[route[hop]]
-        if served.again != NONE:
-            self.hops[i] = []
-            self.after(served.again - now, self.set_out, i, gone)
-            return
-        self.hops[i].append((served.begin, served.end))
-        tail = max(served.end, tail) if hop else self.tail(i, served)
-        if gone and not hop:
-            happen(gone, tail - now)
-            gone = None
-        if hop + 1 < len(route):
-            self.after(served.begin + latency - now, self.come, i, route, hop + 1, tail + latency, gone)
+    def leg(self, link: int, i: int) -> _Leg:
+        """A link, as transfer `i` meets it."""
+        nbytes, spans = self.nbytes[i], self.spans.get(link)
+        if spans:
+            how: Serve = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
         else:
-            self.after(tail + latency - now, self.receive, i)
-
-    def tail(self, i: int, served: Served) -> int:
-        """The time at which the tail leaves the first link: not before the channel has brought it there."""
-        cap = self.params_of(i).channel_bandwidth
-        return max(served.end, served.begin + service_ps(self.nbytes[i], cap)) if cap else served.end
+            how = whole_service(service_ps(nbytes, self.bandwidths[link]))
+        return _Leg(self.links[link % self.servers], how, self.latencies[link])
 
     def route(self, i: int) -> list[int]:
         """The links of the way that transfer `i` took."""
@@ -275,7 +276,7 @@ class _EventRun:
 
     def receive(self, i: int) -> None:
         """A transfer arrives, and keeps its receive side for a time."""
-        self.arrived.reach(i)
+        self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
             side = self.sides[int(self.program.side[i])]
@@ -294,10 +295,72 @@ class _EventRun:
         """A transfer is complete; what it adds to, if that was there from the start, came with its rank."""
         if not self.adds[i]:
             self.completed.reach(i)
-        elif (late := int(self.program.arrivals[self.program.dst[i]]) - self.env.now) > 0:
+        elif (late := self.there[self.dst[i]] - self.env.now) > 0:
             self.after(late, self.add, i)
         else:
             self.opened.then(self.ends(i)[1], self.completed.reach, i)
+
+
+class _Leg(NamedTuple):
+    """One link of a way: the server, how it serves the transfer, and the time over the wire behind it, in ps."""
+
+    server: Server
+    serve: Serve
+    latency: int
+
+
+class _Head:
+    """The head of a transfer on the way, first in, first out: before link number `hop`, the tail due there at `tail`.
+
+    `gone` is to happen when the tail is sent.
+    """
+
+    def __init__(self, run: _EventRun, i: int, gone: Event | None):
+        self.run, self.i, self.gone = run, i, gone
+
+    def set_out(self, _: Event | None = None) -> None:
+        """The head is at the first link of the way in force."""
+        self.legs, self.hop, self.tail = self.run.legs(self.i), 0, 0
+        self.come()
+
+    def come(self, _: Event | None = None) -> None:
+        """The head comes to a link, which says how it serves it when it decides."""
+        leg = self.legs[self.hop]
+        leg.server.reserve(self.i, leg.serve, self.served)
+
+    def served(self, served: Served) -> None:
+        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
+        chunk that is lost sets out again."""
+        begin, end, _, again = served
+        run, env, latency = self.run, self.run.env, self.legs[self.hop].latency
+        now = env.now
+        if again != NONE:
+            run.hops[self.i] = []
+            env.timeout(again - now).callbacks.append(self.set_out)
+            return
+        run.hops[self.i].append((begin, end))
+        if self.hop:
+            tail = max(end, self.tail)
+        else:
+            tail = self.first_tail(begin, end)
+            if self.gone:
+                happen(self.gone, tail - now)
+                self.gone = None
+        self.hop += 1
+        self.tail = tail + latency
+        if self.hop < len(self.legs):
+            env.timeout(begin + latency - now).callbacks.append(self.come)
+        else:
+            env.timeout(self.tail - now).callbacks.append(self.arrive)
+
+    def first_tail(self, begin: int, end: int) -> int:
+        """The time at which the tail leaves the first link: not before the channel has brought it there."""
+        cap = self.run.params_of(self.i).channel_bandwidth
+        return max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
+
+    def arrive(self, _: Event) -> None:
+        """The tail has come to the end of the way."""
+        self.run.receive(self.i)
 
 
 class _Barrier:
