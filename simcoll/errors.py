@@ -102,6 +102,9 @@ NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer 
 MOST_TOLD: Final = 60  # choices
 
 
+_TWINS: Final = {"hgx-": "dgx-", "dgx-": "hgx-"}  # NVIDIA's names of a machine, and of the board that others build in
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """The cure for a misspelt name: the nearest choice, or all of them; of very many how many, and the nearest few.
 
@@ -111,6 +114,9 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     'choose from: 0, 1'
     """
     choices = sorted(choices)
+    twin = _TWINS.get(word[:4], word[:4]) + word[4:]
+    if twin in choices:
+        return f"did you mean {twin!r}?"
     words = [choice for choice in choices if not choice.isdecimal()]
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if near:

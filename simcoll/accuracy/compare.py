@@ -11,7 +11,7 @@ from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured
+from simcoll.formats.measured import MeasuredRow, parse_measured, unread
 from simcoll.prediction import result_rows, sweep
 from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point, load
@@ -29,14 +29,14 @@ def compared(
     that system, or on the topology of a file. Raises InputError when a file is wrong, when a row has several partners,
     when a profile is of another harness, and when nothing can be compared.
     """
-    warnings: list[str] = []
+    warnings = unread(text, source)
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
     if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)
         questions = RowQuestions(predicted.removeprefix("system="), sets)
         points, rows, newer = _on_system(questions, selected)
-        warnings = [*questions.warnings(selected), *newer]
+        warnings += [*questions.warnings(selected), *newer]
     else:
         selected = table_join.select(measured, kept) or table_join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -227,7 +228,8 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
 
     Formats and `options` are those of `simcoll export`: `msccl`, `goal` of schedules, `graphviz`, `graphml` of
     topologies, `nccl-tests`, `nccl-tuner`, `parquet`, … of results; `protocol` of a schedule, `nbytes` of a buffer.
-    Raises InputError for an unknown format, RefusedError for what the format cannot hold.
+    Warns (`UserWarning`) of what the other program would not take. Raises InputError for an unknown format,
+    RefusedError for what the format cannot hold.
 
     >>> from simcoll import build
     >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]
@@ -239,7 +241,10 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     for name in options:
         if name not in exporters.Options.__annotations__:
             raise InputError(f"{name}= is no option", did_you_mean(name, exporters.Options.__annotations__))
-    written = exporters.convert(file_of(what), to, exporters.Options(**options), ImportLog())
+    notes = ImportLog()
+    written = exporters.convert(file_of(what), to, exporters.Options(**options), notes)
+    for line in notes.warnings:
+        warnings.warn(line, stacklevel=2)
     if path is not None:
         write_atomically(Path(path), written)
     return written

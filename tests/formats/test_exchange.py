@@ -660,6 +660,9 @@ def test_arrow_and_parquet(results: Path, tmp_path: Path):
     assert parquet.read_table(tmp_path / "r.parquet").num_rows == 9
     assert simcoll("export", results, "--to", "arrow", "-o", tmp_path / "r.arrow").status == 0
     assert pyarrow.ipc.open_file(tmp_path / "r.arrow").read_all().num_rows == 9
+    pandas = pytest.importorskip("pandas")
+    read, alike = pandas.read_feather(tmp_path / "r.arrow"), pandas.read_csv(results / "results.csv")
+    assert list(read.columns) == list(alike.columns) and list(read.time_us) == list(alike.time_us)
     rows.to_parquet(tmp_path / "s.parquet")
     assert parquet.read_table(tmp_path / "s.parquet").equals(table)
 

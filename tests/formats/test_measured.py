@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured, read_measured
+from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured, read_measured, unread
 from simcoll.formats.measured.gpu_names import contradiction
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -365,8 +366,26 @@ def test_debug_lines_within_the_first_columns(label: str):
         text = new().replace(row, f"{row[:end]}{DEBUG}\n{DEBUG}\n{row[end:]}")
         read = parse_measured(re.sub(r"(?m)^", label, text), "log")
         assert read in (whole, whole[:1]), row[:end]
+        assert bool(unread(re.sub(r"(?m)^", label, text), "log")) == (read != whole) or not row[:end].split()[1:]
         kept += read == whole
     assert kept >= (0.5 if label.endswith(" ") else 0.75) * len(row.strip())
+
+
+def test_nothing_is_lost_without_a_word(tmp_path: Path):
+    """Lines that look like rows and could not be read are counted, at every door; whole texts leave none."""
+    glued = new().replace("    40000000", "node-a40000000")
+    assert parse_measured(glued, "log") == parse_measured(new(), "log")[:1]
+    (remark,) = unread(glued, "log")
+    assert "a line looks like a row and was not read (line" in remark
+    assert not unread(new(), "log") and not unread("collective,ranks,size_bytes,time_us\n", "log")
+    (tmp_path / "a.log").write_text(glued, encoding="utf-8")
+    assert "look" in simcoll("import", tmp_path / "a.log", "-o", tmp_path / "a.csv").out
+    for words in (
+        ["diagnose", tmp_path / "a.log", "--on", "hgx-h100"],
+        ["compare", "system=hgx-h100", tmp_path / "a.log"],
+    ):
+        done = simcoll(*words)
+        assert "looks like a row" in done.out + done.err
 
 
 def test_labelled_lines():
@@ -429,6 +448,10 @@ DRESSED: dict[str, Callable[[str], str]] = {
     "one size a launch": launches,
     "one size a launch, all # lost": lambda text: launches(bare(text)),
     "units in the header": lambda text: text.replace("#       size ", "#  size (B) ").replace(" time ", " time (us) "),
+    "Docker's JSON lines": lambda text: re.sub(
+        r"(?m)^(.*)$", r'{"log":"\1\\n","stream":"stdout","time":"2026-10-05T12:00:00Z"}', text
+    ),
+    "a list of quoted lines": lambda text: re.sub(r"(?m)^(.*)$", r'    "\1",', text),
     "carriage returns": lambda text: text.replace("\n", "\r\n"),
 }
 

@@ -24,7 +24,7 @@ from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured
+from simcoll.formats.measured import MeasuredRow, parse_measured, unread
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band
@@ -99,7 +99,7 @@ def diagnosed(
         sound = table.but_for_accidents(base)
         base, ranked = (base, ranked) if sound.off else (sound, [sound])
     document = _document(system, asked, table, names, base, ranked, refused)
-    return {**document, "warnings": asking.warnings(rows)}
+    return {**document, "warnings": [*unread(text, source), *asking.warnings(rows)]}
 
 
 # --- predictions of rows ---

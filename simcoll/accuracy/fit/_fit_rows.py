@@ -20,10 +20,11 @@ from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats
+from simcoll.config.decoding import decoded
 from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.measured import MeasuredRow, find_measured, read_file
+from simcoll.formats.measured import MeasuredRow, find_measured, read_file, unread
 from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
@@ -136,6 +137,7 @@ def read(
         cure = "give tables with rows, or another --where"
         raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)
+    notes += [remark for name, data, _ in tables for remark in unread(decoded(data), name)]
     if most:
         notes.append(f"rows above {format_size(most)} show little of launches, and are left out")
     sources = [

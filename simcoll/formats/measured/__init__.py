@@ -28,6 +28,7 @@ __all__ = [
     "parse_measured",
     "read_file",
     "read_measured",
+    "unread",
 ]
 
 _READERS: Final = (nccl_json, rccl_report, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
@@ -61,6 +62,16 @@ def read_file(path: Path | str, defaults: Mapping[str, object] | None = None) ->
     """Like `read_measured`; also returns the bytes of the file."""
     data = yaml_tree.bytes_of(Path(path), "give the path of a measured table")
     return data, parse_measured(decoded(data), str(path), defaults)
+
+
+def unread(text: str, source: str) -> list[str]:
+    """A remark if lines of what nccl-tests printed look like rows and could not be read; else nothing."""
+    if csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS[:-1]):
+        return []
+    lines = nccl_tests.unread(text)
+    shown = ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
+    many = f"{len(lines)} lines look like rows and were" if len(lines) != 1 else "a line looks like a row and was"
+    return [f"{source}: {many} not read (line {shown}): damaged, cut off, or without a time out of place"] * bool(lines)
 
 
 def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:

@@ -10,7 +10,6 @@ microseconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import field
 from fractions import Fraction
 from os.path import commonprefix
@@ -24,9 +23,14 @@ from simcoll.schedule.collectives import COLLECTIVES
 
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
 _DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")
-_DRESS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\|")  # colours of a terminal, bars of a table
+_DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of JSON and YAML with what follows a line
+    r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
+)
 _UNIT: Final = re.compile(r"\((?:B|bytes|elements|us|GB/s)\)")  # of a table whose header is one line
 _HEADER: Final = re.compile(r"(?<!\S)#?\s*(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
+_BEGUN: Final = re.compile(
+    r"(?<!\S)\d+\s+\d+(?:\s+[a-z]\w*){0,2}(?:\s+-)?\s*$"
+)  # of a row, its size, its count and more
 _CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
 _RANK: Final = re.compile(
@@ -61,6 +65,7 @@ class _Test:
     lead: re.Pattern[str]
     tail: list[str]
     rows: list[LocatedCells] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)  # lines that look like rows and could not be read
     calls: set[str | None] = field(default_factory=set)
 
 
@@ -87,12 +92,19 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     return rows
 
 
+def unread(text: str) -> list[int]:
+    """The numbers of the lines that look like rows of a table and could not be read: damaged, cut off, or without a
+    time out of place."""
+    return [line for test in _tests(text, "") for line in test.unread]
+
+
 def _tests(text: str, source: str) -> list[_Test]:
     tests: list[_Test] = []
     before: list[str] = []
     partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
-    label = held = ""  # held: the beginning of a row that debug output cut off
+    label = held = ""  # held: the beginning of a row that debug output cut off, in line held_at
+    held_at = 0
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = _plain(full)
         cut = len(line) < len(full)
@@ -106,6 +118,7 @@ def _tests(text: str, source: str) -> list[_Test]:
         start = tests[-1].lead.search(line) if tests else None
         if held and (whole := _joined(held, line, tests[-1].lead)):
             line, start = whole.string, whole
+            tests[-1].unread = [begun for begun in tests[-1].unread if begun != held_at]
         if start:
             _end(tests, partial, values)
             partial = _lead(start, source, number)
@@ -115,13 +128,17 @@ def _tests(text: str, source: str) -> list[_Test]:
         if start or (partial and words and all(_NUMBER.fullmatch(word[0]) for word in words)):
             values += [(word[0], Place(source, number, word.start() + 1)) for word in words]
             if len(values) >= len(tests[-1].tail):
-                tests[-1].rows += _complete(partial, tests[-1].tail, values)
+                _complete(tests[-1], partial, tests[-1].tail, values)
                 partial = {}
             held = ""
         else:
             before.append(full)
+            if tests and _like_a_row(line):
+                tests[-1].unread.append(number)
             if tests and not held.startswith(line.rstrip()):  # a label alone, or nothing
-                held = line if cut else ""
+                held, held_at = line if cut else "", number
+                if held and _BEGUN.search(held):
+                    tests[-1].unread.append(number)
     _end(tests, partial, values)
     return tests
 
@@ -147,8 +164,13 @@ def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Plac
     if partial:
         tail = tests[-1].tail
         part = tail[: tail.index("time", 1)] if "time" in tail[1:] else tail
-        if len(values) >= len(part):
-            tests[-1].rows += _complete(partial, part, values[: len(part)])
+        _complete(tests[-1], partial, part, values[: len(part)])
+
+
+def _like_a_row(line: str) -> bool:
+    """Whether a line that is none has a type of data and three numbers with a point, as rows have."""
+    words = line.split()
+    return not _TYPES.isdisjoint(words) and sum("." in word and bool(_NUMBER.fullmatch(word)) for word in words) > 2
 
 
 def _plain(line: str) -> str:
@@ -181,15 +203,21 @@ def _is_header(words: list[str]) -> bool:
     return "time" in words and "type" in words[: words.index("time")]
 
 
-def _complete(lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> Iterator[LocatedCells]:
-    """The row, unless it is damaged, has no time, or moved nothing; of doubled columns the first is out of place."""
+def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
+    """Keep the row, unless it moved nothing; note it where it is damaged or has no time. Of doubled columns the first
+    is out of place."""
     measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
         measured.setdefault("in_place_time_us" if word == "time" and column in measured else column, value)
     sound = len(values) == len(tail) and all(_NUMBER.fullmatch(text) for text, _ in values)
-    if sound and lead["size_bytes"][0].strip("0") and measured["time_us"][0] != "N/A":
-        yield lead | measured
+    size, place = lead["size_bytes"]
+    if not size.strip("0"):
+        return
+    if sound and measured["time_us"][0] != "N/A":
+        test.rows.append(lead | measured)
+    elif place and lead.get("dtype", ("", None))[0] in _TYPES:
+        test.unread.append(place.line)
 
 
 def _library(text: str) -> LocatedCells:
