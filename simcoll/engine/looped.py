@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
+from simcoll.engine._network_parts import NetworkParts, parts_of
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
-from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, Pieces, Rows, Ways
+from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, Parts, Pieces, Rows, Todo, Ways
 from simcoll.engine.kernels.records import Heap, Routes, Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, too_late
@@ -66,36 +67,60 @@ class LoopedProgram:
 
     def _laid_out(self, run_: KernelRun, done: Array) -> LoopRun:
         """The columns for the kernel."""
-        program, schedule, give, fill, room = self.one, self.one.schedule, run_.give, run_.fill, run_.loops.room
-        (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors()
+        program, schedule, give, fill = self.one, self.one.schedule, run_.give, run_.fill
         src, dst, *routes = program.routes
+        follows = run_.ways.follows()
+        of_piece = run_.ways.service[-len(run_.ways.rates) :]
+        parts = parts_of(
+            run_.program, follows, self.slots, int(of_piece.min(initial=NEVER))
+        )  # a link serves a piece meanwhile
+        starts = parts.of_participant[src[program.way]]
+        order = np.argsort(starts, kind="stable").astype(np.int32)  # rows of a part together
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order), dtype=np.int32)
+
+        def rows(column: Array) -> Any:
+            return give(column[order])
+
+        def moved(column: Any) -> Any:
+            return give(np.append(place, np.int32(NONE))[np.asarray(column, np.int32)[order]])
+
+        (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors()
         at, first, count = np.asarray(pending), _first(program.channel), len(self)
-        waiting = np.tile(at + (program.channel_before == NONE), self.loops).astype(np.int8)  # for the loop before
-        waiting[: len(program)] = at
+        waiting = np.tile((at + (program.channel_before == NONE))[order], self.loops).astype(
+            np.int8
+        )  # for the loop before
+        waiting[: len(program)] = at[order]
         credit_row, credit_loops = NO_INDICES, NO_INDICES
         if self.slots:
-            many, place, credit_row, credit_loops = self._credits()
-            number = np.arange(self.loops)[:, None] * many + place  # of each transfer in its connection
-            waiting += (number >= self.slots).ravel()
+            many, number, row, later = self._credits()
+            free = -((number - self.slots) // many)  # loops in which a slot of the connection is free from the start
+            waiting += (np.arange(self.loops)[:, None] >= free[order]).ravel()
+            credit_row, credit_loops = moved(row), rows(later)
         bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
-        o_recv = np.where(src == dst, 0, program.params.o_recv)
+        o_recv, came = np.where(src == dst, 0, program.params.o_recv), run_.came()
         gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
+        turns = self._rooms(run_, parts, starts[order])
+        entries = int(turns.room[-1])
+        heap = Heap(run_.loops.room(entries, np.int64), run_.loops.room(entries, np.int64), run_.zeros(0))
         return LoopRun(
             loops=self.loops,
-            keys=Keys(give(_steps(schedule)), *bits),
+            keys=Keys(rows(_steps(schedule)), give(place), *bits),
             rows=Rows(
-                way=give(program.way),
-                side=give(program.side),
-                reduce=give(program.reduce),
-                chain=chain,
-                chain_after=chain_after,
-                first_reader=first_reader,
-                next_reader=next_reader,
-                channel_after=channel_after,
-                first=give(first),
+                number=give(order),
+                way=rows(program.way),
+                side=rows(program.side),
+                reduce=rows(program.reduce),
+                chain=moved(chain),
+                chain_after=moved(chain_after),
+                first_reader=moved(first_reader),
+                next_reader=moved(next_reader),
+                channel_after=moved(channel_after),
+                first=moved(first),
             ),
+            parts=turns,
             pieces=Pieces(
-                kind=give(program.kind),
+                kind=rows(program.kind),
                 whole=give(program.sizes // self.piece),
                 piece=len(program.sizes),
                 nothing=len(program.sizes) - 1,
@@ -107,21 +132,31 @@ class LoopedProgram:
                 cap=give(run_.ways.at_rates(cap) if cap.any() else NO_TIMES),
                 gamma=give(run_.ways.at_rates(gamma) if gamma.any() else NO_TIMES),
                 here=give(run_.program.arrivals if run_.program.arrivals.any() else NO_TIMES),
-                came=give(run_.came()),
+                came=rows(came) if len(came) else give(came),
             ),
             ways=Ways(*run_.gives(src, dst)),
             routes=Routes(*run_.gives(*routes)),
-            follows=give(run_.ways.follows()),
+            follows=give(follows),
             net=run_.net(),
             free=Servers(run_.freed(), run_.zeros(run_.sides)),
             state=LoopState(fill(count, 0, np.int64), give(waiting), fill(count, 0, np.int8)),
             heads=run_.noted(),
             done=done,
-            heap=Heap(room(count + 1, np.int64), room(count + 1, np.int64), run_.zeros(0)),
-            hole=run_.zeros(1),
-            credit_row=give(credit_row),
-            credit_loops=give(credit_loops),
+            heap=heap,
+            todo=Todo(*(run_.loops.room(len(program) + 2, np.int64) for _ in Todo._fields)),
+            credit_row=credit_row,
+            credit_loops=credit_loops,
         )
+
+    def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array) -> Parts:
+        """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
+        often = np.bincount(self.one.way, minlength=len(self.one.routes.src))
+        part, way = parts.visits
+        most = np.bincount(part, often[way], parts.many) + np.bincount(starts, minlength=parts.many)
+        deep = min(self.loops, self.slots or self.loops)
+        room = np.append(0, np.cumsum(most.astype(np.int64) * deep + 1))
+        of_link = run_.give(parts.of_link.astype(np.int32))
+        return Parts(parts.ahead, run_.give(starts.astype(np.int32)), of_link, run_.give(room), run_.zeros(parts.many))
 
     def _credits(self) -> tuple[Array, Array, Array, Array]:
         """For each row: the rows of its connection, the place that it has among them, the row that its end lets go, and

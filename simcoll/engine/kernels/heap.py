@@ -1,4 +1,5 @@
-"""A heap of (time, index) in which each entry has four below it; see `records.Heap`."""
+"""A heap of (time, index) in which each entry has four below it; see `records.Heap`. Of several heaps in the same
+columns one begins at `top`; they are not tracked."""
 
 from __future__ import annotations
 
@@ -11,33 +12,34 @@ inner = jit_for(__name__, inner=True)
 
 
 @inner
-def sift_up(heap: Heap, at: Any) -> None:
+def sift_up(heap: Heap, at: Any, top: Any = 0) -> None:
     """Move the entry at `at` up to where it belongs."""
     times, items, place = heap.times, heap.items, heap.place
-    t, i, tracked = times[at], items[at], len(place) > 0
+    t, i, tracked = times[top + at], items[top + at], len(place) > 0
     while at > 0:
         above = (at - 1) >> 2
-        if times[above] < t or (times[above] == t and items[above] < i):
+        other = items[top + above]
+        if times[top + above] < t or (times[top + above] == t and other < i):
             break
-        times[at], items[at] = times[above], items[above]
+        times[top + at], items[top + at] = times[top + above], other
         if tracked:
-            place[items[at]] = at
+            place[other] = at
         at = above
-    times[at], items[at] = t, i
+    times[top + at], items[top + at] = t, i
     if tracked:
         place[i] = at
 
 
 @inner
-def sift_down(heap: Heap, size: Any, at: Any) -> None:
+def sift_down(heap: Heap, size: Any, at: Any, top: Any = 0) -> None:
     """Move the entry at `at` down to where it belongs."""
     times, items, place = heap.times, heap.items, heap.place
-    t, i, tracked = times[at], items[at], len(place) > 0
+    t, i, tracked, at, end = times[top + at], items[top + at], len(place) > 0, top + at, top + size
     while True:
-        below = 4 * at + 1
-        if below >= size:
+        below = 4 * at + 1 - 3 * top
+        if below >= end:
             break
-        for other in range(below + 1, min(below + 4, size)):
+        for other in range(below + 1, min(below + 4, end)):
             if times[other] < times[below] or (times[other] == times[below] and items[other] < items[below]):
                 below = other
         if t < times[below] or (t == times[below] and i < items[below]):
@@ -52,23 +54,23 @@ def sift_down(heap: Heap, size: Any, at: Any) -> None:
 
 
 @inner
-def push(heap: Heap, size: Any, t: Any, i: Any) -> Any:
+def push(heap: Heap, size: Any, t: Any, i: Any, top: Any = 0) -> Any:
     """Enter index `i` at time `t`; returns the new size."""
-    heap.times[size], heap.items[size] = t, i
-    sift_up(heap, size)
+    heap.times[top + size], heap.items[top + size] = t, i
+    sift_up(heap, size, top)
     return size + 1
 
 
 @inner
-def pop(heap: Heap, size: Any) -> Any:
+def pop(heap: Heap, size: Any, top: Any = 0) -> Any:
     """Drop the first entry; returns the new size."""
     times, items, place = heap.times, heap.items, heap.place
     if len(place):
-        place[items[0]] = -1
+        place[items[top]] = -1
     size -= 1
     if size:
-        times[0], items[0] = times[size], items[size]
-        sift_down(heap, size, 0)
+        times[top], items[top] = times[top + size], items[top + size]
+        sift_down(heap, size, 0, top)
     return size
 
 

@@ -22,34 +22,92 @@ value = waits.value
 
 @jit
 def loops(run: LoopRun) -> Any:
-    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all."""
-    (_, row_bits, loop_bits), rows, heap, hole = run.keys, run.rows, run.heap, run.hole
-    state, free_side, count = run.state.state, run.free.side, len(run.rows.way)
-    times, items, ended, latest, size = heap.times, heap.items, 0, 0, 0
-    for row in range(count):
-        if run.state.pending[row] == 0:
-            size = start(row, 0, 0, run, size)
-    while size:
-        t, key = times[0], items[0]
-        row, loop = key & ((1 << row_bits) - 1), (key >> row_bits) & ((1 << loop_bits) - 1)
-        i, hole[0] = loop * count + row, 1
+    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all.
+
+    Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in a later one
+    can be felt there. Its heap is short, and the columns that it works on stay in the processor's cache.
+    """
+    ended, latest = 0, 0
+    for place in range(len(run.rows.way)):
+        if run.state.pending[place] == 0:
+            enter(place, 0, 0, run)
+    soonest = earliest(run)
+    while soonest < NEVER:
+        for part in range(len(run.parts.size)):
+            ended, latest = go_on(part, soonest + run.parts.ahead, ended, latest, run)
+        soonest = earliest(run)
+    return ended, latest
+
+
+@inner
+def earliest(run: LoopRun) -> Any:
+    """The time of the first entry of all heaps, NEVER if there is none."""
+    parts, times = run.parts, run.heap.times
+    soonest = NEVER
+    for part in range(len(parts.size)):
+        if parts.size[part]:
+            soonest = min(soonest, times[parts.room[part]])
+    return soonest
+
+
+@inner
+def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
+    """Run what happens in a part before `until`. Returns how many transfers have ended by then, and the latest time.
+
+    What an event lets go is `todo` first, so that the code for it stands here once, without calls: a call would hand on
+    all columns.
+    """
+    (_, place, row_bits, loop_bits), rows, heap, size, todo = run.keys, run.rows, run.heap, run.parts.size, run.todo
+    (when, pending, state), free_side, count, top = run.state, run.free.side, len(run.rows.way), run.parts.room[part]
+    times, items = heap.times, heap.items
+    while size[part] and times[top] < until:
+        t, key = times[top], items[top]
+        row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
+        i, n, there, onward = loop * count + row, 0, True, part
         if state[i] == SIDE:
             t = max(t, free_side[rows.side[row]]) + receive(row, loop, run)
             free_side[rows.side[row]] = t
-            there = True
         else:
-            there, t, latest, size = travel(row, loop, t, max(latest, t), run, size)
+            there, t, latest, onward, n = travel(row, loop, t, max(latest, t), part, run)
             if there and receive(row, loop, run):
                 state[i], there = SIDE, False
-                size = push(t, key, run, size)
         if there:
             latest = max(latest, t)
-            size = finish(row, loop, t, run, size)
+            n = finish(row, loop, t, n, run)
             ended += 1
-        if hole[0]:
-            hole[0] = 0
-            size = heaps.pop(heap, size)
+        if not there and onward == part:
+            times[top] = t
+            heaps.sift_down(heap, size[part], 0, top)
+        else:
+            size[part] = heaps.pop(heap, size[part], top)
+            if not there and onward >= 0:
+                size[onward] = heaps.push(heap, size[onward], t, key, run.parts.room[onward])
+        for k in range(n):
+            row, loop = todo.row[k], todo.loop[k]
+            i = loop * count + row
+            t = max(todo.time[k], when[i])
+            when[i] = t
+            pending[i] -= 1
+            if pending[i] == 0:
+                enter(row, loop, t, run)
     return ended, latest
+
+
+@inline
+def enter(row: Any, loop: Any, t: Any, run: LoopRun) -> None:
+    """A transfer starts at `t`, after all that it waits for."""
+    size, costs, way, part = run.parts.size, run.costs, run.rows.way[row], run.parts.start[row]
+    (step, _, row_bits, loop_bits), number = run.keys, run.rows.number
+    t = max(t, value(costs.here, run.ways.src[way])) + value(costs.lead, way)
+    key = ((((step[row] + loop) << loop_bits) | loop) << row_bits) | number[row]
+    size[part] = heaps.push(run.heap, size[part], t, key, run.parts.room[part])
+
+
+@inline
+def let_go(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
+    """One of the things that a transfer waits for happens at `t`; returns how many are to be let go."""
+    run.todo.row[n], run.todo.loop[n], run.todo.time[n] = row, loop, t
+    return n + 1
 
 
 @inline
@@ -70,56 +128,17 @@ def receive(row: Any, loop: Any, run: LoopRun) -> Any:
     return took
 
 
-@inner
-def push(t: Any, key: Any, run: LoopRun, size: Any) -> Any:
-    """Enter a transfer at time `t`, in place of the first entry if that is used up."""
-    heap, hole = run.heap, run.hole
-    if hole[0]:
-        hole[0], heap.times[0], heap.items[0] = 0, t, key
-        heaps.sift_down(heap, size, 0)
-        return size
-    return heaps.push(heap, size, t, key)
-
-
 @inline
-def key_of(row: Any, loop: Any, run: LoopRun) -> Any:
-    """The key of a transfer."""
-    step, row_bits, loop_bits = run.keys
-    return ((((step[row] + loop) << loop_bits) | loop) << row_bits) | row
-
-
-@inner
-def start(row: Any, loop: Any, t: Any, run: LoopRun, size: Any) -> Any:
-    """All that a transfer waits for has happened by `t`."""
-    costs, way = run.costs, run.rows.way[row]
-    t = max(t, value(costs.here, run.ways.src[way]))
-    return push(t + value(costs.lead, way), key_of(row, loop, run), run, size)
-
-
-@inner
-def relax(row: Any, loop: Any, t: Any, run: LoopRun, size: Any) -> Any:
-    """One of the things that a transfer waits for happens at `t`; the last of them starts it."""
-    when, pending, _ = run.state
-    i = loop * len(run.rows.way) + row
-    t = max(t, when[i])
-    when[i] = t
-    pending[i] -= 1
-    if pending[i] == 0:
-        size = start(row, loop, t, run, size)
-    return size
-
-
-@inline
-def travel(row: Any, loop: Any, t: Any, latest: Any, run: LoopRun, size: Any) -> Any:
+def travel(row: Any, loop: Any, t: Any, latest: Any, part: Any, run: LoopRun) -> Any:
     """The head of a transfer comes to its next link at `t`, and passes that and those that follow it: see
-    `fifo_kernel.travel`. Returns whether its tail is behind the last link, when, the latest time, and the heap's
-    size."""
+    `fifo_kernel.travel`. Returns whether its tail is behind the last link, when, the latest time, the part in which it
+    goes on, −1 if it does not, and how many are to be let go."""
     rows, (hop, links), follows, costs, heads = run.rows, run.routes, run.follows, run.costs, run.heads
     (rate_of, latency, service, rates), free_link, (when, _, state) = run.net, run.free.link, run.state
-    w, kind, i = rows.way[row], kind_of(row, loop, run), loop * len(rows.way) + row
-    at, tail, onward = state[i], when[i], True
+    w, kind, i, n = rows.way[row], kind_of(row, loop, run), loop * len(rows.way) + row, 0
+    at, tail, onward, further = state[i], when[i], True, part
     e, behind = hop[w] + at, hop[w + 1]
-    began = t - value(costs.lead, w)
+    sent, ready = NEVER, t - value(costs.lead, w) + value(costs.gap, w)
     while onward and e < behind:
         link = links[e]
         waits.note(heads, link, t)
@@ -130,7 +149,7 @@ def travel(row: Any, loop: Any, t: Any, latest: Any, run: LoopRun, size: Any) ->
         free_link[link] = r + s
         if at == 0:
             tail = r + max(s, value(costs.cap, kind))
-            size = send(row, loop, tail, began + value(costs.gap, w), run, size)
+            sent = tail
         else:
             tail = max(r + s, tail)
         latest = max(latest, tail)
@@ -141,55 +160,57 @@ def travel(row: Any, loop: Any, t: Any, latest: Any, run: LoopRun, size: Any) ->
     if e == behind:
         if at == 0:  # a local copy without a memory link
             tail = t + 1
-            size = send(row, loop, tail, t + value(costs.gap, w), run, size)
-        return True, tail, latest, size
-    if not onward:  # else the link is down
-        when[i], state[i] = tail, at
-        size = push(t, key_of(row, loop, run), run, size)
-    return False, t, latest, size
+            sent, ready = tail, t + value(costs.gap, w)
+        t = tail
+    elif onward:  # the link is down
+        further = -1
+    else:
+        when[i], state[i], further = tail, at, run.parts.of_link[links[e]]
+    if sent < NEVER:
+        n = send(row, loop, sent, ready, run)
+    return e == behind, t, latest, further, n
 
 
-@inner
-def send(row: Any, loop: Any, t: Any, ready: Any, run: LoopRun, size: Any) -> Any:
-    """A transfer is sent at `t`; its channel is not `ready` for the next before that time."""
-    rows, done = run.rows, run.done
+@inline
+def send(row: Any, loop: Any, t: Any, ready: Any, run: LoopRun) -> Any:
+    """A transfer is sent at `t`; its channel is not `ready` for the next before that time. Returns how many are to be
+    let go."""
+    rows, done, n = run.rows, run.done, 0
     src = run.ways.src[rows.way[row]]
     done[src] = max(done[src], t)
-    after = rows.channel_after[row]
-    if after >= 0:
-        return relax(after, loop, max(t, ready), run, size)
-    if loop + 1 < run.loops:
-        return relax(rows.first[row], loop + 1, max(t, ready), run, size)
-    return size
+    after, then = rows.channel_after[row], loop
+    if after < 0:
+        after, then = rows.first[row], loop + 1
+    if then < run.loops:
+        n = let_go(after, then, max(t, ready), n, run)
+    return n
 
 
-@inner
-def finish(row: Any, loop: Any, t: Any, run: LoopRun, size: Any) -> Any:
-    """A transfer ends at `t`."""
+@inline
+def finish(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
+    """A transfer ends at `t`. Its version is complete after the one before it: then its readers may go, and so may the
+    versions that were waiting for it. Returns how many are to be let go."""
+    rows, (when, _, state), base, done = run.rows, run.state, loop * len(run.rows.way), run.done
     if len(run.credit_row) and loop + run.credit_loops[row] < run.loops:
-        size = relax(run.credit_row[row], loop + run.credit_loops[row], t, run, size)
-    rows, (when, _, state), base = run.rows, run.state, loop * len(run.rows.way)
+        n = let_go(run.credit_row[row], loop + run.credit_loops[row], t, n, run)
     before = rows.chain[row]
     if before >= 0 and state[base + before] != COMPLETE:
         state[base + row], when[base + row] = ENDED, t
-        return size
-    t = max(t, when[base + before] if before >= 0 else value(run.costs.came, row))
-    return settle(row, loop, t, run, size)
-
-
-@inner
-def settle(row: Any, loop: Any, t: Any, run: LoopRun, size: Any) -> Any:
-    """A version is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
-    rows, (when, _, state), base, done = run.rows, run.state, loop * len(run.rows.way), run.done
-    while True:
+        row = -1
+    else:
+        t = max(t, when[base + before] if before >= 0 else value(run.costs.came, row))
+    while row >= 0:
         state[base + row], when[base + row] = COMPLETE, t
         dst = run.ways.dst[rows.way[row]]
         done[dst] = max(done[dst], t)
         reader = rows.first_reader[row]
         while reader >= 0:
-            size = relax(reader, loop, t, run, size)
+            n = let_go(reader, loop, t, n, run)
             reader = rows.next_reader[reader]
         row = rows.chain_after[row]
-        if row < 0 or state[base + row] != ENDED:
-            return size
-        t = max(t, when[base + row])
+        if row >= 0:
+            if state[base + row] == ENDED:
+                t = max(t, when[base + row])
+            else:
+                row = -1
+    return n

@@ -8,17 +8,20 @@ from simcoll.named_tuple import NamedTuple
 
 class Keys(NamedTuple):
     """Bits of a key, which orders transfers as their indices do: step and loop together, then the loop, then the row.
-    Loops one behind the other have no steps in it."""
+    Loops one behind the other have no steps in it. `place` is where the columns have each row."""
 
     step: Column
+    place: Column
     row_bits: int
     loop_bits: int
 
 
 class Rows(NamedTuple):
-    """The columns of the schedule's rows in one loop: way, receive side, whether it reduces, and who waits for it
-    there: see `records.Successors`. Behind the last row of a channel comes the `first` of it, a loop on."""
+    """The columns of the schedule's rows in one loop, those of a part together: number in the schedule, way, receive
+    side, whether it reduces, and who waits for it there: see `records.Successors`. Behind the last row of a channel
+    comes the `first` of it, a loop on."""
 
+    number: Column
     way: Column
     side: Column
     reduce: Column
@@ -68,13 +71,33 @@ class LoopState(NamedTuple):
     state: Column
 
 
+class Parts(NamedTuple):
+    """Parts of the network, which feel each other late: see `_network_parts`. By row the part in which it starts, by
+    link that to which it belongs; by part where its heap has its room, and how many entries."""
+
+    ahead: int
+    start: Column
+    of_link: Column
+    room: Column
+    size: Column
+
+
+class Todo(NamedTuple):
+    """Transfers that one event lets go: row, loop, and when."""
+
+    row: Column
+    loop: Column
+    time: Column
+
+
 class LoopRun(NamedTuple):
-    """All that `loops` works on; `done` is by participant. `hole` says whether the first entry of the heap is used
-    up. The end of a row lets `credit_row` go, `credit_loops` later; empty where nothing waits for that."""
+    """All that `loops` works on; `done` is by participant. The end of a row lets `credit_row` go, `credit_loops` later;
+    empty where nothing waits for that."""
 
     loops: int
     keys: Keys
     rows: Rows
+    parts: Parts
     pieces: Pieces
     costs: LoopCosts
     ways: Ways
@@ -86,6 +109,6 @@ class LoopRun(NamedTuple):
     heads: Heads
     done: Column
     heap: Heap
-    hole: Column
+    todo: Todo
     credit_row: Column
     credit_loops: Column
