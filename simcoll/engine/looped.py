@@ -19,7 +19,7 @@ from simcoll.engine._network_parts import NetworkParts, parts_of
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
-from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, Parts, Pieces, Rows, Todo, Ways
+from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, PartHeaps, Pieces, Rows, Todo, Ways
 from simcoll.engine.kernels.records import Heap, Routes, Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, too_late
@@ -148,7 +148,7 @@ class LoopedProgram:
             credit_loops=credit_loops,
         )
 
-    def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array) -> Parts:
+    def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
         often = np.bincount(self.one.way, minlength=len(self.one.routes.src))
         part, way = parts.visits
@@ -156,7 +156,9 @@ class LoopedProgram:
         deep = min(self.loops, self.slots or self.loops)
         room = np.append(0, np.cumsum(most.astype(np.int64) * deep + 1))
         of_link = run_.give(parts.of_link.astype(np.int32))
-        return Parts(parts.ahead, run_.give(starts.astype(np.int32)), of_link, run_.give(room), run_.zeros(parts.many))
+        return PartHeaps(
+            parts.ahead, run_.give(starts.astype(np.int32)), of_link, run_.give(room), run_.zeros(parts.many)
+        )
 
     def _credits(self) -> tuple[Array, Array, Array, Array]:
         """For each row: the rows of its connection, the place that it has among them, the row that its end lets go, and

@@ -71,7 +71,7 @@ class LoopState(NamedTuple):
     state: Column
 
 
-class Parts(NamedTuple):
+class PartHeaps(NamedTuple):
     """Parts of the network, which feel each other late: see `_network_parts`. By row the part in which it starts, by
     link that to which it belongs; by part where its heap has its room, and how many entries."""
 
@@ -97,7 +97,7 @@ class LoopRun(NamedTuple):
     loops: int
     keys: Keys
     rows: Rows
-    parts: Parts
+    parts: PartHeaps
     pieces: Pieces
     costs: LoopCosts
     ways: Ways
