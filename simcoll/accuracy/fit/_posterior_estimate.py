@@ -41,7 +41,6 @@ BETTER: Final = 0.9  # share of the error before the fit that has to be reached:
 # Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
 # of the shipped tables by moving costs refuse to follow by nothing at all: a group that loses 0.2 points vetoes 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
-STEP: Final = 2  # doublings of size of a part, of which every second is left out: less than algorithms hold for
 
 
 _Ways = Sequence[Sequence[NDArray[np.int64]]]  # to leave rows out: the numbers of the rows of each group
@@ -238,15 +237,15 @@ def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
     sizes, where there are several.
 
     Sizes are left out by zones. Costs of the network differ by factors and show in some zones only, so that without one
-    nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second part
-    of STEP doublings is left out. Of rows that show the network some have to be left out, and some to be there.
+    nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second
+    doubling is left out. Of rows that show the network some have to be left out, and some to be there.
     """
     zones = [model_errors.zone_of(row.size_bytes) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
     between = of_network and len(set(zones)) == len(model_errors.ZONES)
-    parts = [row.size_bytes.bit_length() // STEP for row in rows]
-    order = {part: number for number, part in enumerate(sorted(set(parts)))}
-    labels.append([order[part] % 2 for part in parts] if between else [*zones])
+    doublings = [row.size_bytes.bit_length() for row in rows]
+    order = {doubling: number for number, doubling in enumerate(sorted(set(doublings)))}
+    labels.append([order[doubling] % 2 for doubling in doublings] if between else [*zones])
     every = [grouped(range(len(rows)), of_rows.__getitem__).values() for of_rows in labels]
     showing = {i for i, row in enumerate(rows) if (row.nodes or 1) > 1 or not of_network}
     ways = [[np.array(group) for group in groups if 0 < len(showing & set(group)) < len(showing)] for groups in every]
