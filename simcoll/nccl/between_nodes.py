@@ -47,7 +47,7 @@ class Transport(Model):
     unexpected: Duration = 0
     """Time of a proxy for a small point-to-point message that came before its buffer was there."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
-    """How much longer the bytes of an all-to-all take from very many nodes than from one, as a share."""
+    """How much longer the bytes of an all-to-all take to very many NICs than to one, as a share."""
 
     def hop_ps(self, nbytes: int) -> int:
         """Time of a hop beside what servers take, for a message of so many bytes."""
@@ -62,17 +62,17 @@ class Transport(Model):
         copied = self.staging and (in_host or not self.gpudirect)
         return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 
-    def crowded(self, nodes: int) -> float:
-        """Share of the fabric that an all-to-all of so many nodes reaches.
+    def crowded(self, receivers: float) -> float:
+        """Share of what NICs reach that an all-to-all does whose messages wait, in a queue, for so many of them.
 
-        What waits in a queue goes to one of n - 1 other nodes, so two nodes have no congestion. Where only the head may
-        go, as on links between switches, random heads for 1, 2, … many destinations reach 1, 0.75, … 0.59 (Karol,
-        Hluchyj and Morgan, "Input versus output queueing on a space-division packet switch", 1987): a congestion of
-        70 %. Where one switch joins all nodes only senders queue. They serve eight peers at a time, and the first of
-        eight whose receiver is free may go: many reach 0.88 (Hluchyj and Karol, "Queueing in high-performance packet
-        switching", 1988, a window of 8), a congestion of 14 %.
+        Who has one receiver has no congestion. Where only the head of a queue may go, as on links between switches,
+        random heads for 1, 2, … many receivers reach 1, 0.75, … 0.59 (Karol, Hluchyj and Morgan, "Input versus output
+        queueing on a space-division packet switch", 1987): a congestion of 70 %. Where one switch joins all nodes only
+        senders queue. They serve eight peers at a time, and the first of eight whose receiver is free may go: many
+        reach 0.88 (Hluchyj and Karol, "Queueing in high-performance packet switching", 1988, a window of 8), a
+        congestion of 14 %.
         """
-        return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / max(1, nodes - 1)))
+        return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / max(1.0, receivers)))
 
 
 NO_TRANSPORT: Final = Transport()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Container
+from collections import Counter, defaultdict
+from collections.abc import Container, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -23,13 +23,13 @@ MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
 
 
 class LinkSort(NamedTuple):
-    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or between a NIC and a switch."""
+    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or a NIC's."""
 
     bandwidth: int
     kind: str
     host: bool
     proxied: bool
-    fabric: bool
+    of_nic: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class ChannelWires:
 
     `rated` are its links as rated, `inner` kinds of links between ranks of a node, `between` the links that messages
     between neighbours take (on a node where they can), `host` those links to hosts through whose memory data are
-    staged, `nodes` the ranks of each node, `down` the links that carry nothing. `communicator` is kept so that no other
-    takes the place by which this is found.
+    staged, `places` those of the ranks, `nodes` the ranks of each node, `down` the links that carry nothing.
+    `communicator` is kept so that no other takes the place by which this is found.
     """
 
     communicator: Communicator
@@ -48,6 +48,7 @@ class ChannelWires:
     between: tuple[int, ...]
     staged: bool
     host: frozenset[int]
+    places: tuple[str, ...]
     nodes: tuple[tuple[int, ...], ...]
     down: tuple[str, ...]
 
@@ -59,11 +60,16 @@ class ChannelWires:
         ends_of = [{kinds[u], kinds[v]} for u, v in self.rated.links]
         links, outer = zip(ends_of, self.rated.every_link, strict=True), by_proxies(self.rated, self.inner)
         sorts = [
-            LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], ends >= {"nic", "switch"})
+            LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], "nic" in ends)
             for i, (ends, link) in enumerate(links)
         ]
         numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
         return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
+
+    @cached_property
+    def receivers(self) -> float:
+        """NICs of other nodes for which the messages of an all-to-all wait in the queue of one."""
+        return receivers(self.rated, self.places, self.nodes)
 
     @cached_property
     def inside(self) -> Any:
@@ -96,6 +102,23 @@ class ChannelWires:
     def from_heads(self) -> Any:
         """Whether each link begins at a GPU or a switch that reduces, (links,)."""
         return self.leaving("gpu", "nvswitch")
+
+
+def receivers(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
+    """Number of NICs of other nodes for which the messages of an all-to-all wait in the queue of one: the inverse of
+    the chance that two in turn go to the same. GPUs that share a NIC make it likelier; with a switch for each rail, or
+    one GPU a node, there is one NIC for each other node."""
+    if len(nodes) < 2:
+        return 1.0
+    ways: dict[str, Counter[str]] = defaultdict(Counter)  # how many of one GPU's messages come by which, by its own
+    kinds, links = rated.kinds, rated.links
+    for rank in nodes[1]:
+        route = rated.route(places[nodes[0][0]], places[rank])
+        nics = [end for link in route for end in links[link] if kinds[end] == "nic"]
+        if nics:
+            ways[nics[0]][nics[-1]] += 1
+    same = sum(count**2 / way.total() for way in ways.values() for count in way.values())
+    return (len(nodes) - 1) * len(nodes[1]) / same if same else len(nodes) - 1.0
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> list[bool]:
@@ -136,7 +159,7 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
     if len(nodes) > 1 and not messages:
         rated = _as_the_slowest(rated, inner)
-    return ChannelWires(comm, rated, frozenset(inner), tuple(path), through, host, nodes, down)
+    return ChannelWires(comm, rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
 
 
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:

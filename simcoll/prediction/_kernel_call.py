@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
@@ -25,7 +26,7 @@ from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
 from simcoll.nccl.protocols import figures, slice_bytes
-from simcoll.prediction._channel_wires import by_proxies
+from simcoll.prediction._channel_wires import by_proxies, receivers
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction._schedule_traffic import Traffic
 from simcoll.prediction.placing import ONE_PORT
@@ -77,19 +78,24 @@ class KernelCall(PlainCall, ABC):
     def bandwidths(self, costs: CostSetting) -> Index:
         """Bandwidths of links to the call's data, int64 (links,), in B/s."""
         shares = np.array([self._share(kind, costs) for kind in self._names])
-        rates, nodes = self.rated.bandwidths * shares[self._numbers], self.communicator.nodes
-        if nodes > 1:
+        rates = self.rated.bandwidths * shares[self._numbers]
+        if self.communicator.nodes > 1:
             if self.traffic.peers >= len(self.places) - self.communicator.gpus:  # an all-to-all's messages
-                rates = np.where(self._to_network, rates * self.transport(costs).crowded(nodes), rates)
+                rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._receivers), rates)
             if most := self._proxied(costs):
                 rates = np.where(by_proxies(self.rated, self.inner), np.minimum(rates, most), rates)
         bandwidths: Index = np.rint(rates).astype(np.int64)
         return bandwidths
 
     @cached_property
-    def _to_network(self) -> Any:
+    def _of_nics(self) -> Any:
         kinds = self.rated.kinds
-        return np.array([{kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links])
+        return np.array(["nic" in (kinds[u], kinds[v]) for u, v in self.rated.links])
+
+    @cached_property
+    def _receivers(self) -> float:
+        nodes = grouped(range(len(self.places)), lambda rank: self.rated.node_of(self.places[rank]))
+        return receivers(self.rated, self.places, list(nodes.values()))
 
     def _proxied(self, costs: CostSetting) -> float:
         """B/s at which a GPU's proxy serves the call's messages; 0: no limit."""

@@ -142,14 +142,14 @@ class NcclChannel(PlainCall):
 
     def _shares(self, costs: CostSetting) -> Index:
         kernels, transport, rates = costs.kernels or Kernels(), self.transport(costs), list[int]()
-        nodes = len(self.wires.nodes)
-        proxy = self.call.proxy_ps(transport) if nodes > 1 else 0.0
-        crowded = transport.crowded(nodes) if self.call.algorithm == "p2p" else 1.0
+        proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
+        many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
+        crowded = transport.crowded(self.wires.receivers) if many else 1.0
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
             efficiency = costs.links.get(sort.kind, self.network_costs.links.get(sort.kind, LinkScale())).efficiency
-            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.fabric else 1.0)
+            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
             bandwidth = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth

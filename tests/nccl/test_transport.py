@@ -193,5 +193,5 @@ def _reached(ends: int, window: int, slots: int = 1500) -> float:
 def test_derived_congestion_is_that_of_queues(profile: str, window: int, ends: int) -> None:
     """Within 4 % queues reach the share of the fabric that follows from the congestion which profiles derive."""
     percent = float(load_network(profile).derived["transport.congestion"].split()[0])
-    expected = Transport(congestion=percent / 100).crowded(ends + 1)
+    expected = Transport(congestion=percent / 100).crowded(ends)
     assert _reached(ends, window) == pytest.approx(expected, abs=0.035)  # of two by eight, where 1 / n is too simple
