@@ -528,6 +528,23 @@ def test_congestion_is_of_messages_to_many_nodes() -> None:
     assert took("all_gather", 4, crowded) == took("all_gather", 4, empty)
 
 
+def test_messages_in_a_queue_meet_where_they_go_to_different_nics() -> None:
+    """Two nodes with a switch a rail have one receiver each; of 4 GPUs, 3 by one NIC and 1 by the other, two messages
+    in turn have the same with a chance of (9 + 1) / 16; the more nodes, the less, and all_to_alls take longer by it."""
+
+    def receivers(system: str, nodes: int) -> float:
+        return channel(call(system, "all_to_all", 1 << 20, nodes=nodes)).wires.receivers
+
+    assert [receivers("hgx-h100", nodes) for nodes in (1, 2, 5)] == [1, 1, 4]
+    assert [receivers("hgx-a100-4-slingshot", nodes) for nodes in (2, 3)] == [1.6, 3.2]
+    assert receivers("gh200-4", 2) == 4
+    crowded, empty = text(transport={"congestion": "100 %"}), text(transport={})
+    slow, free = (call("hgx-a100-4-slingshot", "all_to_all", 1 << 30, law, nodes=2) for law in (crowded, empty))
+    assert slow.time_ps / free.time_ps == pytest.approx(1 + (1 - 10 / 16), rel=0.01)
+    slow, free = (call("hgx-a100-4-slingshot", "send_recv", 1 << 30, law, nodes=2) for law in (crowded, empty))
+    assert slow.time_ps == free.time_ps
+
+
 def test_nics_say_what_the_profile_leaves_open() -> None:
     """A profile's transport holds; where it has none, that of the system's NICs does, or another that is asked for."""
     laws = {"open": text(transport=None), "told": text(transport={"latency": "9 us"})}
