@@ -171,11 +171,21 @@ def test_a_machine_is_not_guessed(tmp_path: Path, text: str, choices: list[str])
     assert simcoll("import", tmp_path / "given", "--assume", choices[0]).status == 0
 
 
+def test_each_choice_may_be_assumed(tmp_path: Path):
+    """Law: of a matrix that fits no shipped system (half of the NVLinks of H100), those are named that it may be like."""
+    (tmp_path / "given").write_text(foreign.MATRIX.replace("NV12", "NV8"))
+    said = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml").err
+    choices = said.partition("one of ")[2].strip().split(", ")
+    assert "hgx-h100" in choices
+    assert {simcoll("import", tmp_path / "given", "--assume", name).status for name in choices} == {0}
+
+
 @pytest.mark.parametrize(
     ("text", "assumed", "why"),
     [
         (foreign.MATRIX, "dgx1-v100", "pairs have NV12, and there NV2 at most"),
         (foreign.MATRIX, "l40s-pcie", "it has NVLinks"),
+        (foreign.MATRIX, "mi300x", "GPUs of NVIDIA"),
         (foreign.OLD_MATRIX, "dgx-a100", "pairs differ in NVLinks"),
         (foreign.TOPOLOGY, "dgx1-v100", "compute capability"),
         (foreign.mi300x(), "hgx-h100", "its GPUs are of AMD"),

@@ -44,9 +44,10 @@ def lender(
     if assumed:
         check_assumed(source, assumed, contradicted(load_system(assumed)))
         return LenderSystem(assumed)
-    known = [name for name in shipped_systems() if (file := load_system(name)).gpu and fits(file)]
+    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu}
+    known = [name for name, file in files.items() if fits(file)]
     if len(known) != 1:
-        choices = ", ".join(known or shipped_systems())
+        choices = ", ".join(known or [name for name, file in files.items() if not contradicted(file)] or files)
         raise SimcollError(f"{source}: {problem}; say which machine it is like, with --assume and one of {choices}")
     return LenderSystem(known[0])
 

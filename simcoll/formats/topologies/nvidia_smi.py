@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.topologies._sketch import LenderSystem, Sketch, gpus_of, lender, nvlinks
 from simcoll.named_tuple import NamedTuple
+from simcoll.topology.machine_files import SystemFile
 
 MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -143,9 +144,13 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
         source,
         assumed,
         problem,
-        lambda file: nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus),
-        lambda file: _contradiction(counts, nvlinks(file)),
+        lambda file: _nvidia(file) and nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus),
+        lambda file: _contradiction(counts, nvlinks(file)) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA",
     )
+
+
+def _nvidia(file: SystemFile) -> bool:
+    return file.gpu is not None and file.gpu.vendor == "nvidia"
 
 
 def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
