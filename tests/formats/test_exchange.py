@@ -172,7 +172,7 @@ def test_a_machine_is_not_guessed(tmp_path: Path, text: str, choices: list[str])
 
 
 def test_each_choice_may_be_assumed(tmp_path: Path):
-    """Law: of a matrix that fits no shipped system (half of the NVLinks of H100), those are named that it may be like."""
+    """Law: of a matrix that fits no shipped system (fewer NVLinks than H100), those are named that it may be like."""
     (tmp_path / "given").write_text(foreign.MATRIX.replace("NV12", "NV8"))
     said = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml").err
     choices = said.partition("one of ")[2].strip().split(", ")
