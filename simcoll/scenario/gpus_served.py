@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, wrong
 from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
-
-_GPU_LINKS: Final = ("nvlink", "xgmi")  # from GPU to GPU, or to their switch; without them they are joined by PCIe
+from simcoll.topology.wiring import GPU_LINKS
 
 
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
@@ -23,7 +21,8 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
         raise wrong("profile", f"{profile.name} says what messages between nodes cost, and nothing of GPUs", with_gpus)
     if (mismatch := _mismatch(profile, system)) is None:
         return
-    serving = system.profile or " or ".join(_serving(system))
+    own = system.profile if system.profile != profile.name else None
+    serving = own or " or ".join(_serving(system))
     problem = f"{profile.name} is for GPUs {mismatch}"
     raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
 
@@ -69,8 +68,8 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
         return None
     if generation not in profile.generations:
         return f"of {' and '.join(profile.generations)}, and {system.name} has {generation}"
-    own = [kind for kind in (*_GPU_LINKS, "pcie") if kind in profile.links]
-    joined = {rule.kind for rule in system.links} & {*_GPU_LINKS} or {"pcie"}
+    own = [kind for kind in (*GPU_LINKS, "pcie") if kind in profile.links]
+    joined = {rule.kind for rule in system.links} & {*GPU_LINKS} or {"pcie"}
     if own and not joined & {*own}:
         return f"joined by {' and '.join(own)}, and those of {system.name} are by {' and '.join(sorted(joined))}"
     return None

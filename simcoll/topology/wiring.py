@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MEMORY: Final = "memory"  # the kind of a device's link to itself
+GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds from GPU to GPU, or to their switch; GPUs without are joined by PCIe
 
 
 @dataclass(frozen=True, init=False)

@@ -171,6 +171,16 @@ def test_a_machine_is_not_guessed(tmp_path: Path, text: str, choices: list[str])
     assert simcoll("import", tmp_path / "given", "--assume", choices[0]).status == 0
 
 
+def test_gpus_without_their_nvlinks_are_predicted_as_such(tmp_path: Path):
+    """A dump without NVLinks names no profile of GPUs that have them; the one fitted over PCIe answers, and is the cure
+    where another is asked for."""
+    path, done = brought(tmp_path, re.sub(r"<nvlink[^>]*/>", "", foreign.TOPOLOGY))
+    assert "GPUs are not joined by nvlink, unlike those of hgx-h100" in done.out
+    asked = ["predict", "all_reduce", "--on", path, "--size", "1 MiB"]
+    assert "profile nccl-pcie" in simcoll(*asked).out
+    assert simcoll(*asked, "--profile", "nccl-hopper").err.strip().endswith("; take nccl-pcie")
+
+
 def test_each_choice_may_be_assumed(tmp_path: Path):
     """Law: of a matrix that fits no shipped system (fewer NVLinks than H100), those are named that it may be like."""
     (tmp_path / "given").write_text(foreign.MATRIX.replace("NV12", "NV8"))

@@ -17,6 +17,7 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile
 from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.wiring import GPU_LINKS
 
 NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}
 """GB/s of one NVLink and one direction by compute capability, as NCCL 2.30 counts it (topo.h)."""
@@ -158,7 +159,13 @@ class Sketch:
         pattern, file = self.pattern, self.pattern.file
         if file.gpu:
             self.keys.setdefault("gpu", file.gpu.model_dump(exclude_none=True))
-        if file.profile:
+        kinds = {speed.kind for speed in self.links.values()}
+        if own := [kind for kind in GPU_LINKS if (kind in kinds) != pattern.has(kind)]:
+            lacking = (
+                f"GPUs {'are' if own[0] in kinds else 'are not'} joined by {own[0]}, unlike those of {pattern.name}"
+            )
+            self.notes.assume(f"{lacking}: the profile is the one that was fitted to such GPUs, if there is one")
+        elif file.profile:
             self.keys.setdefault("profile", file.profile)
         if file.cpu:
             self.keys.setdefault("cpu", file.cpu.model_dump())
