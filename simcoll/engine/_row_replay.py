@@ -22,6 +22,9 @@ from simcoll.named_tuple import NamedTuple
 COMES, COMPLETES = -1, -2  # events: the tail of a transfer comes to its receive side; the version that it made is there
 
 
+LOOKED_AT: Final = 16  # events, after which it is seen whether those of any row are still in order
+
+
 class EventOrder(NamedTuple):
     """Events in an order in which a run went, None: transfer by transfer; and the shortcut that the run took.
 
@@ -106,9 +109,11 @@ class RowReplay:
         self.widths: dict[tuple[int, int], tuple[Numbers, Numbers]] = {}  # of flows: how long a way is taken, and then
 
     def run(self, order: EventOrder) -> tuple[Numbers, Array]:
-        """The end of each row, and whether its events were in order."""
+        """The end of each row, and whether its events were in order; it stops when those of no row are."""
         if order.events is None:
             for i in range(len(self.plan)):
+                if not i % LOOKED_AT and not self.in_order.any():
+                    break
                 self._begin(i)
                 if not self.fair:
                     for at in range(len(self.way[i])):
@@ -116,7 +121,9 @@ class RowReplay:
                 self._comes(i)
                 self._completes(i)
             return self.latest, self.in_order
-        for i, at in order.events:
+        for number, (i, at) in enumerate(order.events):
+            if not number % LOOKED_AT and not self.in_order.any():
+                break
             if at == COMES:
                 self._comes(i)
             elif at == COMPLETES:

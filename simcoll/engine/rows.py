@@ -193,6 +193,8 @@ class _Rows:
         numbers = ReplayNumbers(service, caps, gammas, latencies, arrivals, *overheads)
         replay = RowReplay(self.first, self.used, self.kept, numbers)
         latest, in_order = replay.run(order)
+        if not in_order.any():
+            return nothing
         totals = totals_of(self.programs, latest.tolist(), order.shortcut)
         if not self.kept:
             return [Outcome("fast", sums) if right else None for sums, right in zip(totals, in_order, strict=True)]
