@@ -83,9 +83,9 @@ class _FromFactory:
 
 def _init(cls: type, fields: Sequence[dataclasses.Field[Any]], frozen: bool) -> Callable[..., None]:
     """A function that sets every field: what is given, else its default, else what its factory makes."""
-    names: dict[str, Any] = {"_set": object.__setattr__, "_made": _FromFactory()}
+    names: dict[str, Any] = {"_made": _FromFactory()}
     heads: dict[bool, list[str]] = {False: [], True: []}
-    lines: list[str] = []
+    lines: list[str] = ["_own = self.__dict__"] if frozen else []  # five times as quick as `object.__setattr__`
     for field in fields:
         name, value = field.name, field.name
         if field.default_factory is not dataclasses.MISSING:
@@ -98,7 +98,7 @@ def _init(cls: type, fields: Sequence[dataclasses.Field[Any]], frozen: bool) -> 
         if field.init:
             heads[bool(field.kw_only)].append(name + default)
         if field.init or default == "=_made":
-            lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+            lines.append(f"_own[{name!r}] = {value}" if frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     head = ", ".join(["self", *heads[False], *(["*"] if heads[True] else []), *heads[True]])

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory, memory
 from simcoll.config.numba_loader import WORTH_LOADING, choose
@@ -59,8 +60,9 @@ def bind(
     Raises InputError when a size cannot be cut or there is too little memory, TopologyError when there is no route.
     """
     held = _held(schedule, nbytes, itemsize, weights)
-    piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else int(held.max(initial=0))
-    loops = max(1, -(-int(held.max(initial=0)) // max(1, piece)))
+    most = int(held.max(initial=0))
+    piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else most
+    loops = max(1, -(-most // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)
     slots = params.slots
@@ -118,13 +120,13 @@ class _Frame:
     def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
         """The sizes of a program, the kind of each transfer, and what was made of that."""
         loops, (first, slots) = self.program.loops, self.first
-        distinct, which = np.unique(held, return_inverse=True)  # sizes of slots; the last is of what holds nothing
-        sizes, which = np.append(distinct, 0), which.reshape(-1)
+        every = distinct(held)
+        sizes, which = np.append(every, 0), np.searchsorted(every, held.reshape(-1))  # the last holds nothing
         key = which.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
         if key not in self.kinds:
             if len(self.kinds) >= MOST_KINDS:
                 self.kinds.clear()
-            kind = np.full(len(self.waits.reads), len(distinct), np.int32)
+            kind = np.full(len(self.waits.reads), len(every), np.int32)
             kind[first] = which[slots]
             carried = inherited(self.waits.reads, kind, compiled)
             if loops > 1:

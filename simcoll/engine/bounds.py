@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,9 @@ class Cuts:
     @cached_property
     def slowest(self) -> int:
         """The least B/s by which a cut is left or entered; 0 where none is."""
+        least = min(int(self.out.min()), int(self.into.min()))
+        if least > 0:
+            return least
         every = np.concatenate([self.out, self.into])
         return int(every[every > 0].min()) if every.any() else 0
 
@@ -170,30 +173,44 @@ def _bandwidth_ps(
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
+class _LinkSets(NamedTuple):
+    """Sets of links, one behind the other: set s begins at `links[first[s]]`, if it is one of `some` that has any."""
+
+    links: NDArray[np.int64]
+    first: NDArray[np.int64]
+    some: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, sets: Sequence[NDArray[np.int64]]) -> Self:
+        """The sets in order."""
+        counts = np.array([len(each) for each in sets])
+        return cls(np.concatenate(sets), np.cumsum(counts) - counts, counts > 0)
+
+    def sums(self, of_links: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over each set of what each link has, int64 (sets,)."""
+        found = np.zeros(len(self.some), np.int64)
+        found[self.some] = np.add.reduceat(of_links[self.links], self.first[self.some]) if len(self.links) else 0
+        return found
+
+
 class _CutLinks(NamedTuple):
-    """The places that each cut is around, and the links out of it and into it, one cut behind the other: cut c has
-    `out[first_out[c]:first_out[c + 1]]`. `ranks` is the number of places around which each of the first cuts is: those
-    of one device each."""
+    """The places that each cut is around, and the links out of it and into it. `ranks` is the number of places around
+    which each of the first cuts is: those of one device each."""
 
     members: NDArray[np.int64]
     starts: NDArray[np.int64]
-    out: NDArray[np.int64]
-    first_out: NDArray[np.int64]
-    into: NDArray[np.int64]
-    first_into: NDArray[np.int64]
+    out: _LinkSets
+    into: _LinkSets
     ranks: NDArray[np.int64]
 
 
-_CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut.out) + len(cut.into))
+_CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut.out.links) + len(cut.into.links))
 
 
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
     links = _CUT_LINKS.get((topology.layout, places), lambda: _cut_links(topology, places))
-    out, into = (
-        np.add.reduceat(np.append(topology.bandwidths[of], 0), first[:-1]) * (np.diff(first) > 0)
-        for of, first in ((links.out, links.first_out), (links.into, links.first_into))
-    )
-    alone = int((out[: len(links.ranks)] * links.ranks).sum())
+    out, into = links.out.sums(topology.bandwidths), links.into.sums(topology.bandwidths)
+    alone = int(out[: len(links.ranks)] @ links.ranks)
     return Cuts(len(places), links.members, links.starts, out, into, alone)
 
 
@@ -207,14 +224,8 @@ def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
             members.append(within)
             crossing.append(topology.crossing(inside))
     starts = np.cumsum([0, *map(len, members)])[:-1]
-    (out, first_out), (into, first_into) = map(_end_to_end, zip(*crossing, strict=True))
-    places_of = np.concatenate(members).astype(np.int64)
-    return _CutLinks(places_of, starts, out, first_out, into, first_into, ranks)
-
-
-def _end_to_end(columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Columns one behind the other, and where each begins."""
-    return np.concatenate(columns), np.cumsum([0, *map(len, columns)])
+    out, into = map(_LinkSets.of, zip(*crossing, strict=True))
+    return _CutLinks(np.concatenate(members).astype(np.int64), starts, out, into, ranks)
 
 
 def _to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:

@@ -58,7 +58,7 @@ class CallShape:
     registered: bool = False
     by_itself: bool = field(default=True, compare=False)
 
-    @property
+    @cached_property
     def kind(self) -> CostKind:
         """Key of the cost block that applies."""
         return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
@@ -73,7 +73,7 @@ class CallShape:
         """The name of the algorithm in scenarios, results and tables; see `names`."""
         return self.schedule if self.algorithm == "p2p" else self.algorithm
 
-    @property
+    @cached_property
     def alike(self) -> int:
         """Number of units like the simulated one that run side by side: channels, or pairs of channels.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from simcoll import units
@@ -66,7 +67,7 @@ class Communicator:
         """The graph that an algorithm runs on, where the search found one."""
         return self.graphs.get(GRAPH_OF[algorithm])
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Channels of ring and tree as kernels use them: the user limits them from above, then from below."""
         found = self._channels_found if self.max_channels is None else min(self._channels_found, self.max_channels)

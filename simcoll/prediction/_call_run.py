@@ -15,7 +15,7 @@ from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.timeline import Totals
 from simcoll.errors import RefusedError, StuckError
 from simcoll.prediction.lowering import PlainCall, executor
-from simcoll.prediction.placing import beyond_rated, rated_topology, served_by
+from simcoll.prediction.placing import at_best, rated_topology
 from simcoll.prediction.predicted import PlannedCall, Prediction
 from simcoll.prediction.program_run import ScheduleRun, run_schedule
 from simcoll.scenario.profile import CostSetting
@@ -76,7 +76,7 @@ def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, cost
     """The time that no schedule can beat, the same for all that answer the question, whatever they run: on links as
     rated, or as a profile has them where these are faster; where switches could reduce, by these too."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
-    network = served_by(rated, beyond_rated(scenario, rated, costs))
+    network = at_best(scenario, rated, costs)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
     return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)

@@ -31,7 +31,7 @@ from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction._schedule_traffic import Traffic
 from simcoll.prediction.placing import ONE_PORT
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile, PullCosts
+from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, PullCosts
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Topology
@@ -139,7 +139,7 @@ class KernelCall(PlainCall, ABC):
         return costs.transport or self.network_costs.transport or NO_TRANSPORT
 
     def _efficiency(self, kind: str, costs: CostSetting) -> float:
-        return costs.links.get(kind, self.network_costs.links.get(kind, LinkScale())).efficiency
+        return costs.efficiency(kind, self.network_costs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import CostSetting, LinkScale, ModelSpec, Profile
+from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
@@ -148,7 +148,7 @@ class NcclChannel(PlainCall):
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = costs.links.get(sort.kind, self.network_costs.links.get(sort.kind, LinkScale())).efficiency
+            efficiency = costs.efficiency(sort.kind, self.network_costs)
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
@@ -382,11 +382,12 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
-    settings = env.search(load_system(name)) if env.given else DEFAULTS
+    variables = str(env)
+    settings = env.search(load_system(name)) if variables else DEFAULTS
     written = "" if name in shipped_systems() else scenario.contents()  # a file may have been written anew
     found = (name, written, *asked, settings, gpus)
     return _COMMUNICATORS.get(
-        (*found, str(env)),
+        (*found, variables),
         lambda: env.applied(
             _COMMUNICATORS.get(found, lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus))
         ),

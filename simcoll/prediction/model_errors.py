@@ -108,8 +108,10 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
 
 
 def _of_zone(setting: Setting, known: ModelErrors | None) -> ModelError:
-    cells = tuple(cells_of(setting))
-    return _shipped_error(cells) if known is None else _error(cells, known)
+    if known is not None:
+        return _error(tuple(cells_of(setting)), known)
+    largest = next((most for most, _ in ZONES if setting.size_bytes <= most and most < math.inf), None)
+    return _shipped_error(setting._replace(size_bytes=int(ZONES[-2][0]) + 1 if largest is None else int(largest)))
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> ModelError:
@@ -126,8 +128,8 @@ def _error(cells: Sequence[str], known: ModelErrors) -> ModelError:
 
 
 @functools.cache
-def _shipped_error(cells: tuple[str, ...]) -> ModelError:
-    return _error(cells, shipped())
+def _shipped_error(setting: Setting) -> ModelError:
+    return _error(tuple(cells_of(setting)), shipped())
 
 
 def noise_of(known: ModelErrors | None = None) -> Noise:

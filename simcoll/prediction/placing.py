@@ -12,7 +12,16 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.kernel_costs import CostKind
 from simcoll.scenario.placement import Placement
-from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, load_profile, served
+from simcoll.scenario.profile import (
+    CABLE,
+    CostSetting,
+    LinkScale,
+    Profile,
+    costs_of,
+    load_network,
+    load_profile,
+    served,
+)
 from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
@@ -21,6 +30,7 @@ from simcoll.topology.machine_files import SystemFile
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
+_AT_BEST: Final[LruCache[tuple[object, Topology]]] = LruCache(2_000_000, lambda best: len(best[1].links))
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 
 
@@ -72,7 +82,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     """Kinds of links of a node over which the machine's own profile, or `costs`, have more payload than they are rated
     for, and the share that any of NCCL's protocols reaches by it."""
     machine = machine_of(scenario)
-    own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
+    own = costs_of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
     shares: dict[str, float] = {}
     for each in filter(None, (own, costs)):
@@ -85,6 +95,17 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
         for kind in inner - each.links.keys():
             shares[kind] = max(reach, shares.get(kind, 1.0))
     return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
+
+
+def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
+    """The topology on which no call is served better: links as rated, or as `beyond_rated` has them; the same object
+    for the same costs of the same machine."""
+    machine = machine_of(scenario)
+
+    def made() -> tuple[object, Topology]:
+        return (machine, costs), served_by(rated, beyond_rated(scenario, rated, costs))
+
+    return _AT_BEST.get((rated, id(machine), id(costs)), made)[1]  # which keeps both, so that no other has the ids
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:

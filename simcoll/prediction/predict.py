@@ -14,7 +14,7 @@ from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import CostSetting, load_profile, shipped_profiles
+from simcoll.scenario.profile import CostSetting, costs_of, load_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -58,7 +58,7 @@ def steps(
         scenario = scenario.model_copy(update={"faults": ()})
     # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
     # the same time.
-    costed = costs or CostSetting.of(profile)
+    costed = costs or costs_of(profile)
     if scenario.workload:
         from simcoll.prediction._plan_run import predict_plan
 

@@ -33,7 +33,7 @@ def _quantile(text: str) -> Any:
     return _column(f"{text} of the time of all replications", "us")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ResultRow(Mapping[str, Any]):
     """The result of one point; a column is None where it does not apply.
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
 
 from simcoll.config import yaml_tree
+from simcoll.config.lru import LruCache
 from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model
 from simcoll.dataclass import dataclass
@@ -329,9 +330,23 @@ class CostSetting:
         own = profile.launch, profile.links, profile.kernels
         return cls(params or {}, *own, profile.host or HostCosts(), graph, profile.pull, profile.transport)
 
+    def efficiency(self, kind: str, network: Profile) -> float:
+        """Share of the rated bandwidth of links of a kind that payload reaches; `network` says it of what these costs
+        leave open."""
+        scale = self.links.get(kind) or network.links.get(kind)
+        return scale.efficiency if scale else 1.0
+
     def launch_ps(self, launch: Launch) -> int:
         """Launch of one call, in ps."""
         return self.graph if launch.graph and self.graph is not None else self.launch
+
+
+_COSTS: Final[LruCache[tuple[Profile, CostSetting]]] = LruCache(64, lambda _: 1)
+
+
+def costs_of(profile: Profile) -> CostSetting:
+    """Costs as a profile has them, the same object for the same profile."""
+    return _COSTS.get(id(profile), lambda: (profile, CostSetting.of(profile)))[1]
 
 
 @functools.cache

@@ -86,11 +86,13 @@ class WorkloadPlan:
         after: Iterable[int],
     ) -> int:
         members, number = self._all if ranks is None else tuple(ranks), len(self.works)
-        last = self._last.setdefault(stream, np.full(self.n, NONE))
-        where = slice(None) if members is self._all else list(members)
-        before = set(after).union(distinct(last[where]).tolist()) - {NONE}
-        self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before))))
-        last[where] = number
+        where, before = slice(None) if members is self._all else list(members), set(after)
+        if stream in self._last:
+            before |= {*distinct(self._last[stream][where]).tolist()}
+        else:
+            self._last[stream] = np.full(self.n, NONE)
+        self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before - {NONE}))))
+        self._last[stream][where] = number
         return number
 
     def last(self, rank: int) -> int:
