@@ -132,20 +132,22 @@ class NcclEnv(Model):
         return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
 
     def search(self, system: SystemFile) -> "SearchSettings":
-        """The settings under which NCCL looks for its graphs on a system. Raises RefusedError where no NIC is left."""
+        """The settings under which NCCL looks for its graphs on a system. Raises RefusedError like `unused_nics`."""
         from simcoll.nccl.graph_search import SearchSettings
 
         cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
         count, unused = _nics(system), self.unused_nics(system)
         used = tuple(number for number in range(count) if number not in unused)
-        if count and not used:
-            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
         nics = used if unused else None
         return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
 
     def unused_nics(self, system: SystemFile) -> tuple[int, ...]:
-        """The numbers of the NICs of a node that NCCL_IB_HCA leaves out."""
-        return tuple(number for number in range(_nics(system)) if not self._uses(number))
+        """The numbers of the NICs of a node that NCCL_IB_HCA leaves out. Raises RefusedError where none is left."""
+        count = _nics(system)
+        unused = tuple(number for number in range(count) if not self._uses(number))
+        if count and len(unused) == count:
+            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
+        return unused
 
     @property
     def _p2p_level(self) -> Level | None:

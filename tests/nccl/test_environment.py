@@ -121,8 +121,10 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
     ],
 )
 def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:
-    """A variable is heeded, or the point is refused."""
-    assert all(why in row["status"] for row in rows(env))
+    """A variable is heeded, or the point is refused, on one node and on two."""
+    for nodes in (1, 2):
+        found = rows(env, topology={"system": "dgx-a100", "nodes": nodes})
+        assert all(why in row["status"] for row in found)
 
 
 def test_rccl_refuses_in_its_own_name() -> None:
