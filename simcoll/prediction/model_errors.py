@@ -18,12 +18,18 @@ from simcoll.config.yaml_tree import Model
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise
 
-AROUND: Final = 1.0  # clusters for which the cell around counts beside the clusters of a cell
+# Clusters for which the cell around counts beside the clusters of a cell. With two, intervals of clusters that are left
+# out hold as many rows as with one, and are a tenth narrower; with more, several nodes lose coverage.
+AROUND: Final = 2.0
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((64 << 10, "to 64 KiB"), (16 << 20, "to 16 MiB"), (math.inf, "above"))
 BLEND: Final = 16  # factor in size from an edge to the middle of the zone between both
-PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs; others go by rings and trees
+PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs
+CHAINS: Final = (
+    "broadcast",
+    "reduce",
+)  # from a root or to it: calls of a loop overlap; others go round rings, or by trees
 
 LogError = Annotated[float, Field(ge=0)]
 
@@ -61,19 +67,20 @@ def cells_of(setting: Setting) -> Iterator[str]:
     one of their own, inside those of other calls.
 
     >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 1024, graph=True)))
-    ['graphs on one node, to 64 KiB', 'one node, nvlink, rings, to 64 KiB', 'one node, nvlink, to 64 KiB', \
-'one node, rings, to 64 KiB', 'one node, to 64 KiB']
+    ['graphs on one node, to 64 KiB', 'one node, nvlink, rings, to 64 KiB', 'one node, rings, to 64 KiB', \
+'one node, to 64 KiB']
     >>> list(cells_of(Setting("all_to_all", 4, "efa", 1024)))[:3]
     ['more nodes, efa, pairs, to 64 KiB', 'several nodes, efa, to 64 KiB', 'more nodes, pairs, to 64 KiB']
     """
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
     span = "one node" if setting.nodes == 1 else "several nodes"
-    family = "pairs" if setting.collective in PAIRS else "rings"
-    zone = zone_of(setting.size_bytes)
+    collective, zone = setting.collective, zone_of(setting.size_bytes)
+    family = "pairs" if collective in PAIRS else "chains" if collective in CHAINS else "rings"
     if setting.graph:
         yield f"graphs on {reach}, {zone}"
     yield f"{reach}, {setting.place}, {family}, {zone}"
-    yield f"{span}, {setting.place}, {zone}"
+    if reach != span:  # what a network is like counts more than the family; on one node the family does
+        yield f"{span}, {setting.place}, {zone}"
     yield f"{reach}, {family}, {zone}"
     if reach != span:
         yield f"{span}, {family}, {zone}"

@@ -158,7 +158,7 @@ def place(prediction: Prediction) -> str:
         system = described(prediction.scenario.topology)
         return system.nic.profile if system and system.nic else ""
     kinds = prediction.topology.link_kinds
-    return next((kind for kind in ("nvlink", "pcie") if kind in kinds), kinds[0] if kinds else "")
+    return next((kind for kind in ("nvlink", "xgmi", "pcie") if kind in kinds), kinds[0] if kinds else "")
 
 
 def _transport(prediction: Prediction) -> str | None:
