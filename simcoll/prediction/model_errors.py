@@ -29,7 +29,7 @@ PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages betw
 CHAINS: Final = (
     "broadcast",
     "reduce",
-)  # from a root or to it: calls of a loop overlap; others go round rings, or by trees
+)  # from a root or to it; others go by rings and trees
 
 LogError = Annotated[float, Field(ge=0)]
 

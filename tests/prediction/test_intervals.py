@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcoll.prediction.confidence import of_another_machine
 from simcoll.prediction.intervals import Noise, Parts, noise, shrunk
-from simcoll.prediction.model_errors import CellErrors, ModelErrors, Setting, cells_of, error_of
+from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of
 
 SIZES = [1 << k for k in range(10, 30)]
 LEFT_OUT = {"sizes": 0.1, "ranks": 0.1, "collectives": 0.1, "nodes": 0.1}
@@ -72,7 +72,7 @@ def test_a_mean_of_two_is_known_better_than_its_parts() -> None:
     cells = {wide: CellErrors(error=0.2, clusters=9), narrow: CellErrors(error=0.2, clusters=1)}
     found = error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells))
     assert found.spread == pytest.approx(0.2)
-    assert found.groups == pytest.approx(2**2 / (1 / 1 + 1 / 9))
+    assert found.groups == pytest.approx((1 + AROUND) ** 2 / (1 / 1 + AROUND**2 / 9))
 
 
 @given(
