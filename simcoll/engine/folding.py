@@ -160,7 +160,7 @@ def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[
         rows = _rows(part, kept)
         numbers = number + np.repeat(np.arange(part.steps), len(kept))
         if not apart:
-            slots = _turned_back(rows, turn, few, stream.n_chunks)
+            slots = _turned_back(rows, turn, few)
             rows = rows._replace(dst=(rows.dst % few).astype(np.int32), dst_slot=slots.astype(np.int32))
         columns.append((numbers, rows))
         number += part.steps
@@ -230,7 +230,7 @@ def _rows(part: StepPattern, kept: Numbers) -> Step:
     return Step._make(column[kept] for column in part)
 
 
-def _turned_back(rows: Step, turn: Rotation, few: int, n_chunks: int) -> Numbers:
+def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
     """The slot at the receiver's stand-in: as many turns back as the receiver is away from it."""
     turns = rows.dst // few * (few // turn.ranks)
     within = rows.dst_slot % turn.span

@@ -39,7 +39,8 @@ class Round:
         self.net_in = self.net_out = -1
         self._sorted: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = {}
         self._ports: dict[int | None, list[int]] = {}
-        self._entries: dict[int, list[int]] = {}
+        self._nearest: dict[int, list[int]] = {}
+        self._turned: dict[int, list[int]] = {}
         self._fruitless: dict[object, int] = {}
         self._copies = 0
         self._settled = False
@@ -113,28 +114,39 @@ class Round:
                 yield self._step(gpu, 0, 0, self.to_net, self.to_first, 0)
 
     def _from_nets(self) -> Steps:
-        draft, node = self.draft, self.node
-        nets = self._nets(None)
+        draft, free, node = self.draft, self.net_free, self.node
         whole, found = int(draft.inter), False  # NCCL rounds what it takes of a NIC's port down
-        for i in range(len(nets)):
-            net = nets[(draft.channels + i) % len(nets)]
-            if self.net_free[net] < whole or (draft.pattern == "nvls" and found):
+        only = draft.nets[-1][1] if self._paired() else None
+        for net in self._entrances():
+            if free[net] < whole or (draft.pattern == "nvls" and found) or only not in (None, net):
                 continue
-            if self._paired() and net != draft.nets[-1][1]:
-                continue
-            self.net_free[net] -= whole
+            free[net] -= whole
             came = self.net_in
             self.net_in = net
             if draft.pattern == "nvls":
                 gpu = node.local_gpu[net]
                 heads = [order[0] for order in draft.orders]
-                if draft.channels < len(nets) and gpu is not None and gpu not in heads:
+                if draft.channels < len(self._nets(None)) and gpu is not None and gpu not in heads:
                     yield from self._enter(net, gpu, 0)
                     found = True
             else:
                 yield from self._starts(net)
             self.net_in = came
-            self.net_free[net] += whole
+            free[net] += whole
+
+    def _entrances(self) -> list[int]:
+        """The ports from which a GPU can be reached, in the order of the next channel: each begins one port on."""
+        nets = self._nets(None)
+        first = self.draft.channels % max(1, len(nets))
+        if first not in self._turned:
+            self._turned[first] = [net for net in nets[first:] + nets[:first] if self._entries(net)]
+        return self._turned[first]
+
+    def _entries(self, net: int) -> list[int]:
+        """The GPUs that are nearest to a port."""
+        if net not in self._nearest:
+            self._nearest[net] = self.node.near(net, self.node.gpus)
+        return self._nearest[net]
 
     def _nets(self, gpu: int | None) -> list[int]:
         """The ports to try for a GPU, or to come in by."""
@@ -159,9 +171,7 @@ class Round:
             left, self.left = self.left, _FIRST_TRY
             yield from self._enter(net, first, _IN_ORDER)
             self.left = -1 if self.left == -1 else left
-        if net not in self._entries:
-            self._entries[net] = node.near(net, node.gpus)
-        for gpu in self._entries[net]:
+        for gpu in self._entries(net):
             yield from self._enter(net, gpu, 0)
 
     def _enter(self, net: int, gpu: int, given: int) -> Steps:

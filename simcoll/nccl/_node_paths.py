@@ -85,6 +85,7 @@ class NodePaths:
         self.paths: dict[tuple[int, int], NodePath] = {}
         self._parts: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {}
         self.local_gpu: dict[int, int | None] = {}
+        self._to_try: dict[tuple[tuple[int, ...], int], list[int]] = {}
 
     def _of(self, kind: str) -> list[int]:
         return [i for i, each in enumerate(self.kinds) if each == kind]
@@ -267,18 +268,16 @@ class NodePaths:
         return None
 
     def nets_for(self, gpus: Sequence[int], farthest: int) -> list[int]:
-        """The ports to try for GPUs, preferred ones first, then the others up to a type of path."""
-        nets: dict[int, None] = {}
-        for gpu in gpus:
-            for channel in range(len(self.nets)):
-                net = self.net_of(gpu, channel)
-                if net is not None:
-                    nets.setdefault(net)
-        for kind, gpu in itertools.product(range(farthest + 1), gpus):
-            for net in self.nets:
-                if self.paths[gpu, net].type == kind:
-                    nets.setdefault(net)
-        return list(nets)
+        """The ports to try for GPUs, preferred ones first, then the others up to a type of path; of paths that have
+        been found."""
+        asked = tuple(gpus), farthest
+        if asked not in self._to_try:
+            preferred = (self.net_of(gpu, channel) for gpu in gpus for channel in range(len(self.nets)))
+            nets = dict.fromkeys(net for net in preferred if net is not None)
+            for kind, gpu in itertools.product(range(farthest + 1), gpus):
+                nets.update(dict.fromkeys(net for net in self.nets if self.paths[gpu, net].type == kind))
+            self._to_try[asked] = list(nets)
+        return self._to_try[asked]
 
     def spread(self, to: Sequence[int]) -> tuple[int, int]:
         """The least and the greatest type of path from the GPUs to other devices."""

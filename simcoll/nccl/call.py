@@ -11,7 +11,7 @@ from typing import Any, Final
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl import _p2p_messages, symmetric_kernels
-from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
+from simcoll.nccl.between_nodes import FLUSHED, Transport
 from simcoll.nccl.block_times import lines_ps, service, spread_ps
 from simcoll.nccl.call_shape import CallShape
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
@@ -29,11 +29,11 @@ _STORES: Final = {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}
 class NcclCall(CallShape):
     """A call that NCCL makes, and its time by the costs of a profile."""
 
-    def params(self, costs: Kernels, transport: Transport = NO_TRANSPORT) -> dict[str, Any]:
+    def params(self, costs: Kernels) -> dict[str, Any]:
         """Parameters of the engines, where links have the latency of a hop and serve chunks in turn, as NICs do."""
-        return {"sharing": "fifo", **self._own_params(costs, transport)}
+        return {"sharing": "fifo", **self._own_params(costs)}
 
-    def _own_params(self, costs: Kernels, transport: Transport) -> dict[str, Any]:
+    def _own_params(self, costs: Kernels) -> dict[str, Any]:
         if self.registered:
             return {}
         block = self.block(costs)

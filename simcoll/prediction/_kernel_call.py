@@ -339,7 +339,7 @@ class MessagesCall(KernelCall):
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines. A rank serves all peers at once."""
         kernels = costs.kernels or Kernels()
-        rates = [step.params(kernels, self.transport(costs))["channel_bandwidth"] for _, step in self.steps]
+        rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
         return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
 
     def _share(self, kind: str, costs: CostSetting) -> float:

@@ -95,7 +95,7 @@ class NcclChannel(PlainCall):
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines that kernels decide."""
-        return self.call.params(costs.kernels or Kernels(), self.transport(costs))
+        return self.call.params(costs.kernels or Kernels())
 
     def point(self, costs: CostSetting) -> Scenario:
         """The point of one channel, with its share of the bytes."""

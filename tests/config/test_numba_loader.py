@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import stat
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 from command import SCRIPT, python
 from extras import needs
+
+from simcoll.config import cache_folder, numba_loader
 
 pytestmark = needs("numba")
 
@@ -39,9 +43,7 @@ def add(a, b):
     return other.twice(a) + b
 """
 USE = """\
-import importlib.util, os, sys, tempfile
-if "no home" in sys.argv:
-    os.getuid = lambda: 12345  # a user that the machine does not know
+import importlib.util, sys
 from simcoll.config.numba_loader import compile_kernel
 spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
 kernel = importlib.util.module_from_spec(spec)
@@ -110,36 +112,41 @@ def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
     assert _compiled(tmp_path / "home/.cache/simcoll")
 
 
-def test_kept_where_it_is_asked_for(kernel: Path, tmp_path: Path):
-    """In SIMCOLL_CACHE_DIR, or else in numba's own NUMBA_CACHE_DIR."""
-    ours, numbas = tmp_path / "ours", tmp_path / "numbas"
-    home = {"HOME": str(tmp_path / "home"), "NUMBA_CACHE_DIR": str(numbas)}
-    assert _use(kernel, home) == (0, "5\n", "")
-    assert _compiled(numbas)
-    assert _use(kernel, {**home, "SIMCOLL_CACHE_DIR": str(ours)}) == (0, "5\n", "")
-    assert _compiled(ours)
-    assert not (tmp_path / "home").exists()
+def _chosen(monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, object]) -> Path | None:
+    """The folder for compiled code, in an environment of its own."""
+    for name in ("SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in changes.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # known since it was first asked for
+    return cache_folder.folder(numba_loader.ROOM, "NUMBA_CACHE_DIR")
+
+
+def test_kept_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In SIMCOLL_CACHE_DIR, or else in numba's own NUMBA_CACHE_DIR, before the user's cache."""
+    ours, numbas, home = tmp_path / "ours", tmp_path / "numbas", {"HOME": tmp_path / "home"}
+    assert _chosen(monkeypatch, home) == tmp_path / "home/.cache/simcoll"
+    assert _chosen(monkeypatch, {**home, "XDG_CACHE_HOME": tmp_path / "xdg"}) == tmp_path / "xdg/simcoll"
+    assert _chosen(monkeypatch, {**home, "NUMBA_CACHE_DIR": numbas}) == numbas
+    assert _chosen(monkeypatch, {**home, "NUMBA_CACHE_DIR": numbas, "SIMCOLL_CACHE_DIR": ours}) == ours
 
 
 @pytest.mark.parametrize(
     ("name", "where"),
     [
         ("SIMCOLL_CACHE_DIR", "a file"),
-        *(
-            pytest.param(name, where, marks=pytest.mark.long)
-            for name, where in (
-                ("HOME", "a file/below"),
-                ("SIMCOLL_CACHE_DIR", "/proc/none"),
-                ("NUMBA_CACHE_DIR", "a file"),
-                ("XDG_CACHE_HOME", "a file"),
-            )
-        ),
+        ("HOME", "a file/below"),
+        ("SIMCOLL_CACHE_DIR", "/proc/none"),
+        ("NUMBA_CACHE_DIR", "a file"),
+        ("XDG_CACHE_HOME", "a file"),
     ],
 )
-def test_a_cache_that_cannot_be_written(name: str, where: str, kernel: Path, tmp_path: Path):
+def test_a_cache_that_cannot_be_written(name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The next best folder is taken, and nothing is said: a run needs no cache."""
     (tmp_path / "a file").touch()
-    assert _use(kernel, {"TMPDIR": str(tmp_path), name: str(tmp_path / where)}) == (0, "5\n", "")
+    given = {"HOME": tmp_path / "home", "TMPDIR": tmp_path, name: tmp_path / where}
+    users, own = tmp_path / "home/.cache/simcoll", tmp_path / f"simcoll-{os.getuid()}"
+    assert _chosen(monkeypatch, given) == (own if name in ("HOME", "XDG_CACHE_HOME") else users)
 
 
 def test_no_cache_at_all(kernel: Path, tmp_path: Path):
@@ -153,28 +160,25 @@ def test_no_cache_at_all(kernel: Path, tmp_path: Path):
     assert not _compiled(tmp_path)
 
 
-def test_a_user_without_a_home(kernel: Path, tmp_path: Path):
+def test_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """HOME unset, and a user that the machine does not know: the folder for temporary files serves."""
-    done = _use(kernel, {"HOME": None, "TMPDIR": str(tmp_path)}, "no home")
-    assert done == (0, "5\n", "")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])
+    assert _chosen(monkeypatch, {"TMPDIR": tmp_path}) == tmp_path / f"simcoll-{os.getuid()}"
 
 
-@pytest.mark.parametrize("explicit", [pytest.param(False, marks=pytest.mark.long), True])
-def test_a_folder_of_anyones_is_not_trusted(explicit: bool, kernel: Path, tmp_path: Path):
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_folder_of_anyones_is_not_trusted(explicit: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Compiled code is run as it is found: a folder that others can write to is passed over, also one asked for."""
-    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), "/proc/none") | {"TMPDIR": str(tmp_path)}
+    nowhere: dict[str, object] = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), "/proc/none") | {"TMPDIR": tmp_path}
     own = tmp_path / f"simcoll-{os.getuid()}"
     if explicit:
         own = tmp_path / "asked" / "for"
-        nowhere["SIMCOLL_CACHE_DIR"] = str(own)
-    assert _use(kernel, nowhere) == (0, "5\n", "")
-    assert _compiled(own)
+        nowhere["SIMCOLL_CACHE_DIR"] = own
+    assert _chosen(monkeypatch, nowhere) == own
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
-    for file in own.rglob("*.nb?"):
-        file.unlink()
     own.chmod(0o777)
-    assert _use(kernel, nowhere) == (0, "5\n", "")
-    assert not _compiled(own)
+    assert _chosen(monkeypatch, nowhere) != own
 
 
 @pytest.mark.long

@@ -150,16 +150,16 @@ LARGE = {
     "chunks": _msccl(2, 2_000_000),
     "ranks": _msccl(1900, 1900, "alltoall"),
     "counts": _msccl(2, 9, inside='<tb id="0" send="0"><step type="s" srcbuf="i" dstbuf="i" cnt="2147483647"/></tb>'),
-    "goal": "num_ranks 2\nrank 0 {\n" + "send 1b to 1 tag 0\n" * 100_000,
+    "goal": "num_ranks 2\nrank 0 {\n" + "send 1b to 1 tag 0\n" * 30_000,
     "matrix": "\t" + "\t".join(f"GPU{i}" for i in range(5000)),
     "aliases": "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\n"
     "devices: [*c,*c,*c,*c,*c,*c]\ninstances: [*c,*c,*c,*c,*c]\nedges: [*c,*c,*c,*c,*c]\n",
-    "processors": '<system version="1">' + "<cpu/>" * 150_000 + "</system>",
+    "processors": '<system version="1">' + "<cpu/>" * 50_000 + "</system>",
     "entities": '<!DOCTYPE system [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><system version="1">&b;</system>',
     "outside": '<!DOCTYPE system SYSTEM "http://127.0.0.1:9/x.dtd"><system version="1"/>',
     "deep": '{"gpus":1,"threadblocks":1,"ops":' + "[" * 200_000,
     "own": '{"collective":"all_reduce","algorithm":"x","ranks":1,"n_chunks":99999999,"transfers":[]}',
-    "nothing": "\x00" * 10_000_000,
+    "nothing": "\x00" * 2_000_000,
 }
 
 

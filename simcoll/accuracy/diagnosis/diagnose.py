@@ -172,7 +172,7 @@ def _document(
     best = ranked[0]
     explained = not base.off or best.explains(base)
     regions, left = (
-        [_region(asked, table, names, region) for region in fit.regions] for fit in (base, best if explained else base)
+        [_region(asked, names, region) for region in fit.regions] for fit in (base, best if explained else base)
     )
     return {
         "schema": SCHEMA,
@@ -218,7 +218,7 @@ def _points(
     ]
 
 
-def _region(asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], region: Region) -> Document:
+def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Document:
     """Describe one region of a series in the document."""
     first = asked.rows[region.points[0]]
     outside, contrary = (
