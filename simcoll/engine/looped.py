@@ -21,10 +21,12 @@ from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
 from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, PartHeaps, Pieces, Rows, Todo, Ways
 from simcoll.engine.kernels.records import Heap, Routes, Servers
+from simcoll.engine.kernels.waits import COMPLETE
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, too_late
 from simcoll.schedule.ir import Schedule
 
+MOST_WIDER: Final = 1.25  # parts of many sizes would leave too much room empty
 BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is, its share of the heap
 MOST_BITS: Final = 62  # of a key
 
@@ -67,13 +69,12 @@ class LoopedProgram:
 
     def _laid_out(self, run_: KernelRun, done: Array) -> LoopRun:
         """The columns for the kernel."""
-        program, schedule, give, fill = self.one, self.one.schedule, run_.give, run_.fill
+        program, schedule, give = self.one, self.one.schedule, run_.give
         src, dst, *routes = program.routes
         follows = run_.ways.follows()
         of_piece = run_.ways.service[-len(run_.ways.rates) :]
-        parts = parts_of(
-            run_.program, follows, self.slots, int(of_piece.min(initial=NEVER))
-        )  # a link serves a piece meanwhile
+        least = int(of_piece.min(initial=NEVER))  # a link serves a piece meanwhile
+        parts = parts_of(run_.program, follows, self.slots, least)
         starts = parts.of_participant[src[program.way]]
         order = np.argsort(starts, kind="stable").astype(np.int32)  # rows of a part together
         place = np.empty_like(order)
@@ -86,17 +87,12 @@ class LoopedProgram:
             return give(np.append(place, np.int32(NONE))[np.asarray(column, np.int32)[order]])
 
         (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors()
-        at, first, count = np.asarray(pending), _first(program.channel), len(self)
-        waiting = np.tile((at + (program.channel_before == NONE))[order], self.loops).astype(
-            np.int8
-        )  # for the loop before
-        waiting[: len(program)] = at[order]
-        credit_row, credit_loops = NO_INDICES, NO_INDICES
+        credit_row, credit_loops, free = NO_INDICES, NO_INDICES, NO_INDICES
         if self.slots:
             many, number, row, later = self._credits()
-            free = -((number - self.slots) // many)  # loops in which a slot of the connection is free from the start
-            waiting += (np.arange(self.loops)[:, None] >= free[order]).ravel()
+            free = -((number - self.slots) // many)  # the first loop in which a slot has to be let go
             credit_row, credit_loops = moved(row), rows(later)
+        state = self._state(run_, np.asarray(pending)[order], order, free, starts[order])
         bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
         o_recv, came = np.where(src == dst, 0, program.params.o_recv), run_.came()
         gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
@@ -116,7 +112,7 @@ class LoopedProgram:
                 first_reader=moved(first_reader),
                 next_reader=moved(next_reader),
                 channel_after=moved(channel_after),
-                first=moved(first),
+                first=moved(_first(program.channel)),
             ),
             parts=turns,
             pieces=Pieces(
@@ -139,7 +135,7 @@ class LoopedProgram:
             follows=give(follows),
             net=run_.net(),
             free=Servers(run_.freed(), run_.zeros(run_.sides)),
-            state=LoopState(fill(count, 0, np.int64), give(waiting), fill(count, 0, np.int8)),
+            state=state,
             heads=run_.noted(),
             done=done,
             heap=heap,
@@ -147,6 +143,24 @@ class LoopedProgram:
             credit_row=credit_row,
             credit_loops=credit_loops,
         )
+
+    def _state(self, run_: KernelRun, pending: Array, order: Array, free: Array, starts: Array) -> LoopState:
+        """The state of all transfers at the start. Rows in `order` wait for `pending` things in the first loop, later
+        for the loop before, too, where a channel begins, and from loop `free` on for a slot. Those of each part in
+        `starts` are together."""
+        often = np.bincount(starts)
+        part, wide = np.cumsum(often > 0)[starts] - 1, int(often.max(initial=0))
+        if wide * (int(part.max(initial=0)) + 1) > MOST_WIDER * len(order):
+            part, wide = part * 0, len(order)
+        place = np.arange(len(order)) - np.searchsorted(part, part)
+        waits_ = np.tile(pending.astype(np.int8), (self.loops, 1))
+        waits_[1:] += (self.one.channel_before == NONE)[order]
+        if len(free):
+            waits_ += np.arange(self.loops)[:, None] >= free[order]
+        first = part * (wide * self.loops) + place
+        state = np.zeros((int(part.max(initial=0)) + 1, self.loops, wide), np.int8)
+        state[part, :, place] = np.where(waits_ > 0, COMPLETE - waits_, 0).T
+        return LoopState(run_.fill(state.size, 0, np.int64), run_.give(state.ravel()), run_.give(first), wide)
 
     def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""

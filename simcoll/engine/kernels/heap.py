@@ -8,7 +8,14 @@ from typing import Any
 from simcoll.config.numba_loader import jit_for
 from simcoll.engine.kernels.records import Heap
 
-inner = jit_for(__name__, inner=True)
+inner, inline = jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+
+
+@inline
+def sooner(heap: Heap, a: Any, b: Any) -> Any:
+    """Whether the entry at `a` is before that at `b`: without branches, which a processor would often guess wrong."""
+    times, items = heap.times, heap.items
+    return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 
 
 @inner
@@ -39,9 +46,13 @@ def sift_down(heap: Heap, size: Any, at: Any, top: Any = 0) -> None:
         below = 4 * at + 1 - 3 * top
         if below >= end:
             break
-        for other in range(below + 1, min(below + 4, end)):
-            if times[other] < times[below] or (times[other] == times[below] and items[other] < items[below]):
-                below = other
+        if below + 3 < end:
+            first = below + sooner(heap, below + 1, below)
+            second = below + 2 + sooner(heap, below + 3, below + 2)
+            below = second if sooner(heap, second, first) else first
+        else:
+            for other in range(below + 1, end):
+                below = other if sooner(heap, other, below) else below
         if t < times[below] or (t == times[below] and i < items[below]):
             break
         times[at], items[at] = times[below], items[below]

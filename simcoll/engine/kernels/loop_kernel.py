@@ -15,6 +15,7 @@ from simcoll.engine.kernels.loop_records import LoopRun
 
 NEVER = 2**62
 SIDE, ENDED, COMPLETE = plain_waits.SIDE, plain_waits.ENDED, plain_waits.COMPLETE
+WAITING = COMPLETE - 1  # for one thing; one less for each further one
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
@@ -29,8 +30,8 @@ def loops(run: LoopRun) -> Any:
     """
     ended, latest = 0, 0
     for place in range(len(run.rows.way)):
-        if run.state.pending[place] == 0:
-            enter(place, 0, 0, run)
+        if run.state.state[run.state.first[place]] == 0:
+            enter(place, 0, 0, -1, run)
     soonest = earliest(run)
     while soonest < NEVER:
         for part in range(len(run.parts.size)):
@@ -52,55 +53,67 @@ def earliest(run: LoopRun) -> Any:
 
 @inner
 def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
-    """Run what happens in a part before `until`. Returns how many transfers have ended by then, and the latest time.
+    """Run the events of a part before `until`. Returns how many transfers have ended by then, and the latest time.
 
-    What an event lets go is `todo` first, so that the code for it stands here once, without calls: a call would hand on
-    all columns.
+    Transfers that an event lets go are `todo` first, so that the code for it stands here once, without calls: a call
+    would hand on all columns.
     """
     (_, place, row_bits, loop_bits), rows, heap, size, todo = run.keys, run.rows, run.heap, run.parts.size, run.todo
-    (when, pending, state), free_side, count, top = run.state, run.free.side, len(run.rows.way), run.parts.room[part]
+    (when, state, first, wide), free_side, top = run.state, run.free.side, run.parts.room[part]
     times, items = heap.times, heap.items
     while size[part] and times[top] < until:
         t, key = times[top], items[top]
         row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
-        i, n, there, onward = loop * count + row, 0, True, part
+        i, n, there, onward = first[row] + loop * wide, 0, True, part
         if state[i] == SIDE:
             t = max(t, free_side[rows.side[row]]) + receive(row, loop, run)
             free_side[rows.side[row]] = t
         else:
-            there, t, latest, onward, n = travel(row, loop, t, max(latest, t), part, run)
+            there, t, latest, onward, n = travel(row, loop, i, t, max(latest, t), part, run)
             if there and receive(row, loop, run):
                 state[i], there = SIDE, False
         if there:
             latest = max(latest, t)
-            n = finish(row, loop, t, n, run)
+            n = finish(row, loop, i, t, n, run)
             ended += 1
-        if not there and onward == part:
-            times[top] = t
-            heaps.sift_down(heap, size[part], 0, top)
-        else:
-            size[part] = heaps.pop(heap, size[part], top)
-            if not there and onward >= 0:
-                size[onward] = heaps.push(heap, size[onward], t, key, run.parts.room[onward])
+        hole = part  # the first entry of this part's heap is used up
+        if not there and onward >= 0:
+            hole = push(t, key, onward, hole, run)
         for k in range(n):
             row, loop = todo.row[k], todo.loop[k]
-            i = loop * count + row
+            i = first[row] + loop * wide
             t = max(todo.time[k], when[i])
             when[i] = t
-            pending[i] -= 1
-            if pending[i] == 0:
-                enter(row, loop, t, run)
+            if state[i] < WAITING:
+                state[i] += 1
+            else:
+                state[i] = 0
+                hole = enter(row, loop, t, hole, run)
+        if hole >= 0:
+            size[part] = heaps.pop(heap, size[part], top)
     return ended, latest
 
 
 @inline
-def enter(row: Any, loop: Any, t: Any, run: LoopRun) -> None:
-    """A transfer starts at `t`, after all that it waits for."""
-    size, costs, way, part = run.parts.size, run.costs, run.rows.way[row], run.parts.start[row]
-    (step, _, row_bits, loop_bits), number = run.keys, run.rows.number
+def enter(row: Any, loop: Any, t: Any, hole: Any, run: LoopRun) -> Any:
+    """A transfer starts at `t`, after all that it waits for. Returns the hole that is left: see `push`."""
+    costs, way, (step, _, row_bits, loop_bits) = run.costs, run.rows.way[row], run.keys
     t = max(t, value(costs.here, run.ways.src[way])) + value(costs.lead, way)
-    key = ((((step[row] + loop) << loop_bits) | loop) << row_bits) | number[row]
-    size[part] = heaps.push(run.heap, size[part], t, key, run.parts.room[part])
+    key = ((((step[row] + loop) << loop_bits) | loop) << row_bits) | run.rows.number[row]
+    return push(t, key, run.parts.start[row], hole, run)
+
+
+@inline
+def push(t: Any, key: Any, part: Any, hole: Any, run: LoopRun) -> Any:
+    """Enter a transfer at time `t` in the heap of a part, in place of its first entry if that is the `hole`. Returns
+    the part with the hole, −1 if there is none any more."""
+    heap, size, top = run.heap, run.parts.size, run.parts.room[part]
+    if part == hole:
+        heap.times[top], heap.items[top] = t, key
+        heaps.sift_down(heap, size[part], 0, top)
+        return -1
+    size[part] = heaps.push(heap, size[part], t, key, top)
+    return hole
 
 
 @inline
@@ -129,13 +142,13 @@ def receive(row: Any, loop: Any, run: LoopRun) -> Any:
 
 
 @inline
-def travel(row: Any, loop: Any, t: Any, latest: Any, part: Any, run: LoopRun) -> Any:
-    """The head of a transfer comes to its next link at `t`, and passes that and those that follow it: see
-    `fifo_kernel.travel`. Returns whether its tail is behind the last link, when, the latest time, the part in which it
-    goes on, −1 if it does not, and how many are to be let go."""
+def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, part: Any, run: LoopRun) -> Any:
+    """The head of a transfer, number `i` of the state, comes to its next link at `t`, and passes that and those that
+    follow it: see `fifo_kernel.travel`. Returns whether its tail is behind the last link, when, the latest time, the
+    part in which it goes on, −1 if it does not, and how many are to be let go."""
     rows, (hop, links), follows, costs, heads = run.rows, run.routes, run.follows, run.costs, run.heads
-    (rate_of, latency, service, rates), free_link, (when, _, state) = run.net, run.free.link, run.state
-    w, kind, i, n = rows.way[row], kind_of(row, loop, run), loop * len(rows.way) + row, 0
+    (rate_of, latency, service, rates), free_link, (when, state, _, _) = run.net, run.free.link, run.state
+    w, kind, n = rows.way[row], kind_of(row, loop, run), 0
     at, tail, onward, further = state[i], when[i], True, part
     e, behind = hop[w] + at, hop[w + 1]
     sent, ready = NEVER, t - value(costs.lead, w) + value(costs.gap, w)
@@ -187,20 +200,23 @@ def send(row: Any, loop: Any, t: Any, ready: Any, run: LoopRun) -> Any:
 
 
 @inline
-def finish(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
-    """A transfer ends at `t`. Its version is complete after the one before it: then its readers may go, and so may the
-    versions that were waiting for it. Returns how many are to be let go."""
-    rows, (when, _, state), base, done = run.rows, run.state, loop * len(run.rows.way), run.done
+def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
+    """A transfer, number `i` of the state, ends at `t`. Its version is complete after the one before it: then its
+    readers may go, and so may the versions that were waiting for it. Returns how many are to be let go."""
+    rows, (when, state, first, wide), done = run.rows, run.state, run.done
     if len(run.credit_row) and loop + run.credit_loops[row] < run.loops:
         n = let_go(run.credit_row[row], loop + run.credit_loops[row], t, n, run)
     before = rows.chain[row]
-    if before >= 0 and state[base + before] != COMPLETE:
-        state[base + row], when[base + row] = ENDED, t
-        row = -1
+    if before < 0:
+        t = max(t, value(run.costs.came, row))
     else:
-        t = max(t, when[base + before] if before >= 0 else value(run.costs.came, row))
+        j = first[before] + loop * wide
+        if state[j] == COMPLETE:
+            t = max(t, when[j])
+        else:
+            state[i], when[i], row = ENDED, t, -1
     while row >= 0:
-        state[base + row], when[base + row] = COMPLETE, t
+        state[i], when[i] = COMPLETE, t
         dst = run.ways.dst[rows.way[row]]
         done[dst] = max(done[dst], t)
         reader = rows.first_reader[row]
@@ -209,8 +225,9 @@ def finish(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
             reader = rows.next_reader[reader]
         row = rows.chain_after[row]
         if row >= 0:
-            if state[base + row] == ENDED:
-                t = max(t, when[base + row])
+            i = first[row] + loop * wide
+            if state[i] == ENDED:
+                t = max(t, when[i])
             else:
                 row = -1
     return n

@@ -64,11 +64,13 @@ class Ways(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """The state of each transfer, of a loop behind those of the loop before: see `records.Starts` and `waits`."""
+    """The state of each transfer: a time, and where it is, see `waits`, or for how many things it waits. That of a row
+    is at `first`, and `wide` further in each loop: rows of a part are together in all loops."""
 
     when: Column
-    pending: Column
     state: Column
+    first: Column
+    wide: int
 
 
 class PartHeaps(NamedTuple):
