@@ -15,6 +15,7 @@ from simcoll.units import format_duration, short_size
 _UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by the ending of the name; sizes have their unit in each cell
 _PERCENT: Final = {"mape": 1, "median": 1, "p95": 1, "bias": 1, "error": 100}  # factor to percent
 LONG: Final = 100_000.0  # us; a column with a longer time has a unit in each cell
+GAP: Final = 3  # characters between columns, where there is room
 WIDTH: Final = 120  # characters of a line where no terminal says how many it has
 
 
@@ -40,7 +41,7 @@ def fitted(columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: 
     """
     kept, shared, left = list(columns), list[str](), list[str]()
     for name in [*(n for n in spare if _alike(n, rows)), *(n for n in spare if not _alike(n, rows))]:
-        if name not in kept or max(map(len, render(kept, rows).splitlines()), default=0) <= width():
+        if name not in kept or _widest(_lines(kept, rows, ())) <= width():
             continue
         kept.remove(name)
         (shared if _alike(name, rows) else left).append(name)
@@ -61,13 +62,26 @@ def _with_unit(name: str, value: object) -> str:
 def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str] = ()) -> str:
     """The table, one line a row; a column's unit follows from its name, and what is absent is shown as `-`.
 
-    Long times have a unit each; where one of the columns `together` has such, all of them do.
+    Long times have a unit each; where one of the columns `together` has such, all of them do. Columns move together
+    where lines would be too wide.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
        size   ranks    time
                        (us)
       1 KiB       8   53.22
     """
+    gaps = (_lines(columns, rows, together, gap) for gap in range(GAP, 0, -1))
+    lines = next((lines for lines in gaps if _widest(lines) <= width()), None)
+    return "\n".join(_lines(columns, rows, together, 1) if lines is None else lines)
+
+
+def _widest(lines: Sequence[str]) -> int:
+    return max(map(len, lines), default=0)
+
+
+def _lines(
+    columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str], gap: int = GAP
+) -> list[str]:
     heads, body = [], []
 
     def long(column: str) -> bool:
@@ -84,7 +98,8 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], togethe
     units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
     every = [[name for name, _ in heads], *units, *lines]
     widths = [max(len(line[i]) for line in every) for i in range(len(columns))]
-    return "\n".join(("  " + "   ".join(map(str.rjust, line, widths))).rstrip() for line in every)
+    indent, between = " " * min(2, gap), " " * gap
+    return [(indent + between.join(map(str.rjust, line, widths))).rstrip() for line in every]
 
 
 def _duration(value: object) -> str:

@@ -113,7 +113,9 @@ def topology_text(system: Mapping[str, Any]) -> str:
     lines += ["links (each direction is one)"]
     for link in system["links"]:
         numbers = f"{format_bandwidth(1e9 * link['bandwidth_GBps']):>14}  {link['latency_us']:>6.4g} us"
-        lines += [f"  {link['count']:>6}  {link['kind']:<10}{numbers}  {few(link['names'], most=2)}"]
+        shown = f"  {link['count']:>6}  {link['kind']:<10}{numbers}  "
+        names = [few(link["names"], most=most) for most in (2, 1)]
+        lines += [shown + next((text for text in names if len(shown + text) <= text_table.width()), names[-1])]
     bisection = format_bandwidth(1e9 * system["bisection_GBps"])
     return "\n".join([*lines, f"bisection bandwidth {bisection} (one direction)"])
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from simcoll.config import csv_text
 from simcoll.config.groups import grouped
+from simcoll.config.text_table import remarks_wrapped, wrapped
 from simcoll.errors import InputError, RefusedError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.scenario.scenario import KeyPlot, Scenario
@@ -77,7 +78,7 @@ def _overlap(scenario: Scenario) -> Any:
     assert work
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.plan.n} ranks"]
     title = ", ".join(word for word in words if word and len(word) < 40)
-    print("\n".join(summary(prediction)), file=sys.stderr)
+    print(remarks_wrapped("\n".join(summary(prediction))), file=sys.stderr)
     return overlap_figure(overlaps(point_trace.of_prediction(prediction, transfers=False)), f"Step of {title}")
 
 
@@ -192,8 +193,8 @@ def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
     chosen = examples(scenarios) if wanted else {}
     others = len([scenario for scenario in scenarios if not scenario.workload]) - len(chosen)
     if chosen and others:
-        print(f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none of "
-              "their own: narrow the run with --set for another", file=sys.stderr)  # fmt: skip
+        note = f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none"
+        print(wrapped(f"{note} of their own: narrow the run with --set for another", "  "), file=sys.stderr)
     for name, scenario in chosen.items():
         try:
             figures = _figures(scenario, wanted)
