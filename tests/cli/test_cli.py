@@ -571,6 +571,7 @@ def test_schema_knows_what_is_chosen_from(change: dict[str, Any]):
 
 
 @functools.cache
+@functools.cache
 def _validator() -> Any:
     schema = simcoll("schema").json
     cls = jsonschema.validators.validator_for(schema)
@@ -643,11 +644,10 @@ def test_show_json_of_several_rank_counts():
     assert [schedule["ranks"] for schedule in found] == [2, 3]
 
 
-@pytest.mark.parametrize("flag", ["--data", "--diagram"])
 @pytest.mark.parametrize("pair", every_pair())
-def test_show_tells_of_every_algorithm(pair: str, flag: str):
+def test_show_tells_of_every_algorithm(pair: str):
     """Data and diagram exist for every registered algorithm, on one rank and on five."""
-    for n in (1, 5):
+    for flag, n in itertools.product(("--data", "--diagram"), (1, 5)):
         found = simcoll("show", pair, "--ranks", n, flag)
         assert (found.status, found.err) == (0, "")
         assert found.out.strip()

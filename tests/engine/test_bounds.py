@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -46,7 +44,7 @@ def least(name: str, topology: Topology, nbytes: int) -> int:
 )
 def test_nothing_beats_the_bound(collective: str, name: str, network: str) -> None:
     """No algorithm on any network is faster than the bound, which is never zero for two ranks or more."""
-    for n, nbytes in product((2, 3, 8), (ITEM, 4_000_000)):
+    for n, nbytes in ((2, ITEM), (3, 4_000_000), (8, ITEM), (8, 4_000_000)):
         topology = NETWORKS[network][n]
         bound = least(f"{collective}/{name}", topology, nbytes)
         assert bound > 0

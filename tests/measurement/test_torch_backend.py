@@ -407,11 +407,16 @@ def test_parts_make_the_whole(n: int):
 
 @pytest.mark.parametrize("op", sorted(OPERATORS))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint8", "int64"])
-@pytest.mark.parametrize("ranks", [2, 7, 64])
-def test_samples_are_exact_in_any_order(op: str, dtype: str, ranks: int):
+def test_samples_are_exact_in_any_order(op: str, dtype: str):
     """Reduced from either end, in the type itself, the samples give the same; and one rank's going missing shows."""
     if op in ("band", "bor", "bxor") and "float" in dtype:
         return
+    for ranks in (2, 7, 64):
+        check_samples(op, dtype, ranks)
+
+
+def check_samples(op: str, dtype: str, ranks: int) -> None:
+    """Fold the samples of all ranks from either end."""
     schedule = networks.schedule("all_reduce", "naive", ranks)
     task = task_of(schedule, 4096, op, dtype, 2)
     like = getattr(torch, dtype)

@@ -810,7 +810,7 @@ CARRYING = (
 
 
 @pytest.mark.parametrize("system", [name for name in shipped_systems() if name not in ("loopback", "gb200-nvl72")])
-@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("nodes", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_no_link_is_busy_for_longer_than_a_call_runs(system: str, nodes: int) -> None:
     """Of a ring's channels those that leave a node at a GPU are not counted on its links to other GPUs; links that
     stand for those of other channels carry nothing else; messages point to point stay below what a link is rated."""

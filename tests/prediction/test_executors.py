@@ -90,7 +90,7 @@ def test_one_question_has_one_bound(system: str, collective: str):
     answers += [{"algorithm": name, "executor": "msccl"} for name in names]
     answers += [{"algorithm": names[0], "profile": profile} for profile in ("ideal", "one-port")]
     for nodes in (1, 2):
-        point = {"topology": {"system": system, "nodes": nodes}, "collective": collective, "size": "1 GiB"}
+        point = {"topology": {"system": system, "nodes": nodes}, "collective": collective, "size": "32 MiB"}
         rows = [row(predict(Scenario.model_validate({**point, **answer}))) for answer in answers]
         assert len({each.lower_bound_us for each in rows}) == 1
         assert all((each.time_us or 0) >= (each.lower_bound_us or 0) > 0 for each in rows)
