@@ -75,4 +75,4 @@ class Transport(Model):
         return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / max(1.0, receivers)))
 
 
-NO_TRANSPORT: Final = Transport()
+NO_TRANSPORT: Final = Transport.plain()

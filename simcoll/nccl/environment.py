@@ -119,7 +119,7 @@ class NcclEnv(Model):
     @property
     def given(self) -> dict[str, Any]:
         """The variables that are set, with their values."""
-        return self.model_dump(exclude_none=True)
+        return {name: value for name, value in self if value is not None}
 
     @property
     def selection(self) -> Selection:

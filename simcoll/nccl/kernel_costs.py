@@ -76,18 +76,18 @@ class Kernels(Model):
     spread: Annotated[Share, Field(le=4)] = 0.0
     """Standard deviation of what a block takes for 1 MiB, as a share of that time. Blocks share links unevenly, and a
     call ends with the last. The differences grow with the root of the bytes moved."""
-    LL: BlockCosts = BlockCosts()
+    LL: BlockCosts = BlockCosts.plain()
     """Costs of LL, which moves data by flags that the receiver polls."""
-    LL128: BlockCosts = BlockCosts()
+    LL128: BlockCosts = BlockCosts.plain()
     """Costs of LL128, which moves lines of 128 bytes."""
-    Simple: BlockCosts = BlockCosts()
+    Simple: BlockCosts = BlockCosts.plain()
     """Costs of Simple, which moves slices between fences. `efficiency` of links is of the payload that NCCL counts, so
     more than 100 % is no mistake."""
-    NVLS: BlockCosts = BlockCosts()
+    NVLS: BlockCosts = BlockCosts.plain()
     """Costs of NVLS, where the switch reduces. A hop is of a chunk for each of eight heads: a block waits for flags of
     all ranks, and moves the chunk at its `rate`. Meanwhile the links bring the next, so that the slower of the two sets
     the pace; `reach` is what packets of loads that are reduced and stores that are multicast leave of links."""
-    P2P: BlockCosts = BlockCosts()
+    P2P: BlockCosts = BlockCosts.plain()
     """Costs of point-to-point messages: all_to_all, gather, scatter, send_recv."""
 
 

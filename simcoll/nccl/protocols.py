@@ -108,7 +108,7 @@ class Protocols(Model):
     network_GBps_a_channel: float  # noqa: N815
 
 
-_ONE: Final = BufferSteps(chunk=1, slice=1)
+_ONE: Final = BufferSteps.model_construct(chunk=1, slice=1)
 
 
 @functools.cache

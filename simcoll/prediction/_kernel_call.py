@@ -23,14 +23,12 @@ from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import lines_ps, spread_ps
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
 from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.prediction._channel_wires import by_proxies, receivers
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction._schedule_traffic import Traffic
-from simcoll.prediction.placing import ONE_PORT
-from simcoll.scenario.launch import Launch
+from simcoll.prediction.placing import PLAIN
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, PullCosts
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
@@ -72,8 +70,7 @@ class KernelCall(PlainCall, ABC):
         """The point that engines run."""
         params = vars(Params(**self.params(costs)))
         spec = ModelSpec.model_construct(**params, copies=self.scenario.copies)
-        plain = {"model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch(), "executor": None}
-        return self.scenario.model_copy(update={**plain, "protocol": "none"})
+        return self.scenario.model_copy(update={"model": spec, "executor": None, "protocol": "none", **PLAIN})
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Bandwidths of links to the call's data, int64 (links,), in B/s."""

@@ -22,14 +22,12 @@ from simcoll.nccl import call_names, chosen_call, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.symmetric_kernels import registered_by_itself
 from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
-from simcoll.prediction.placing import ONE_PORT, network_of, placed, rated_topology
-from simcoll.scenario.launch import Launch
+from simcoll.prediction.placing import PLAIN, network_of, placed, rated_topology
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
@@ -116,8 +114,7 @@ class NcclChannel(PlainCall):
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
-        plain = {"groups": self.wires.nodes, "model": spec, "profile": ONE_PORT, "env": NcclEnv(), "launch": Launch()}
-        return self.scenario.model_copy(update={**changed, **plain})
+        return self.scenario.model_copy(update={**changed, "groups": self.wires.nodes, "model": spec, **PLAIN})
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the steps of a channel, in ps."""

@@ -10,7 +10,9 @@ from typing import Final, get_args
 from simcoll.config import yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
+from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import CostKind
+from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Placement
 from simcoll.scenario.profile import (
     CABLE,
@@ -28,6 +30,8 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import SystemFile
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
+# Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
+PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 _INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
 _AT_BEST: Final[LruCache[tuple[object, Topology]]] = LruCache(2_000_000, lambda best: len(best[1].links))
@@ -48,7 +52,7 @@ def rated_topology(scenario: Scenario) -> Topology:
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
-    key = (spec.model_dump_json(), seed, written, unused)
+    key = (repr(vars(spec)), seed, written, unused)
     return _RATED.get(key, lambda: systems.build(spec, seed=seed, without=unused))
 
 
@@ -94,7 +98,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
             shares[kind] = max(share, shares.get(kind, 1.0))
         for kind in inner - each.links.keys():
             shares[kind] = max(reach, shares.get(kind, 1.0))
-    return {kind: LinkScale(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
+    return {kind: LinkScale.model_construct(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
 
 
 def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:

@@ -240,7 +240,7 @@ class Profile(Model):
     """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     generations: tuple[str, ...] = ()
     """Generations of GPUs that it is for, as topology files name them; others are refused. Default: any."""
-    model: ModelSpec = ModelSpec()
+    model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model."""
     launch: Duration = 0
     """Time that is added to every call."""
@@ -306,7 +306,8 @@ def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
     if not scales.keys() & set(topology.link_kinds):
         return topology
-    return topology.with_links(scales.get(link.kind, LinkScale()).of(link) for link in topology.every_link)
+    plain = LinkScale.plain()
+    return topology.with_links(scales.get(link.kind, plain).of(link) for link in topology.every_link)
 
 
 @dataclass(frozen=True)

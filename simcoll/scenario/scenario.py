@@ -151,7 +151,7 @@ class Scenario(Model):
     library_version: Release | None = None
     """Release of NCCL whose choice is made, e.g. `2.27`: 2.18 or newer, for point-to-point messages 2.7 or newer.
     Default: the release of the profile, else the newest known."""
-    env: NcclEnv = NcclEnv()
+    env: NcclEnv = NcclEnv.plain()
     """Environment variables of NCCL: `{NCCL_ALGO: Tree, NCCL_PROTO: ^LL128}`. Needs a profile with `kernels`."""
     size: Size = Field(default=None, validate_default=True)
     """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
@@ -160,7 +160,7 @@ class Scenario(Model):
     all_to_all."""
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
     """Ranks that come later, and by how much: `{3: 50 us}`."""
-    model: ModelSpec = ModelSpec()
+    model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model. The profile gives those that are left out."""
     profile: str = Field(default="", validate_default=True)
     """Name of a shipped profile, or path of one of your own. Default: the profile that the file of the topology names,
@@ -171,7 +171,7 @@ class Scenario(Model):
     kernel that runs the schedule with NCCL's primitives, as MSCCL's executor does. `p2p`: sends and receives, a launch
     for each step, as `simcoll measure` makes them. Default: `nccl` for what NCCL has for the collective, `msccl` for
     all else. `ring`, `tree` and the like are NCCL's own with `nccl`, the schedules of these names with the others."""
-    launch: Launch = Launch()
+    launch: Launch = Launch.plain()
     """How calls are launched. Calls then follow each other without a break, as nccl-tests makes them. Default: as the
     profile was measured."""
     engine: Literal["auto", "event", "fast"] = "auto"
@@ -190,7 +190,7 @@ class Scenario(Model):
     """Number of runs that are drawn."""
     measured: str | None = None
     """Measured table whose points are drawn into the plots."""
-    measure: MeasureSpec = MeasureSpec()
+    measure: MeasureSpec = MeasureSpec.plain()
     """How `simcoll measure` runs the point for real."""
     plots: Plots = ("busbw", "latency")
     """Pictures to draw."""
@@ -427,8 +427,8 @@ class Scenario(Model):
 @functools.lru_cache(maxsize=1024)
 def _params(profile: ModelSpec, own: ModelSpec) -> Params:
     """The parameters of a profile, overridden by a scenario's own."""
-    given = {**profile.model_dump(exclude_none=True), **own.model_dump(exclude_none=True)}
-    return Params(**{name: value for name, value in given.items() if name != "copies"})
+    given = {name: value for spec in (profile, own) for name, value in spec if value is not None and name != "copies"}
+    return Params(**given)
 
 
 def _own_profile(spec: TopologySpec | None) -> str:

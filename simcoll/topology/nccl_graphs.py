@@ -6,7 +6,7 @@ the rows that fit. What they do not hold, `nccl.graph_search` finds. Speeds are 
 
 import itertools
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
@@ -47,6 +47,9 @@ def _range(value: object) -> object:
     return (value, value) if isinstance(value, int) else value
 
 
+_AS_IN_ROWS: Final = ("pattern", "type_intra", "type_inter", "cross_nic", "orders")  # fields of graphs, and of rows
+
+
 class GraphRow(Model):
     """A row of a system's file: what was found for these GPUs a node. NCCL looks for channels that are all the same
     first, but not for NVLS."""
@@ -73,11 +76,11 @@ class GraphRow(Model):
 
     def of(self, gpus: int) -> ChannelGraph:
         """The graph for so many GPUs a node."""
-        same = self.model_dump(include={"pattern", "type_intra", "type_inter", "cross_nic", "orders"})
+        same: dict[str, Any] = {name: getattr(self, name) for name in _AS_IN_ROWS}
         same["same_channels"] = self.pattern != "nvls" if self.same_channels is None else self.same_channels
         channels = self.channels or (self.channels_per_gpu or 0) * gpus
         inter = self.intra if self.inter is None else self.inter
-        return ChannelGraph(channels=channels, intra=self.intra, inter=inter, **same)
+        return ChannelGraph.model_construct(channels=channels, intra=self.intra, inter=inter, **same)
 
 
 class GraphSearch(Model):
