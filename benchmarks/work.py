@@ -30,7 +30,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import TopologySpec
+from simcoll.topology.topology_keys import TopologySpec
 
 Found = dict[str, Any]
 

@@ -21,7 +21,8 @@ import simcoll
 from simcoll.schedule import algorithms
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import TopologySpec, build
+from simcoll.topology.systems import build
+from simcoll.topology.topology_keys import TopologySpec
 
 SOURCE: Final = Path(__file__).parent / "simgrid_routes.cpp"
 BYTES: Final = 4_000_000  # of a chunk

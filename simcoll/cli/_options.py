@@ -29,7 +29,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
         from simcoll.scenario.profile import shipped_profiles
         from simcoll.schedule import registry
         from simcoll.schedule.collectives import COLLECTIVES
-        from simcoll.topology.systems import shipped_systems
+        from simcoll.topology.machine_files import shipped_systems
 
         def algorithms() -> list[str]:
             asked = context.params.get("collective")

@@ -32,7 +32,8 @@ from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 T = TypeVar("T")
 _COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)

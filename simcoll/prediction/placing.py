@@ -27,7 +27,7 @@ from simcoll.scenario.profile import (
 from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
-from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.machine_files import SystemFile, shipped_systems
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 # Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
@@ -67,7 +67,7 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
 
 def network_of(system: str | None) -> Profile:
     """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
-    return _shipped_network(system) if system is None or system in systems.shipped_systems() else _network(system)
+    return _shipped_network(system) if system is None or system in shipped_systems() else _network(system)
 
 
 def _network(system: str | None) -> Profile:

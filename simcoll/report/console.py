@@ -93,7 +93,8 @@ def _more(entry: registry.Algorithm) -> str:
 
 
 def _topologies() -> str:
-    from simcoll.topology.systems import load_system, shipped_systems
+    from simcoll.topology.machine_files import shipped_systems
+    from simcoll.topology.systems import load_system
 
     return _columns((name, load_system(name).description) for name in shipped_systems())
 

@@ -15,8 +15,8 @@ from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import ALL, NOTHING, collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import Proof, prove
-from simcoll.topology.systems import TopologySpec
 from simcoll.topology.systems import build as build_topology
+from simcoll.topology.topology_keys import TopologySpec
 
 _STAR: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 _STAR_SIZE: Final = 64 * 2**20

@@ -9,7 +9,8 @@ from typing import Any, Final
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.scenario.profile import load_network, load_profile
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
 BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds

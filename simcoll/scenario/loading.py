@@ -21,7 +21,7 @@ from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.topology.systems import TopologySpec
+from simcoll.topology.topology_keys import TopologySpec
 
 
 @dataclass(frozen=True)

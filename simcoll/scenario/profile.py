@@ -23,7 +23,8 @@ from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 MOST_COPIES: Final = 256  # more only make a schedule longer: no shipped machine has as many NICs or direct links
 

@@ -44,8 +44,9 @@ from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
-from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.systems import TopologySpec, described, shipped_systems
+from simcoll.topology.machine_files import SystemFile, shipped_systems
+from simcoll.topology.systems import described
+from simcoll.topology.topology_keys import TopologySpec
 
 if TYPE_CHECKING:
     from simcoll.scenario.faults import Fault

@@ -6,9 +6,11 @@ the models, as they were written, and are read when a topology is built.
 """
 
 import fnmatch
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
@@ -213,3 +215,9 @@ def _matching(pattern: str, names: Sequence[str]) -> list[str]:
     if not matching:
         raise ValueError(f"{pattern!r} matches no device; {did_you_mean(pattern, names)}")
     return matching
+
+
+@functools.cache
+def shipped_systems() -> dict[str, Path]:
+    """Name and file of every shipped system, sorted."""
+    return dict(sorted((path.stem, path) for path in yaml_tree.shipped("topologies").glob("*.yaml")))

@@ -28,6 +28,7 @@ from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.schedule.symmetry import Rotation
 from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
+from simcoll.topology.topology_keys import TopologySpec
 
 RINGS = [
     ("all_reduce", "ring"),
@@ -496,7 +497,7 @@ def test_long_schedules_are_proved_in_full(n: int) -> None:
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx1-v100", "gb200-nvl72", "l40s-pcie"])
 def test_routes_of_many_pairs_are_the_routes_of_each(name: str) -> None:
     """Laid end to end, for all pairs of ranks, also a rank and itself."""
-    _same_routes(systems.build(systems.TopologySpec.model_validate({"system": name, "nodes": 2})))
+    _same_routes(systems.build(TopologySpec.model_validate({"system": name, "nodes": 2})))
 
 
 @pytest.mark.parametrize(
@@ -513,7 +514,7 @@ def test_routes_of_many_pairs_are_the_routes_of_each(name: str) -> None:
 def test_routes_of_many_pairs_in_fabrics_of_hosts(spec: dict[str, Any]) -> None:
     """The same for bare hosts, where most routes need no search."""
     link = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
-    _same_routes(systems.build(systems.TopologySpec.model_validate({**spec, "link": link})))
+    _same_routes(systems.build(TopologySpec.model_validate({**spec, "link": link})))
 
 
 def test_routes_that_are_given_stay_given() -> None:

@@ -19,7 +19,7 @@ from simcoll.measurement._network_wiring import WiringPlan
 from simcoll.measurement.network_namespaces import BuiltNetwork
 from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.systems import TopologySpec
+from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "40 Mb/s", "latency": "50 us"}
 needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
@@ -201,9 +201,9 @@ def test_nothing_is_left_after_a_failure():
 HOLD = """
 import time
 from simcoll.measurement.network_namespaces import BuiltNetwork
-from simcoll.topology import systems
+from simcoll.topology import systems, topology_keys
 star = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "40 Mb/s", "latency": "50 us"}}
-with BuiltNetwork(systems.build(systems.TopologySpec.model_validate(star))):
+with BuiltNetwork(systems.build(topology_keys.TopologySpec.model_validate(star))):
     print("built", flush=True)
     time.sleep(1000)
 """

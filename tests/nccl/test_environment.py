@@ -16,7 +16,8 @@ from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.placing import rated_topology
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 SIZES = ["1 KiB", "256 KiB", "16 MiB", "1 GiB"]
 

@@ -16,9 +16,9 @@ from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.nccl.graph_search import SearchSettings, search
 from simcoll.topology import nccl_graphs
-from simcoll.topology.machine_files import MachineFile, SystemFile, template
+from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.systems import load_system
 
 WITH_GRAPHS = [name for name in shipped_systems() if (file := load_system(name).nccl) and file.graphs]
 

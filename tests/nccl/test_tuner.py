@@ -22,9 +22,9 @@ from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
-from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.systems import load_system
 
 SIZES = [2**exponent for exponent in range(3, 34)]
 GOLDEN = (ROOT / "tests/golden" / "nccl-tuner.txt").read_text(encoding="utf-8")

@@ -47,7 +47,8 @@ from simcoll.scenario.profile import load_network
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.proof import prove
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 # --- closed forms ---
 

@@ -19,7 +19,8 @@ from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, copies, proof, registry
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 FITTED = [name for name in shipped_systems() if load_system(name).profile]
 RING = {"fabric": "ring", "hosts": 8, "link": {"bandwidth": "50 GB/s", "latency": "0.1 us"}}

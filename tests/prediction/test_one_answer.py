@@ -13,7 +13,8 @@ from simcoll.errors import RefusedError
 from simcoll.nccl import call_names
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.scenario import Scenario
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 FITTED = {name: system for name in shipped_systems() if (system := load_system(name)).profile}
 CALLED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "send_recv")

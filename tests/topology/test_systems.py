@@ -11,7 +11,9 @@ from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.report.plot.topology import topology_figure
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import TopologySpec, build, describe, load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import build, describe, load_system
+from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 GB = 10**9

@@ -18,7 +18,8 @@ from simcoll.errors import TopologyError
 from simcoll.topology._least_latencies import UNREACHED
 from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.systems import TopologySpec, build, dump
+from simcoll.topology.systems import build, dump
+from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 LINK = Link(50_000_000_000, 500_000, "cable")

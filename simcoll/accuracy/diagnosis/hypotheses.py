@@ -23,8 +23,9 @@ from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Link
-from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.systems import Override, TopologySpec, build, load_system, shipped_systems
+from simcoll.topology.machine_files import SystemFile, shipped_systems
+from simcoll.topology.systems import build, load_system
+from simcoll.topology.topology_keys import Override, TopologySpec
 
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
 ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s

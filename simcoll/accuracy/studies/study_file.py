@@ -17,7 +17,8 @@ from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import InputError, did_you_mean
 from simcoll.scenario.profile import find_profile
-from simcoll.topology.systems import load_system, shipped_systems
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import load_system
 
 STUDIES, CASES = "studies", "cases"  # folders
 Venue = Literal["loopback", "lab", "nccl", "one-gpu", "tables", "device"]

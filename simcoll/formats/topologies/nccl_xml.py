@@ -24,8 +24,7 @@ from simcoll.formats.topologies._sketch import (
     lender,
     system_of,
 )
-from simcoll.topology.machine_files import read_machine, template
-from simcoll.topology.systems import shipped_systems
+from simcoll.topology.machine_files import read_machine, shipped_systems, template
 
 ROOT: Final = "system"
 _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"

@@ -1,0 +1,183 @@
+"""The key `topology` of scenarios and of topology files: its fields, and which of them go together."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from simcoll import units
+from simcoll.config.name_field import OneOf
+from simcoll.config.quantity_field import Count
+from simcoll.config.yaml_tree import Model
+from simcoll.topology import fabrics
+from simcoll.topology.fabrics import FABRICS
+from simcoll.topology.machine_files import (
+    Bandwidth,
+    DurationText,
+    FabricRouting,
+    RouteTable,
+    quantity,
+    shipped_systems,
+)
+from simcoll.topology.wiring import Link
+
+
+class Spread(Model):
+    """A bandwidth drawn for each link: uniform within ± `spread` around `value`."""
+
+    value: Bandwidth
+    """Mean bandwidth."""
+    spread: Annotated[str, quantity("share")]
+    """Greatest distance from the mean, as a share."""
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        if units.parse_exact(self.spread, "share") >= 1:
+            raise ValueError(f"a spread of {self.spread!r} leaves links without bandwidth; stay below '100 %'")
+        return self
+
+
+class Cable(Model):
+    """The cables of a fabric."""
+
+    bandwidth: Annotated[
+        Annotated[Bandwidth, Tag("<fixed>")] | Annotated[Spread, Tag("<drawn>")],
+        Discriminator(lambda value: "<drawn>" if isinstance(value, dict | Spread) else "<fixed>"),
+    ]
+    """Bandwidth of each direction."""
+    latency: DurationText
+    """Latency of each direction."""
+
+    @property
+    def link(self) -> Link:
+        """Nominally, without the spread."""
+        value = self.bandwidth.value if isinstance(self.bandwidth, Spread) else self.bandwidth
+        return Link(units.parse(value, "bandwidth"), units.parse(self.latency, "duration"), "cable")
+
+
+class Override(Model):
+    """A change of some links; a bandwidth of 0 takes them down."""
+
+    bandwidth: Annotated[str, quantity("bandwidth")] | None = None
+    """Bandwidth instead; `0 B/s` takes the link down."""
+    latency: DurationText | None = None
+    """Latency instead."""
+
+    def changed(self, link: Link) -> Link:
+        """The link with what is given here."""
+        bandwidth = link.bandwidth if self.bandwidth is None else units.parse(self.bandwidth, "bandwidth")
+        latency = link.latency if self.latency is None else units.parse(self.latency, "duration")
+        return Link(bandwidth, latency, link.kind)
+
+
+class TopologySpec(Model):
+    """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
+
+    system: Annotated[str, OneOf("shipped system", shipped_systems)] | None = None
+    """Name of a shipped system (`simcoll topology list`)."""
+    nodes: Count | None = None
+    """Nodes of the system. Default: 1."""
+    fabric: Annotated[str, OneOf("fabric", lambda: FABRICS)] | None = None
+    """Network that joins the nodes (default `rail-optimised`), or bare hosts."""
+    hosts: Count | None = None
+    """Number of bare hosts."""
+    link: Cable | None = None
+    """Cables of the fabric."""
+    links: dict[str, Override] = Field(default_factory=dict)
+    """Changes of single links by name; `*` and `?` match."""
+    levels: Literal[2, 3] | None = None
+    """Levels of a fat tree."""
+    hosts_per_leaf: Count | None = None
+    """Hosts of a leaf switch. Default: 4."""
+    nodes_per_leaf: Count | None = None
+    """Nodes of a leaf switch. Default: 4 in a fat tree, 32 on rails."""
+    leaves_per_pod: Count | None = None
+    """Leaf switches of a pod in a fat tree of 3 levels. Default: 4."""
+    oversubscription: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=False)] | None = None
+    """How many times less a leaf switch can send up than its ports carry. Default: 1."""
+    spines: Count | None = None
+    """Spine switches. Default: 1."""
+    dims: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)] | None = None
+    """Sides of a torus, 2 or 3 of them."""
+    routing: FabricRouting | None = None
+    """`shortest` takes the shortest route (default inside a node and on direct fabrics). `ecmp` chooses among equal
+    routes by a hash of the pair (default of switched hosts). `rails` goes over the NIC of the destination's rail
+    (default of nodes). `own-nics` goes over the NIC of each end, from rail to rail where these differ.
+    `adaptive`: switches spread each message over all equal routes, so that all spines are as one (fat trees and rails;
+    else as by default)."""
+    routes: RouteTable = Field(default_factory=dict)
+    """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
+    file: str | None = None
+    """Path of a topology file."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.file is None:
+            check_keys(self, self.system is not None)
+        elif self.system is not None:
+            raise ValueError("both 'system' and 'file'; keep one of them")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The name of the topology in results."""
+        name = self.system or (Path(self.file).stem if self.file else None)
+        if name is None or self.fabric in (None, "rail-optimised"):
+            return name or str(self.fabric)
+        return f"{name}/{self.fabric}"
+
+
+_GOES_WITH: Final = {
+    "levels": ("fat-tree",),
+    "hosts_per_leaf": ("fat-tree",),
+    "nodes_per_leaf": ("rail-optimised", "fat-tree"),
+    "leaves_per_pod": ("fat-tree",),
+    "oversubscription": ("fat-tree", "rail-optimised"),
+    "spines": ("fat-tree", "rail-optimised"),
+    "dims": ("torus",),
+}
+
+
+def check_keys(spec: TopologySpec, machine: bool) -> None:
+    """Raise ValueError for keys that contradict each other; `machine`: a system or a file of devices is joined."""
+    fabric = spec.fabric or ("rail-optimised" if machine else None)
+    if fabric is None:
+        raise ValueError(
+            "neither 'system' nor 'fabric'; write e.g. system: hgx-h100, or fabric: single-switch with hosts"
+        )
+    for key, wanted in _GOES_WITH.items():
+        if getattr(spec, key) is not None and fabric not in wanted:
+            raise ValueError(f"{key!r} goes with the fabric {' or '.join(wanted)}, not with {fabric}; leave it out")
+    if spec.routing == "adaptive" and fabric not in _GOES_WITH["spines"]:
+        raise ValueError(f"adaptive routing goes with {' or '.join(_GOES_WITH['spines'])}, not with {fabric}")
+    if fabric == "torus" and spec.dims is None:
+        raise ValueError("a torus without 'dims'; add e.g. dims: [4, 4]")
+    (_check_cluster if machine else _check_hosts)(spec, fabric)
+
+
+def _check_cluster(spec: TopologySpec, fabric: str) -> None:
+    if spec.hosts_per_leaf is not None:
+        raise ValueError("'hosts_per_leaf' goes with a fabric of bare hosts; write nodes_per_leaf")
+    if fabric in fabrics.DIRECT and spec.link is None and (spec.nodes or 1) > 1:
+        raise ValueError(f"a {fabric} of nodes without 'link'; add link: {{bandwidth: 50 GB/s, latency: 1 us}}")
+    if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
+        raise ValueError("a spread goes with a fabric of bare hosts; change single links by links")
+    if spec.dims is not None and math.prod(spec.dims) != (spec.nodes or 1):
+        raise ValueError(
+            f"dims {list(spec.dims)} make {math.prod(spec.dims)} nodes, not {spec.nodes or 1}; let them agree"
+        )
+
+
+def _check_hosts(spec: TopologySpec, fabric: str) -> None:
+    for key in ("nodes", "nodes_per_leaf"):
+        if getattr(spec, key) is not None:
+            raise ValueError(f"{key!r} goes with a system; write {key.replace('nodes', 'hosts')}")
+    if fabric == "rail-optimised":
+        raise ValueError("bare hosts have no rails; choose another fabric, or name a system")
+    if spec.hosts is None and spec.dims is None:
+        raise ValueError(f"a {fabric} without 'hosts'; add e.g. hosts: 8")
+    if spec.link is None:
+        raise ValueError(f"a {fabric} of bare hosts without 'link'; add link: {{bandwidth: 50 GB/s, latency: 0.5 us}}")
+    if spec.dims is not None and spec.hosts not in (None, math.prod(spec.dims)):
+        raise ValueError(f"dims {list(spec.dims)} make {math.prod(spec.dims)} hosts, not {spec.hosts}; let them agree")
