@@ -46,8 +46,9 @@ class KernelExecutor(PlainExecutor):
         if staged(comm):
             rated = by_host(rated, comm)
         source, _ = source_of(scenario, rated, places)
-        if source.agents and scenario.protocol == PULL and scenario.collective != "all_reduce":
-            raise RefusedError(f"loads that switches add are modelled for all_reduce, not {scenario.collective}")
+        if source.agents and scenario.protocol == PULL and not _added(scenario):
+            what = f"{scenario.collective} of {scenario.dtype} by {scenario.op}"
+            raise RefusedError(f"switches add loads in an all_reduce, of types that they add, not {what}")
         grain = source.n_chunks * scenario.itemsize
         near = [place for place in places if rated.node_of(place) == rated.node_of(places[0])]
         inner = frozenset(rated.link_kinds[link] for place in near[1:] for link in rated.route(places[0], place))
@@ -110,7 +111,7 @@ class KernelExecutor(PlainExecutor):
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
         sent = [entry for entry in entries if not entry.needs_agent]
         served = [entry.name for entry in sent if len(places) <= SMALL or entry.library or entry.uses_groups]
-        if (scenario.protocol, scenario.collective) == (PULL, "all_reduce"):
+        if scenario.protocol == PULL and _added(scenario):
             served += ["nvls"] * bool(communicator_of(scenario, rated, places).graph("nvls"))
         return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
 
@@ -122,6 +123,11 @@ class KernelExecutor(PlainExecutor):
     def release(self, scenario: Scenario) -> str | None:
         """NCCL's release: the scenario's, or else the profile's."""
         return scenario.library_version or (self.profile.kernels or Kernels()).version
+
+
+def _added(scenario: Scenario) -> bool:
+    """Whether switches can do the sums of a call whose ranks load."""
+    return scenario.collective == "all_reduce" and tuner.switch_reduces(scenario.dtype, scenario.op)
 
 
 class MessagesExecutor(KernelExecutor):
