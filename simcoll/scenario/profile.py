@@ -229,8 +229,9 @@ class Profile(Model):
     family: str | None = None
     """A profile of NICs: the profile of what such networks have in common, of which this is one."""
     derived: dict[str, str] = Field(default_factory=dict)
-    """A profile of NICs: costs by parameter that follow from how the network is built. A transport is fitted near them
-    and not near what its family has in common; a cost that no row shows stays as derived."""
+    """A profile of NICs: costs by parameter that follow from how the network is built, or that others measured of it by
+    itself. A transport is fitted near them and not near what its family has in common; a cost that no row shows stays
+    as derived."""
     own: tuple[str, ...] = ()
     """A profile of NICs: costs by parameter that hosts of its own cause. They say nothing of its family, and lie
     farther from it."""
