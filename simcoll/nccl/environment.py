@@ -121,6 +121,11 @@ class NcclEnv(Model):
         """The variables that are set, with their values."""
         return {name: value for name, value in self if value is not None}
 
+    def beside(self, system: SystemFile | None) -> Self:
+        """These and, where they are not set, what a system's NICs ask for on several nodes."""
+        asked = system.nic.env if system and system.nic else {}
+        return self.model_validate({**asked, **self.given}) if asked else self
+
     @property
     def selection(self) -> Selection:
         """Algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE leave to NCCL."""

@@ -152,8 +152,6 @@ class Scenario(Model):
     library_version: Release | None = None
     """Release of NCCL whose choice is made, e.g. `2.27`: 2.18 or newer, for point-to-point messages 2.7 or newer.
     Default: the release of the profile, else the newest known."""
-    env: NcclEnv = NcclEnv.plain()
-    """Environment variables of NCCL: `{NCCL_ALGO: Tree, NCCL_PROTO: ^LL128}`. Needs a profile with `kernels`."""
     size: Size = Field(default=None, validate_default=True)
     """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
     weights: tuple[Any, ...] | None = None
@@ -167,6 +165,8 @@ class Scenario(Model):
     """Name of a shipped profile, or path of one of your own. Default: the profile that the file of the topology names,
     or else the shipped one that was fitted to GPUs of its `generation`, joined as there; `one-port` where there is
     none, and for hosts of a fabric."""
+    env: Annotated[NcclEnv, Field(validate_default=True)] = NcclEnv.plain()
+    """Environment variables of NCCL: `{NCCL_ALGO: Tree}`, beside those of the NICs. Needs a profile with `kernels`."""
     executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
     """The way in which a schedule is run, with a profile that has `kernels`. `nccl`: NCCL's own call. `msccl`: one
     kernel that runs the schedule with NCCL's primitives, as MSCCL's executor does. `p2p`: sends and receives, a launch
@@ -321,6 +321,13 @@ class Scenario(Model):
         find_profile(profile)
         return profile
 
+    @field_validator("env")
+    @classmethod
+    def _as_plugins_ask(cls, value: NcclEnv, info: ValidationInfo) -> NcclEnv:
+        spec, profile = (info.data.get(key) for key in ("topology", "profile"))
+        served = spec and (spec.nodes or 1) > 1 and profile and load_profile(profile).as_nccl
+        return value.beside(_described(spec)) if served else value
+
     @field_validator("executor")
     @classmethod
     def _kernels_to_execute(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -434,8 +441,7 @@ def _params(profile: ModelSpec, own: ModelSpec) -> Params:
 
 def _own_profile(spec: TopologySpec | None) -> str:
     """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
-    system = _described(spec)
-    return (profile_of(system) if system else None) or UNFITTED
+    return ((system := _described(spec)) and profile_of(system)) or UNFITTED
 
 
 def _described(spec: TopologySpec | None) -> SystemFile | None:

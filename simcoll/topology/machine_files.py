@@ -73,13 +73,15 @@ def _of_infiniband(nic: Mapping[str, Any]) -> str:
 class Nic(Model):
     """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` says what
     hops of the library's calls cost between nodes, where the profile of the calls does not; without it that of
-    InfiniBand, of the rate that is nearest."""
+    InfiniBand, of the rate that is nearest. `env` are variables of NCCL that its plugin asks for: they are set on
+    several nodes where the scenario does not set them."""
 
     model: str = ""
     rate: Bandwidth
     latency: DurationText
     trunk_latency: DurationText
     profile: str = Field(default_factory=_of_infiniband)
+    env: dict[str, StrictInt | str] = Field(default_factory=dict)
 
 
 class Device(Model):

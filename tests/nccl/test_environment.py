@@ -239,6 +239,18 @@ def test_no_row_stands_behind_buffers_of_the_user() -> None:
     assert rows({"NCCL_BUFFSIZE": 1 << 20}, collective="all_to_all")[1]["confidence"] == "extrapolated"
 
 
+def test_a_plugin_asks_for_variables() -> None:
+    """What a system's NICs ask for counts on several nodes as if the scenario had it, and what the scenario has counts
+    before it. It serves calls as NCCL makes them only."""
+    nic = load_system("a3-mega").nic
+    mega = {"topology": {"system": "a3-mega", "nodes": 2}, "profile": "nccl-hopper"}
+    assert nic is not None and rows({}, **mega) == rows(nic.env, **mega)
+    free = rows({"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring"}, **mega)
+    assert {(row["algorithm"], row["protocol"]) for row in free} == {("ring", "LL")}
+    assert rows({}, **{**mega, "topology": {"system": "a3-mega"}})[-1]["algorithm"] == "nvls"
+    assert rows({}, **{**mega, "profile": "one-port"}, algorithm="ring")[0]["time_us"] > 0
+
+
 def test_variables_are_swept() -> None:
     """Values of a variable make points, and a column."""
     found = rows({"NCCL_ALGO": ["Tree", "Ring"], "NCCL_MAX_NCHANNELS": [2, 4]}, size="1 GiB")
