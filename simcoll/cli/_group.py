@@ -63,12 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
     gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
-    if asked := os.environ.get(COMPLETE):
-        from simcoll.cli.completion import completed
-
-        print(completed(asked.partition("_")[0]))
-        return 0
     try:
+        if asked := os.environ.get(COMPLETE):
+            from simcoll.cli.completion import completed
+
+            print(completed(asked.partition("_")[0]), flush=True)
+            return 0
         with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
             status = cli.invoke(context)
         sys.stdout.flush()

@@ -388,6 +388,19 @@ def test_nothing_is_lost_without_a_word(tmp_path: Path):
         assert "looks like a row" in done.out + done.err
 
 
+def test_a_host_that_is_glued_to_the_operator():
+    """The name of an operator stays where the host's name follows it without a blank: the row is put together."""
+    text = new("reduce_scatter", "sum").replace("   sum      -1", f"   sum{DEBUG}\n      -1")
+    assert text.count(DEBUG) == 2
+    assert parse_measured(text, "log") == parse_measured(new("reduce_scatter", "sum"), "log")
+
+
+def test_a_line_of_a_megabyte_is_no_row():
+    """A trace of one long line is refused at once: no expression goes over it more than once."""
+    with pytest.raises(InputError, match="holds no measurement"):
+        parse_measured('{"size": 1, "time": 2},' * 50_000 + "#" + " " * 500_000, "trace")
+
+
 def test_labelled_lines():
     """Labels that a launcher puts before each line change nothing."""
     text = "\n".join(f"[1,0]<stdout>: {line}" for line in new().splitlines())

@@ -27,7 +27,7 @@ _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of
     r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
 )
 _UNIT: Final = re.compile(r"\((?:B|bytes|elements|us|GB/s)\)")  # of a table whose header is one line
-_HEADER: Final = re.compile(r"(?<!\S)#?\s*(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
+_HEADER: Final = re.compile(r"(?<![^\s#])(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
 _BEGUN: Final = re.compile(
     r"(?<!\S)\d+\s+\d+(?:\s+[a-z]\w*){0,2}(?:\s+-)?\s*$"
 )  # of a row, its size, its count and more
@@ -52,6 +52,9 @@ CURE: Final = (
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
 _OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
+_OPERATOR: Final = re.compile("|".join(_OPERATORS))
+_TYPED: Final = re.compile(rf"(?<!\S)\d+\s+\d+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
+LONGEST: Final = 10_000  # characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
 
@@ -174,8 +177,20 @@ def _like_a_row(line: str) -> bool:
 
 
 def _plain(line: str) -> str:
-    """A line without debug output, colours and bars; what is left keeps its place."""
-    return _DEBUG.sub("", _DRESS.sub(lambda dress: " " * len(dress[0]), line))
+    """A line without debug output, colours, bars and quotes; what is left keeps its place. One that is far too long for
+    a row is nothing.
+
+    The name of an operator that the host's name was glued to is kept.
+    """
+    if len(line) > LONGEST:
+        return ""
+    return _DEBUG.sub(_glued, _DRESS.sub(lambda dress: " " * len(dress[0]), line))
+
+
+def _glued(debug: re.Match[str]) -> str:
+    """The word before the host's name, where a row begins as it does before that word."""
+    word = _OPERATOR.match(debug[0])
+    return word[0] if word and _TYPED.search(debug.string, 0, debug.start()) else ""
 
 
 def _header(line: str, place: Place, before: list[str]) -> _Test | None:
