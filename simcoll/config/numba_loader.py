@@ -48,9 +48,11 @@ def pays(transfers: int, *kernels: ModuleType) -> bool:
     """Whether to run so many transfers compiled, where these kernels are needed for it.
 
     A sweep's small runs add up: as soon as they have cost what it costs to load the kernels, or to compile those whose
-    code is in no cache, the rest is compiled.
+    code is in no cache, the rest is compiled. So is what follows a run for which they were loaded.
     """
     global _run_plain
+    if kernels and all(map(_is_loaded, kernels)):
+        return True
     done = _run_plain + transfers
     if done >= WORTH_LOADING and have_numba():
         new = [kernel for kernel in kernels if not is_at_hand(kernel)]
@@ -180,7 +182,12 @@ def compile_kernel(kernel: ModuleType) -> ModuleType:
 
 def is_at_hand(kernel: ModuleType) -> bool:
     """Whether a kernel is loaded, or its compiled code is in the cache."""
-    return kernel.__name__ + _MARK in sys.modules or _is_kept(kernel)
+    return _is_loaded(kernel) or _is_kept(kernel)
+
+
+def _is_loaded(kernel: ModuleType) -> bool:
+    """Whether a kernel is loaded to be compiled, which the first run with it does."""
+    return kernel.__name__ + _MARK in sys.modules
 
 
 @functools.cache
