@@ -249,7 +249,7 @@ def _write(
     texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items() if value}
     share = texts.pop(transports.SHARE)
     keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items()}
-    file["transport"] = keys if not like.transport or like.transport.gpudirect else {**keys, "gpudirect": False}
+    file["transport"] = {**keys, **(like.transport.settings if like.transport else {})}
     if transports.SHARE in known.intervals:
         file["links"] = {**file.get("links", {}), CABLE: {"efficiency": share}}
     kind, clusters_ = file["description"].partition(";")[0], len({each.name for each in own})

@@ -19,6 +19,9 @@ from simcoll.engine.timing_model import PS_PER_S
 # Bytes up to which a message of the OFI transports is sent at once, without its receiver's consent, and may be there
 # before its buffer is: messages of an all-to-all that were slow were smaller by published tables of 2 and 8 nodes.
 SENT_AT_ONCE: Final = 256
+# Bytes up to which a host that matches messages puts them into a GPU's memory by its own stores, at no cost that shows:
+# the threshold of libfabric's provider (FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD).
+STORED: Final = 4096
 FLUSHED: Final = 90  # compute capability from which on NCCL does not read back what a NIC has written
 
 
@@ -39,8 +42,10 @@ class Transport(Model):
     """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's of
     rings and trees."""
     flush: Duration = 0
-    """Time of a proxy to read back what its NIC has written into a GPU's memory, after each message without flags. From
-    Hopper on GPUs need no such thing."""
+    """Time of a proxy to see a message into a GPU's memory. Before Hopper what NICs have written there is read back, after
+    each message without flags. Where the host matches messages, it copies all that are not small."""
+    matched_by_host: StrictBool = False
+    """Whether the host says where a message goes that has come (FI_CXI_RX_MATCH_MODE=software), and not the NIC."""
     connection: BandwidthCap = 0
     """Bandwidth at which a message by itself is brought from memory to memory; of several at once each takes as long.
     `none`: as fast as the links."""
@@ -49,6 +54,12 @@ class Transport(Model):
     congestion: Annotated[Share, Field(le=4)] = 0.0
     """How much longer the bytes of an all-to-all take to very many NICs than to one, as a share."""
 
+    @property
+    def settings(self) -> dict[str, bool]:
+        """How it works, beside what that costs, where not as by default."""
+        ways = {"gpudirect": self.gpudirect, "matched_by_host": self.matched_by_host}
+        return {key: way for key, way in ways.items() if way != type(self).model_fields[key].default}
+
     def hop_ps(self, nbytes: int) -> int:
         """Time of a hop beside what servers take, for a message of so many bytes."""
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
@@ -56,6 +67,10 @@ class Transport(Model):
     def taken_up_ps(self, nbytes: int) -> int:
         """Time of a proxy to take up a send and a receive of point-to-point messages of so many bytes."""
         return 2 * (self.operation + (self.unexpected if nbytes <= SENT_AT_ONCE else 0))
+
+    def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:
+        """Time of a proxy to see a message of so many bytes into a GPU's memory; `read_back`: it is read back there."""
+        return self.flush if read_back or (self.matched_by_host and nbytes > STORED) else 0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
         """Time of a proxy to copy the data of a message. `in_host`: they lie in the host's memory anyway."""

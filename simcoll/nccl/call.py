@@ -166,8 +166,8 @@ class NcclCall(CallShape):
             both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
         in_host = self.protocol == "LL" and not p2p  # where sends and receives were measured none was copied
         moved = transport.staged_ps(self.on_wire, in_host=in_host)
-        if self.protocol == "Simple" and self.communicator.capability < FLUSHED:
-            moved += transport.flush
+        read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
+        moved += transport.seen_in_ps(self.on_wire, read_back=read_back)
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
         # a round of the proxy serves what waits for it: with NVLS messages of all channels, which wait for the same

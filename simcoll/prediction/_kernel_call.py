@@ -209,8 +209,8 @@ class PrimitivesCall(KernelCall):
     def _proxied(self, costs: CostSetting) -> float:
         transport, sent = self.transport(costs), self._on_wire(costs)
         moved = transport.staged_ps(sent, in_host=self.protocol == "LL")
-        if self.protocol == "Simple" and self.communicator.capability < FLUSHED:
-            moved += transport.flush
+        read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
+        moved += transport.seen_in_ps(sent, read_back=read_back)
         # who has a neighbour before and one behind, of which another node has one, sends or receives there
         both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
         took = self.channels(costs) * (both * transport.proxy + moved)

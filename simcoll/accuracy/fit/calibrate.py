@@ -284,7 +284,7 @@ def _transport(profile: Profile, texts: Mapping[str, str]) -> Document:
         key = name.partition(".")[2]
         if name in texts or getattr(transport, key):
             keys[key] = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
-    return {"transport": keys if transport.gpudirect else {**keys, "gpudirect": False}}
+    return {"transport": {**keys, **transport.settings}}
 
 
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
