@@ -19,6 +19,9 @@ from simcoll.engine.timing_model import PS_PER_S
 # Bytes up to which a message of the OFI transports is sent at once, without its receiver's consent, and may be there
 # before its buffer is: messages of an all-to-all that were slow were smaller by published tables of 2 and 8 nodes.
 SENT_AT_ONCE: Final = 256
+# Bytes up to which messages of a ring or tree find room whether or not their buffer is there: by the same tables, where
+# an all_gather of 8 nodes takes 67 us with messages of 1 KiB and 258 with 2 KiB.
+HELD: Final = 1024
 # Bytes up to which a host that matches messages puts them into a GPU's memory by its own stores, at no cost that shows:
 # the threshold of libfabric's provider (FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD).
 STORED: Final = 4096
@@ -50,7 +53,8 @@ class Transport(Model):
     """Bandwidth at which a message by itself is brought from memory to memory; of several at once each takes as long.
     `none`: as fast as the links."""
     unexpected: Duration = 0
-    """Time of a proxy for a small point-to-point message that came before its buffer was there."""
+    """Time of a proxy for a message that came before its buffer was there: a small one point to point, or one of a ring
+    or tree after those that fill a connection's slots, for which buffers lie ready when a call begins."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
     """How much longer the bytes of an all-to-all take to very many NICs than to one, as a share."""
 
@@ -71,6 +75,11 @@ class Transport(Model):
     def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:
         """Time of a proxy to see a message of so many bytes into a GPU's memory; `read_back`: it is read back there."""
         return self.flush if read_back or (self.matched_by_host and nbytes > STORED) else 0
+
+    def late_ps(self, nbytes: int, messages: float, slots: int) -> float:
+        """Time of a proxy for what comes too early, on average of the `messages` of so many bytes that a connection with
+        `slots` carries in a call."""
+        return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > HELD else 0.0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
         """Time of a proxy to copy the data of a message. `in_host`: they lie in the host's memory anyway."""

@@ -168,6 +168,8 @@ class NcclCall(CallShape):
         moved = transport.staged_ps(self.on_wire, in_host=in_host)
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
         moved += transport.seen_in_ps(self.on_wire, read_back=read_back)
+        if not (p2p or nvls):
+            moved += transport.late_ps(self.on_wire, max(1.0, self.block_moves / self.sent), self.slots)
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
         # a round of the proxy serves what waits for it: with NVLS messages of all channels, which wait for the same

@@ -136,6 +136,12 @@ class CallShape:
         return self.chunk // slice_bytes(*key)  # type: ignore[arg-type]  # a ring's, so no p2p
 
     @property
+    def slots(self) -> int:
+        """Messages of a connection that are on their way at most: steps of the buffer, of which slices take some."""
+        key = self.collective, self.algorithm, self.protocol
+        return figures().steps * step_bytes(self.protocol) // slice_bytes(*key)  # type: ignore[arg-type]  # no messages
+
+    @property
     def message(self) -> int:
         """Bytes that a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree."""
         if self.schedule == "chain_tree" and self.protocol == "LL":
