@@ -77,12 +77,17 @@ class KernelCall(PlainCall, ABC):
         shares = np.array([self._share(kind, costs) for kind in self._names])
         rates = self.rated.bandwidths * shares[self._numbers]
         if self.communicator.nodes > 1:
-            if self.traffic.peers >= len(self.places) - self.communicator.gpus:  # an all-to-all's messages
+            if self._to_all:
                 rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._receivers), rates)
             if most := self._proxied(costs):
                 rates = np.where(by_proxies(self.rated, self.inner), np.minimum(rates, most), rates)
         bandwidths: Index = np.rint(rates).astype(np.int64)
         return bandwidths
+
+    @property
+    def _to_all(self) -> bool:
+        """Whether ranks send to all on other nodes, as in an all-to-all."""
+        return self.traffic.peers >= len(self.places) - self.communicator.gpus
 
     @cached_property
     def _of_nics(self) -> Any:
@@ -214,6 +219,8 @@ class PrimitivesCall(KernelCall):
         # who has a neighbour before and one behind, of which another node has one, sends or receives there
         both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
         took = self.channels(costs) * (both * transport.proxy + moved)
+        if self._to_all:  # each peer is taken up once
+            took += transport.taken_up_ps(sent) * self._message(costs) // max(1, self.chunk_bytes)
         return self._message(costs) * PS_PER_S / took if took else 0.0
 
     def launch_ps(self, costs: CostSetting) -> int:

@@ -165,11 +165,11 @@ def test_nvls_has_at_most_32_heads() -> None:
 
 
 def test_older_trees_have_smaller_chunks() -> None:
-    """Until 2.23 trees with Simple pipeline what is not large in more and smaller chunks: as many or more messages,
+    """Until 2.24 trees with Simple pipeline what is not large in more and smaller chunks: as many or more messages,
     equally many bytes, and those that wait for whole chunks have them sooner."""
     how = {"nodes": 4, "ranks": 16, "algorithm": "tree", "protocol": "Simple"}
     for exponent in (20, 23, 30):
-        old, new = (call("gh200-4", "all_reduce", 2**exponent, library_version=v, **how) for v in ("2.22", "2.23"))
+        old, new = (call("gh200-4", "all_reduce", 2**exponent, library_version=v, **how) for v in ("2.23", "2.24"))
         assert old.totals.wire_bytes == new.totals.wire_bytes
         if exponent == 30:  # there are chunks enough
             assert old.totals.messages == new.totals.messages
@@ -389,6 +389,34 @@ def test_messages_before_their_buffers() -> None:
 
     assert took("all_to_all", 64, law) > took("all_to_all", 256, law) == took("all_to_all", 256, plain)
     assert took("all_gather", 64, law) == took("all_gather", 64, plain)
+
+
+def test_buffers_lie_ready_for_a_connections_slots() -> None:
+    """The 7 messages of a ring of 2 x 4 find theirs, the last 3 of the 11 of 3 x 4 do not, nor half of the 8 slices of
+    Simple's ring that 2 x 4 need, of which a connection holds four; messages of up to 1 KiB are held without one."""
+    law, plain = text(transport={"proxy": "2 us", "unexpected": "6 us"}), text(transport={"proxy": "2 us"})
+
+    def later(nodes: int, message: int, protocol: str) -> bool:
+        how = {"collective": "all_gather", "nbytes": 4 * nodes * message, "nodes": nodes, "algorithm": "ring"}
+        slow, free = (call("gh200-4", law=each, protocol=protocol, **how).time_ps for each in (law, plain))
+        assert slow >= free
+        return slow > free
+
+    assert not later(2, 4096, "LL") and later(3, 4096, "LL") and not later(3, 512, "LL")
+    assert later(2, 1 << 20, "Simple")
+
+
+def test_a_host_that_matches_messages_copies_them() -> None:
+    """It does those of more than 4 KiB with their flags, for `flush` of proxies; GPUs from Hopper on need none else."""
+    ways = ((6, False), (6, True), (12, True))
+    laws = [text(transport={"flush": f"{us} us", "matched_by_host": way}) for us, way in ways]
+
+    def took(nbytes: int) -> list[int]:
+        return [call("gh200-4", "all_reduce", nbytes, law, nodes=2, algorithm="tree").time_ps for law in laws]
+
+    assert len(set(took(2048))) == 1
+    by_nic, by_host, slowly = took(4096)
+    assert by_nic < by_host and slowly - by_nic == pytest.approx(2 * (by_host - by_nic), rel=0.1)
 
 
 @pytest.mark.parametrize("rate", [10, 100, 200, 400])

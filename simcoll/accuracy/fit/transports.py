@@ -204,7 +204,16 @@ class Together:
             shared = common(known, self.start, shared)
             if others:
                 known[name] = self._on_lines(others, shared)
-        return known[name] if others else shared.of(self.start[name])
+        return self._fitted(others, shared) if others else shared.of(self.start[name])
+
+    def _fitted(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
+        """Fit with the model itself: what is too quick to be seen where lines were drawn may be felt where they lead."""
+        name = clusters[0].transport
+        measured, share = _measured(clusters)
+        belief, given = shared.belief(self.start[name], self.known[name], share), self.known[name]
+        model, begin = _model(clusters, self.start[name]), np.clip(given.values, *_bounds()[:2])
+        line = _least_squares.fit(model, measured, begin, _bounds(), belief, ROUNDS)
+        return Known(line.values, _widths(line, measured, belief, given))
 
     def _on_lines(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
         name = clusters[0].transport
