@@ -45,8 +45,8 @@ class Transport(Model):
     """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's of
     rings and trees."""
     flush: Duration = 0
-    """Time of a proxy to see a message into a GPU's memory. Before Hopper what NICs have written there is read back, after
-    each message without flags. Where the host matches messages, it copies all that are not small."""
+    """Time of a proxy to see a message into a GPU's memory. Before Hopper what NICs have written there is read back,
+    after each message without flags. Where the host matches messages, it copies all that are not small."""
     matched_by_host: StrictBool = False
     """Whether the host says where a message goes that has come (FI_CXI_RX_MATCH_MODE=software), and not the NIC."""
     connection: BandwidthCap = 0
@@ -77,8 +77,8 @@ class Transport(Model):
         return self.flush if read_back or (self.matched_by_host and nbytes > STORED) else 0
 
     def late_ps(self, nbytes: int, messages: float, slots: int) -> float:
-        """Time of a proxy for what comes too early, on average of the `messages` of so many bytes that a connection with
-        `slots` carries in a call."""
+        """Time of a proxy for what comes too early, on average of the `messages` of so many bytes that a connection
+        with `slots` carries in a call."""
         return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > HELD else 0.0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:

@@ -165,7 +165,7 @@ class NcclCall(CallShape):
         else:
             both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
         in_host = self.protocol == "LL" and not p2p  # where sends and receives were measured none was copied
-        moved = transport.staged_ps(self.on_wire, in_host=in_host)
+        moved: float = transport.staged_ps(self.on_wire, in_host=in_host)
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
         moved += transport.seen_in_ps(self.on_wire, read_back=read_back)
         if not (p2p or nvls):

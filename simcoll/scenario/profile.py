@@ -233,8 +233,8 @@ class Profile(Model):
     itself. A transport is fitted near them and not near what its family has in common; a cost that no row shows stays
     as derived."""
     own: tuple[str, ...] = ()
-    """A profile of NICs: costs by parameter that hosts of its own cause. They say nothing of its family, and lie
-    farther from it."""
+    """A profile of NICs: costs by parameter that hosts or software of its own cause. They say nothing of its family,
+    and lie farther from it."""
     bound: StrictBool = False
     """Whether a call takes the copies, channels and chunk that serve best, of those that neither the profile nor the
     scenario gives: a bound on times, and no prediction."""

@@ -264,7 +264,7 @@ def test_variables_are_swept() -> None:
 def test_trees_cut_chunks_by_the_release_of_the_tuner(system: str, profile: str, library: Any) -> None:
     """A scenario that names no release has, of each library, the chunks of the one whose constants choose."""
     keys = {"topology": {"system": system, "nodes": 2}, "size": SIZES[2], "algorithm": "tree", "protocol": "Simple"}
-    releases = [{"library_version": name} for name in (read(library).release, "2.22", "2.23")]
+    releases = [{"library_version": name} for name in (read(library).release, "2.23", "2.24")]
     default, named, old, new = (rows({}, **keys, profile=profile, **each)[0]["time_us"] for each in ({}, *releases))
     assert default == named == {"rccl": old, "nccl": new}[library] and old != new
 

@@ -4,8 +4,8 @@ Costs are fitted as logarithms, as transports differ by factors. Those of a fami
 and how far transports lie from them are estimated from the transports themselves (empirical Bayes; see Gelman et al.,
 "Bayesian Data Analysis", 2013, chapter 5). So a cost that no row of a transport shows is that of its family, and a
 network that nobody measured has the common values and their spread. Where physics of a network gives a cost
-(`Profile.derived`), the transport lies around that, and not around its family; what its own hosts cause (`Profile.own`)
-says nothing of others.
+(`Profile.derived`), the transport lies around that, and not around its family; what its own hosts or software cause
+(`Profile.own`) says nothing of others.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Together:
         return self._fitted(others, shared) if others else shared.of(self.start[name])
 
     def _fitted(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
-        """Fit with the model itself: what is too quick to be seen where lines were drawn may be felt where they lead."""
+        """Fit with the model itself: what is too quick to be seen where lines were drawn may be felt elsewhere."""
         name = clusters[0].transport
         measured, share = _measured(clusters)
         belief, given = shared.belief(self.start[name], self.known[name], share), self.known[name]
