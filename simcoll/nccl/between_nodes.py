@@ -60,7 +60,7 @@ class Transport(Model):
 
     @property
     def settings(self) -> dict[str, bool]:
-        """How it works, beside what that costs, where not as by default."""
+        """Keys that are no costs, where they differ from the default."""
         ways = {"gpudirect": self.gpudirect, "matched_by_host": self.matched_by_host}
         return {key: way for key, way in ways.items() if way != type(self).model_fields[key].default}
 
