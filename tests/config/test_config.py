@@ -1,6 +1,7 @@
 """YAML files: strict, located, all mistakes at once."""
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.config import assignments, text_table, yaml_tree
+from simcoll.config._late_patterns import late_patterns
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario._ranges import variants
@@ -172,3 +174,18 @@ def test_times_that_are_read_together_have_a_unit_each() -> None:
     alone, together = (text_table.render([*rows[0]], rows, names) for names in ((), rows[0]))
     assert [line.split() for line in together.splitlines()] == [["step", "exposed"], ["1", "s", "10", "us"]]
     assert alone.splitlines()[-1].split() == ["1", "s", "10"]
+
+
+def test_a_late_pattern_finds_what_the_pattern_finds() -> None:
+    """With its flags; what is compiled outside is a pattern at once."""
+    with late_patterns():
+        late = re.compile(r"(a)(b)?", re.IGNORECASE)
+    assert isinstance(re.compile("a"), re.Pattern) and not isinstance(late, re.Pattern)
+    assert late.sub("<>", "xABa") == re.sub(r"(a)(b)?", "<>", "xABa", flags=re.IGNORECASE) == "x<><>"
+
+
+def test_a_plain_model_is_that_of_an_empty_file() -> None:
+    """All defaults, and none of them set."""
+    for model in (_Inner, _Outer):
+        plain, asked = model.plain(), model()
+        assert plain == asked and hash(plain) == hash(asked) and not plain.model_fields_set
