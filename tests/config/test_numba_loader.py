@@ -103,6 +103,14 @@ def test_what_must_be_compiled_first_has_to_pay_more(kernel: Path, tmp_path: Pat
         assert done.stdout == f"{found}\n5\n", (first, done.stderr)
 
 
+def test_small_runs_after_a_compiled_one_are_compiled(kernel: Path, tmp_path: Path):
+    """A kernel that is loaded costs nothing more: Python would take longer for a thousand transfers."""
+    asked = "from simcoll.config import numba_loader as n\nfrom simcoll.engine.kernels import link_kernel as kernel\n"
+    asked += "before = n.pays(1_000, kernel)\nn.compile_kernel(kernel)\nprint(before, n.pays(1_000, kernel))\n"
+    done = python(f"import os; os.environ['SIMCOLL_CACHE_DIR'] = {str(tmp_path / 'own')!r}\n{asked}", [kernel])
+    assert done.stdout == "False True\n", done.stderr
+
+
 def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
     """Below the home's .cache, where there is no XDG_CACHE_HOME; of two processes that begin together one compiles, and
     the other waits and loads."""
