@@ -1,4 +1,4 @@
-"""Places of devices in the picture of a topology: GPUs of a machine in rows, switches above them, or a circle or grid."""
+"""Places of devices in the picture of a topology: GPUs of a machine in rows, switches above, or a circle or grid."""
 
 from __future__ import annotations
 
