@@ -183,18 +183,17 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]]) -> str:
 
 def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
-    step, exposed = took(best.step_us), took(best.exposed_us)
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
+    exposed = f"{took(best.exposed_us)} of it exposed communication ({share})"
+    took_step = f"{took(best.step_us)}, {exposed if best.exposed_us else 'with no communication exposed'}"
     named = "".join(
         f", {name.rsplit('.', 1)[-1].replace('_', ' ')} {_plain(best[name])}" for name in swept(rows) if best[name]
     )
-    held = f"A step takes {step}, {exposed} of it exposed communication ({share})"
     if len(rows) == 1:
-        return held
+        return f"A step takes {took_step}"
     slowest = max(map(_time, rows)) / _time(best)
     which = f"{best.algorithm}{named}" if len({row.algorithm for row in rows}) > 1 else named.removeprefix(", ")
-    shown = f"the shortest step takes {step}, {exposed} of it exposed communication ({share})"
-    return f"{which or 'First'}: {shown}; the longest {slowest:.3g} times as long"
+    return f"{which or 'First'}: the shortest step takes {took_step}; the longest {slowest:.3g} times as long"
 
 
 # --- documents ---
