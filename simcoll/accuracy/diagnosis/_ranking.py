@@ -33,7 +33,6 @@ FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, 
 FAR_OFF: Final = 3.0  # a region whose median is that many times what it should be is not explained
 CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
 BEHIND: Final = 2.0  # times the error of the best hypothesis from which on another is not tried on all points
-HOPEFUL: Final = 1.3  # times CLEARLY of the error on probes: with more left there a hypothesis explains no table
 PROBES: Final = 8  # points on which a hypothesis is tried first
 # Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
@@ -178,7 +177,7 @@ def _promising(
                 return np.inf
         return total / len(points)
 
-    best = min(float(rival.errors[probes].mean()) for rival in rivals)
+    behind = max(BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals), PENALTY)
     nearest, least = list[Hypothesis](), float(base.errors[probes].mean())
     for number, variant in enumerate(variants):
         tried = error(variant, first_probes) < np.inf
@@ -188,8 +187,7 @@ def _promising(
         if reached < least:
             around = 1 if variant.scenario is HEALTHY.scenario else 0
             nearest, least = list(variants[max(0, number - around) : number + around + 1]), reached
-    hopeful = max(best, HOPEFUL * CLEARLY * float(base.errors[probes].mean()))
-    return nearest if least <= min(hopeful, max(BEHIND * best, PENALTY)) else []
+    return nearest if least <= behind else []
 
 
 def same(first: Fit, second: Fit) -> bool:
