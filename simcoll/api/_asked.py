@@ -73,8 +73,7 @@ class Sweep:
         if self.source is None or isinstance(self.source, Mapping):
             tree = yaml_tree.located(_plain(dict(self.source or {})), Place("scenario", 1, 1))
         else:
-            path = loading.find_scenario(str(self.source))
-            tree = yaml_tree.read(path, str(path))
+            tree = loading.read_scenario(str(self.source))
         named: dict[str, tuple[str, Any]] = {}
         for key, value in self.keys.items():
             if (name := _name(key)) in named:

@@ -20,24 +20,38 @@ class Watch:
         self.total, self.name, self.in_turn = total, name, in_turn
         self.done: set[int] = set()
         self.since: dict[int, float] = {}
+        self.replications: dict[int, tuple[int, int]] = {}  # done, and all
 
     def begun(self, index: int) -> None:
         """A point is being computed from now on; a cluster may say so after its row has come."""
+        now = self.since.get(index, time.monotonic())  # replications of a point begin in shares
         if self.in_turn:
             self.since.clear()
         if index not in self.done:
-            self.since[index] = time.monotonic()
+            self.since[index] = now
+
+    def replicated(self, index: int, done: int, every: int) -> None:
+        """So many of all replications of a point are done."""
+        self.replications[index] = done, every
 
     def finished(self, index: int) -> None:
         """A point has a row."""
         self.done.add(index)
         self.since.pop(index, None)
+        self.replications.pop(index, None)
 
     def __str__(self) -> str:
         text = f"{len(self.done)} of {self.total} points"
         for index, since in sorted(self.since.copy().items(), key=lambda item: item[1])[:1]:
             text += f"; {self.name(index)} for {time.monotonic() - since:.0f} s"
+            if index in self.replications:
+                text += ", {:,} of {:,} replications".format(*self.replications[index])
         return text
+
+    @property
+    def points_done(self) -> float:
+        """The number of points that are done, with the shares of those whose replications are done in part."""
+        return len(self.done) + sum(done / every for done, every in self.replications.copy().values())
 
 
 @contextmanager
@@ -71,7 +85,7 @@ def _bar(watch: Watch, over: threading.Event) -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=watch.total)
         while not over.wait(0.2):
-            bar.update(task, completed=len(watch.done), description=str(watch), refresh=True)
+            bar.update(task, completed=watch.points_done, description=str(watch), refresh=True)
 
 
 class Lines:

@@ -186,7 +186,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
     finished, reused = {}, 0
     in_turn = options.get("jobs", 1) == 1 and not options.get("cluster")
     with progress(len(points), lambda index: sweep.in_words(points[index]), quiet, in_turn) as watch:
-        for index, row, again in sweep.sweep(points, begun=watch.begun, **options):
+        for index, row, again in sweep.sweep(points, begun=watch.begun, replicated=watch.replicated, **options):
             finished[index] = row
             reused += again
             watch.finished(index)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,8 @@ MOST_TOGETHER: Final = 256  # points that begin before the first of them is fini
 MOMENT_S: Final = 0.25
 PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
 TOGETHER: Final = 256  # replications of a share where there are no workers
+
+Replicated = Callable[[int, int, int], None]  # called with a point's index, its replications done, and all of them
 
 
 def key(point: Point) -> str:
@@ -112,10 +114,12 @@ def sweep(
     shard: Shard | None = None,
     cluster: str | None = None,
     begun: workers.Begun = lambda _: None,
+    replicated: Replicated = lambda *_: None,
 ) -> Iterator[tuple[int, ResultRow, bool]]:
     """Yield (index, row, reused) of every point of the shard as they come.
 
-    The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`.
+    The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`;
+    `replicated` is called each time that some replications of a point are done.
     """
     keys = [key(point) for point in points] if journal or shard else []
     known = journal.rows() if journal else {}
@@ -125,20 +129,21 @@ def sweep(
             yield index, _swept(known[keys[index]], points[index]), True
         else:
             missing[index] = points[index]
-    for index, fresh in _computed(missing, jobs, cluster, begun):
+    for index, fresh in _computed(missing, jobs, cluster, begun, replicated):
         if journal and not fresh.passing:  # what can be mended is tried again
             journal.append(keys[index], fresh)
         yield index, _swept(fresh, points[index]), False
 
 
 def _computed(
-    missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun
+    missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun, replicated: Replicated
 ) -> Iterator[tuple[int, ResultRow]]:
     """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
     size = TOGETHER if jobs == 1 and cluster is None else PART
     of = [(index, part) for index, point in missing.items() for part in parts(point, size)]
     left = Counter(index for index, _ in of)
     done: dict[int, dict[int, ResultRow]] = {}
+    replications = Counter[int]()
     tasks = {number: part for number, (_, part) in enumerate(of)}
 
     def begins(number: int) -> None:
@@ -150,6 +155,9 @@ def _computed(
         index = of[number][0]
         done.setdefault(index, {})[number] = fresh
         left[index] -= 1
+        if share := tasks[number].replicas:
+            replications[index] += share[1] - share[0]
+            replicated(index, replications[index], missing[index].scenario.replications or 0)
         if not left[index]:
             yield index, _merged([row for _, row in sorted(done.pop(index).items())])
 

@@ -140,22 +140,31 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
     if not used:
         return []
     size, ranks = max((row["size_bytes"] or 0, row["ranks"] or 0) for row in used)
-    bound = all(
-        load_profile(row["profile"]).bound for row in used if row["profile"]
-    )  # which chooses settings by itself
-    settings = [column for column in _settings(used) if not (bound and "." in column)]
-    apart = [*(["collective"] if _varies(used, "collective") else []), "algorithm", *settings]
+    largest = [row for row in used if ((row["size_bytes"] or 0), row["ranks"]) == (size, ranks)]
+    apart = _telling_apart(largest)
     busiest: dict[str, list[str]] = {}
     waiting = []
-    for row in used:
-        if ((row["size_bytes"] or 0), row["ranks"]) == (size, ranks):
-            name, share = " ".join(str(row.get(column)) for column in apart), row["binding_busy"] or 0.0
-            busiest.setdefault(str(row["binding_link"]), []).append(f"{name} {share:.0%}")
-            waiting += [name] if round(share, 2) < BINDS else []
+    for row in largest:
+        name = " ".join(str(row.get(column)) for column in apart if row.get(column) is not None)
+        share = row["binding_busy"] or 0.0
+        busiest.setdefault(str(row["binding_link"]), []).append(f"{name} {share:.0%}")
+        waiting += [name] if round(share, 2) < BINDS else []
     links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {format_size(size)}, {ranks} ranks: {few(links, '; ')}"
     idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {few(waiting)}"
     return [line, idle] if waiting else [line]
+
+
+def _telling_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The algorithm, and only such further columns as tell apart rows that are alike in those before."""
+    # last what a bound may have chosen by itself
+    settings = sorted(_settings(rows), key=lambda column: column.startswith("model."))
+    kept, groups = ["algorithm"], len({row["algorithm"] for row in rows})
+    for column in ["collective", *settings]:
+        further = len({tuple(str(row.get(name)) for name in (*kept, column)) for row in rows})
+        if further > groups:
+            kept, groups = [*kept, column], further
+    return ["collective", *(name for name in kept if name != "collective")] if "collective" in kept else kept
 
 
 def few(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:

@@ -52,13 +52,24 @@ def find_scenario(name: str) -> Path:
     path = Path(name)
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
     shipped = stem in known and path.parent in (Path(), Path("scenarios"))
-    if path.exists() and not (shipped and path.is_dir()):  # `-o quickstart` left a folder of that name
+    if path.exists() and not path.is_dir():  # `-o quickstart` leaves a folder of that name
         return path
     if shipped:
         return known[stem]
-    near = difflib.get_close_matches(stem, [*known, *COLLECTIVES], n=1)
-    cure = f"did you mean {near[0]!r}?" if near else "give a path, or a name that `simcoll list scenarios` prints"
-    raise InputError(f"{name}: no such file", cure)
+    own = {file.stem: str(file) for file in path.parent.glob("*.yaml")}
+    near = difflib.get_close_matches(stem, [*own, *known, *COLLECTIVES], n=1)
+    cure = "give a path, or a name that `simcoll list scenarios` prints"
+    cure = f"did you mean {own.get(near[0], near[0])!r}?" if near else cure
+    raise InputError(f"{name}: {'a folder, and no scenario' if path.is_dir() else 'no such file'}", cure)
+
+
+def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
+    """The tree of a scenario's file, named as the file is unless it has a name of its own; see `yaml_tree.read`."""
+    path = find_scenario(name)
+    tree = yaml_tree.read(path, str(path), mistakes)
+    if not isinstance(tree.value, dict) or "name" in tree.value:
+        return tree
+    return Node({"name": Node(path.stem, tree.place), **tree.value}, tree.place, tree.keys)
 
 
 def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
@@ -75,8 +86,8 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
         start = Place(name, 1, 1)
         named = Node(name, start)
         return points_of_call(Node({"name": named, "collective": named}, start), options)
-    path, mistakes = find_scenario(name), list[Diagnostic]()
-    return points(yaml_tree.read(path, str(path), mistakes), options, mistakes)
+    mistakes = list[Diagnostic]()
+    return points(read_scenario(name, mistakes), options, mistakes)
 
 
 def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:

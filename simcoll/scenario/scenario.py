@@ -111,7 +111,7 @@ class Scenario(Model):
     version: Literal[1] = 1
     """Version of the format."""
     name: str = "scenario"
-    """Title of tables, plots and rows."""
+    """Title of tables, plots and rows. Default: the name of the file, without `.yaml`."""
     seed: StrictInt = 0
     """Seed of unequal links and of `variability`."""
     topology: TopologySpec

@@ -574,3 +574,16 @@ def test_a_profile_that_a_machine_names_is_missed_in_its_file(tmp_path: Path, na
     place = next(f"{row}:{line.index('nope') + 1}" for row, line in enumerate(lines, 1) if "nope" in line)
     done = command("predict", "all_reduce", "--on", path, "--size", "1 MiB", *asked)
     assert done.status == 2 and done.err.startswith(f"{path}:{place}: profile: 'nope' is neither")
+
+
+def test_a_scenario_is_named_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `name` that is the title; a folder, which is no scenario, suggests the file that is called alike."""
+    monkeypatch.chdir(tmp_path)
+    text = "topology: {system: hgx-h100}\ncollective: all_reduce\nsize: 1 MiB\n"
+    Path("step.yaml").write_text(text, encoding="utf-8")
+    Path("own.yaml").write_text(text + "name: title\n", encoding="utf-8")
+    Path("step").mkdir()
+    points = [*simcoll.load("step.yaml"), *simcoll.load("own.yaml")]
+    assert [point.scenario.name for point in points] == ["step", "title"]
+    with pytest.raises(InputError, match=r"step: a folder, and no scenario; did you mean 'step.yaml'"):
+        simcoll.load("step")
