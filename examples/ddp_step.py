@@ -6,7 +6,7 @@ step = {"template": "ddp", "model": "gpt2", "gpu": "h100", "batch": 4, "first_bu
 results = sc.run(
     topology={"system": "hgx-h100", "nodes": 2},
     dtype="bfloat16",
-    workload={**step, "algorithm": "auto", "bucket_cap": {"from": "4 MiB", "to": "256 MiB", "factor": 4}},
+    workload={**step, "algorithm": "auto", "bucket_cap": ["4 MiB", "16 MiB", "64 MiB", "256 MiB"]},
 )
 print(results)
 best = min(results, key=lambda row: row["step_us"])

@@ -54,6 +54,9 @@ function made(name, attributes = {}, ...children) {
   return element;
 }
 
+/** A text whose words in single backticks are code. */
+const worded = (text) => text.split("`").map((part, index) => (index % 2 ? made("code", {class: "docutils literal"}, part) : part));
+
 const colour = (index, count) => `hsl(${Math.round((360 * index) / count)} 55% 50%)`;
 
 /** The space-time picture of a schedule: bars are sends, coloured by chunk, thin lines lead to where they arrive. */
@@ -147,7 +150,7 @@ function playground(place) {
     if (!(state.algorithm in SIMCOLL[collective].algorithms)) state.algorithm = order[0][0];
     const head = made("tr", {}, ...["algorithm", "steps", "messages", "closed form", "by it", "replayed"].map(text => made("th", {}, text)));
     const rows = order.map(([name, entry, time]) => {
-      const button = made("button", {type: "button", title: entry.help, "aria-pressed": name === state.algorithm}, name);
+      const button = made("button", {type: "button", title: entry.help.replaceAll("`", ""), "aria-pressed": name === state.algorithm}, name);
       button.style.borderColor = colour(entries.findIndex(([each]) => each === name), entries.length);
       button.addEventListener("click", () => { state.algorithm = name; draw(); });
       const schedule = entry.schedules[ranks], form = entry.forms[ranks];
@@ -160,7 +163,7 @@ function playground(place) {
       made("p", {class: "verdict"}, `Quickest of ${bytes(setting.nbytes)} on ${ranks} ranks: ${least}, ${said(order[0][2])}. ${collective}: ${SIMCOLL[collective].promise}.`),
       made("div", {class: "wide"}, made("table", {class: "docutils"}, made("thead", {}, head), made("tbody", {}, ...rows))),
       curves(entries, ranks, setting, state.algorithm),
-      made("p", {}, `${state.algorithm}: ${chosen.help}`),
+      made("p", {}, `${state.algorithm}: `, ...worded(chosen.help)),
       timeline(chosen.schedules[ranks], ranks, setting));
   }
   draw();
@@ -175,7 +178,7 @@ function gallery(place, ranks = 8, setting = {nbytes: 2 ** 20, latency: 1e6, ban
       const schedule = entry.schedules[ranks], form = entry.forms[ranks];
       const cost = form ? `, ${entry.cost}` : "";
       place.append(made("figure", {}, timeline(schedule, ranks, setting, 640, 14),
-        made("figcaption", {}, made("strong", {}, name), ` ${said(time)}: ${schedule.steps.length} steps, ${schedule.messages} messages${cost}. ${entry.help}`)));
+        made("figcaption", {}, made("strong", {}, name), ` ${said(time)}: ${schedule.steps.length} steps, ${schedule.messages} messages${cost}. `, ...worded(entry.help))));
     }
   }
 }

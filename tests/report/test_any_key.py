@@ -53,6 +53,14 @@ def test_any_swept_key_goes_across(rows: sc.Results) -> None:
     assert "Time over oversubscription: all_reduce, 1 MiB, 8 ranks, 8 nodes" in words
 
 
+def test_the_highest_marker_is_whole(rows: sc.Results) -> None:
+    """An axis of values begins at 0 and ends a twentieth above the highest, be the values ever so near each other."""
+    near = rows.where(asked="ring").plot(x="oversubscription", y="algbw", facet="topology.hosts_per_leaf")
+    highest = max(value for axes in near for line in lines(axes) for value in line)
+    for axes in near:
+        assert axes.get_ylim() == (0, pytest.approx(1.05 * highest, rel=0.01))
+
+
 def test_no_row_stands_for_another(rows: sc.Results) -> None:
     """Where rows differ in more than was chosen the picture is refused, and says in which key."""
     with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*--filter"):

@@ -80,6 +80,7 @@ def test_it_answers(page: Any) -> None:
     assert page.locator("#simcoll-playground svg.timeline").get_attribute("aria-label") != before
     drawn = sum(len(entries) for entries in json.loads(page.evaluate(COUNTED)))
     assert page.locator("#simcoll-gallery figure").count() == drawn
+    assert "`" not in page.locator("body").inner_text()  # which marks code in docstrings
 
 
 COUNTED = "JSON.stringify(Object.values(SIMCOLL).map(each => Object.keys(each.algorithms)))"

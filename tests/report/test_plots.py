@@ -26,7 +26,7 @@ from simcoll.report import run_plots
 from simcoll.report.plot import save
 from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
 from simcoll.report.plot.gantt import gantt_figure
-from simcoll.report.plot.looks import look
+from simcoll.report.plot.looks import look, looks_of
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.residuals import residual_figure
 from simcoll.schedule.registry import ALGORITHMS
@@ -390,6 +390,7 @@ def test_looks_are_stable() -> None:
     assert alone.get_color() == among.get_color() == look("tree").color
     assert look("hierarchical( across = ring )") == look("hierarchical(across=ring)") != look("hierarchical")
     assert look("of_a_plugin") == look("of_a_plugin")
+    assert looks_of(["mine"])["mine"].marker == look("ring").marker != looks_of(["ring", "mine"])["mine"].marker
 
 
 # --- maps ---

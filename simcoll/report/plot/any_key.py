@@ -37,6 +37,7 @@ from simcoll.report.plot.style import (
     PlotRow,
     as_asked,
     finish,
+    from_zero,
     halos,
     settings,
     size_axis,
@@ -204,7 +205,7 @@ def _finish_axes(
         if is_time(up) and min(values) > 0 and max(values) / min(values) > WIDE:
             time_axis(axes, values)
         else:
-            axes.set_ylim(bottom=0)
+            from_zero(axes)
             if is_time(up):
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
         axes.set_ylabel(name if unit in ("", "us") else f"{name} ({unit})", size=9, color=INK)

@@ -93,7 +93,9 @@ def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
     unknown = [name for name in names if name.split("(")[0].split(",")[0] not in _KNOWN]
     if len(unknown) > len(_OTHERS):
         return {name: look(name) for name in names}
-    free = dict(zip(unknown, map(Look, _OTHERS, _MARKERS), strict=False))
+    taken = {look(name).marker for name in names if name not in unknown}
+    markers = sorted(_MARKERS, key=taken.__contains__)  # first those that no known name beside them has
+    free = dict(zip(unknown, map(Look, _OTHERS, markers), strict=False))
     return {name: free.get(name) or look(name) for name in names}
 
 

@@ -8,7 +8,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from simcoll.report.plot.looks import INK
-from simcoll.report.plot.style import PlotRow, dress, finish, frame, size_axis
+from simcoll.report.plot.style import PlotRow, dress, finish, frame, from_zero, size_axis
 
 _LINES = {"all_reduce": "#332288", "all_gather": "#117733", "reduce_scatter": "#CC6677", "broadcast": "#DDAA33"}
 _OTHER = "#777777"
@@ -29,7 +29,7 @@ def regret_figure(rows: Sequence[PlotRow], subtitle: str) -> Figure:
         color = _LINES.get(name, _OTHER)
         (entries[name],) = axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.2)
     size_axis(axes, {row["size_bytes"] for row in rows})
-    axes.set_ylim(bottom=0)
+    from_zero(axes)
     axes.set_ylabel("regret (%)", size=9, color=INK)
     dress(axes)
     finish(figure, "How much longer NCCL's choice takes than the best it could make", subtitle, entries)

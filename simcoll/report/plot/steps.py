@@ -20,6 +20,7 @@ from simcoll.report.plot.style import (
     dress,
     finish,
     frame,
+    from_zero,
     label,
     separating,
     settings,
@@ -95,7 +96,7 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D
         entries[name] = line
     size_axis(axes, {size for points in series.values() for size in points})
     axes.set_xlabel(_named(across), size=9, color=INK)
-    axes.set_ylim(bottom=0)
+    from_zero(axes)
     return {**entries, "computation alone": Line2D([], [], **_COMPUTE)}
 
 

@@ -189,6 +189,12 @@ def dress(axes: Axes) -> None:
 # --- axes ---
 
 
+def from_zero(axes: Axes) -> None:
+    """The axis of values from 0 on, with room above the highest for all of its marker."""
+    low, high = axes.get_ylim()  # a twentieth of their range beyond the values
+    axes.set_ylim(0, high + 0.05 * low)
+
+
 def size_axis(axes: Axes, sizes: Collection[int]) -> None:
     """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB."""
     axes.set_xscale("log", base=2)
