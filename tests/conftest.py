@@ -1,5 +1,6 @@
 """House rules of the tests: markers by room, hypothesis the same everywhere, modules compiled once."""
 
+import gc
 import os
 import sys
 
@@ -12,6 +13,8 @@ from hypothesis.internal.conjecture import providers
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# As the command line has it (`simcoll.config.collector`): what a collection of tests makes stays until the end.
+gc.set_threshold(100_000, 50, 100)
 # Hypothesis also tries numbers that stand in the modules loaded so far: which examples it draws would depend on the
 # tests that ran before.
 providers._get_local_constants = providers.Constants

@@ -526,6 +526,7 @@ def test_the_manifest_tells_what_was_run(scenario: Path, tmp_path: Path):
 def test_a_measured_table_that_matches_nothing(scenario: Path, measured: Path, tmp_path: Path):
     """A table of which nothing belongs to the run is told on stderr; one that is drawn is not."""
     words = ["run", scenario, "--quiet", "-o", tmp_path / "out", "--set", f"measured={measured}"]
+    words += ["--set", "plots=[busbw]"]
     assert simcoll(*words).err == ""
     (line,) = simcoll(*words, "--set", "dtype=float16").err.splitlines()
     assert str(measured) in line
@@ -910,6 +911,7 @@ SMALL = ("--set", "algorithm=auto", "--set", "size=1 KiB", "--quiet", "--json")
 def test_a_machine_and_a_profile_are_options(command: str):
     """`--on`, `--nodes` and `--profile` say what `--set` could, and `--set` has the last word."""
     words = [word for word in SMALL if command != "run" or word != "--quiet"]
+    words += ["--among", "ring"] * (command == "recommend")
     asked = simcoll(command, "quickstart", *MACHINE, *words)
     assert asked.status == 0, asked.err
     assert asked.json == simcoll(command, "quickstart", *SETS, *words).json
