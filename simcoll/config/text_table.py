@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -63,7 +64,7 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], togethe
     """The table, one line a row; a column's unit follows from its name, and what is absent is shown as `-`.
 
     Long times have a unit each; where one of the columns `together` has such, all of them do. Columns move together
-    where lines would be too wide.
+    where lines would be too wide, and then cells are broken at their spaces.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
        size   ranks    time
@@ -72,7 +73,7 @@ def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], togethe
     """
     gaps = (_lines(columns, rows, together, gap) for gap in range(GAP, 0, -1))
     lines = next((lines for lines in gaps if _widest(lines) <= width()), None)
-    return "\n".join(_lines(columns, rows, together, 1) if lines is None else lines)
+    return "\n".join(_lines(columns, rows, together, 1, width()) if lines is None else lines)
 
 
 def _widest(lines: Sequence[str]) -> int:
@@ -80,7 +81,11 @@ def _widest(lines: Sequence[str]) -> int:
 
 
 def _lines(
-    columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str], gap: int = GAP
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, object]],
+    together: Collection[str],
+    gap: int = GAP,
+    most: int | None = None,
 ) -> list[str]:
     heads, body = [], []
 
@@ -97,9 +102,46 @@ def _lines(
     lines = [list(line) for line in zip(*body, strict=True)]
     units = [[unit for _, unit in heads]] if any(unit for _, unit in heads) else []
     every = [[name for name, _ in heads], *units, *lines]
-    widths = [max(len(line[i]) for line in every) for i in range(len(columns))]
     indent, between = " " * min(2, gap), " " * gap
+    widths = [max(len(line[i]) for line in every) for i in range(len(columns))]
+    if most is not None:
+        widths = _narrowed(every, widths, most - len(indent) - gap * (len(columns) - 1))
+        every = [part for line in every for part in _broken(line, widths)]
     return [(indent + between.join(map(str.rjust, line, widths))).rstrip() for line in every]
+
+
+def _narrowed(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
+    """Widths that add up to `room`, or to as little as the longest words allow: the widest columns give first."""
+    narrow = list(widths)
+    least = [max(len(word) for line in lines for word in _words(line[i])) for i in range(len(widths))]
+    while sum(narrow) > room and (wide := [i for i in range(len(narrow)) if narrow[i] > least[i]]):
+        narrow[max(wide, key=narrow.__getitem__)] -= 1
+    return narrow
+
+
+def _broken(line: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """A line as several, whose cells are broken at spaces to the widths."""
+    cells = []
+    for text, wide in zip(line, widths, strict=True):
+        parts = [""]
+        for word in _words(text):
+            longer = f"{parts[-1]} {word}".strip()
+            parts = [*parts[:-1], longer] if len(longer) <= wide else [*parts, word]
+        cells.append([part for part in parts if part] or [""])
+    return [list(part) for part in itertools.zip_longest(*cells, fillvalue="")]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a cell: a number stays with its name and its unit, as in `latency 2` and `28.4 KiB`."""
+    words = text.split()
+    kept = words[:1] or [""]
+    for before, word in itertools.pairwise(words):
+        named = word[0].isdigit() and kept[-1].replace("_", "").isalpha()
+        if named or before.replace(".", "").isdigit():
+            kept[-1] += f" {word}"
+        else:
+            kept.append(word)
+    return kept
 
 
 def _duration(value: object) -> str:

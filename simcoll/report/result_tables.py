@@ -75,7 +75,8 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
     shown = [column for column in columns if any(row[column] for row in good)]
     if not good:
         return ""
-    table, shared = text_table.fitted([*shown, *swept(good)], good, ("collective", "ranks", "size_bytes", "workload"))
+    spare = ("collective", "ranks", "size_bytes", "workload", "replications")
+    table, shared = text_table.fitted([*shown, *swept(good)], good, spare)
     return f"# {shared}\n{table}" if shared else table
 
 

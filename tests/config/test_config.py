@@ -176,6 +176,18 @@ def test_times_that_are_read_together_have_a_unit_each() -> None:
     assert alone.splitlines()[-1].split() == ["1", "s", "10"]
 
 
+@pytest.mark.parametrize("columns", [40, 50, 60, 100])
+def test_a_table_is_no_wider_than_a_line(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are broken at spaces, but no number from its name or unit; every word stays, in its order."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = {"size_bytes": 28 << 10, "spent on": "contention 62.91, latency 2", "on": "node0.gpu0 and 7 alike"}
+    lines = text_table.render([*row], [row]).splitlines()
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    assert all(kept in text for kept in ("28 KiB", "contention 62.91,", "latency 2", "and 7 alike"))
+    assert (len(lines) == 2) == (columns >= 60)
+
+
 def test_a_late_pattern_finds_what_the_pattern_finds() -> None:
     """With its flags; what is compiled outside is a pattern at once."""
     with late_patterns():
