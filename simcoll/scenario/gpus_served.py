@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, wrong
 from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.systems import described
+from simcoll.topology.topology_keys import TopologySpec
 from simcoll.topology.wiring import GPU_LINKS
+
+UNFITTED: Final = "one-port"  # the profile where no other is known
 
 
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
@@ -52,6 +57,19 @@ def profile_of(system: SystemFile) -> str | None:
     """The profile that a system's file names, or else the only shipped one that serves such GPUs."""
     serving = [] if system.profile else _serving(system)
     return system.profile or (serving[0] if len(serving) == 1 else None)
+
+
+def own_profile(spec: TopologySpec | None) -> str:
+    """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
+    return ((system := system_of(spec)) and profile_of(system)) or UNFITTED
+
+
+def system_of(spec: TopologySpec | None) -> SystemFile | None:
+    """The system that a topology describes, None where it is none or its file has mistakes."""
+    try:
+        return described(spec) if spec else None
+    except InputError:  # of the file: building the topology says so, with the place
+        return None
 
 
 def _serving(system: SystemFile) -> list[str]:

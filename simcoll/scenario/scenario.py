@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
-    BeforeValidator,
     Field,
     StrictBool,
     StrictInt,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -34,18 +32,20 @@ from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario._algorithm_names import CHOSEN as CHOSEN
 from simcoll.scenario._algorithm_names import every_algorithm, of_registry, schedule_of
 from simcoll.scenario._measure_keys import MeasureSpec
+from simcoll.scenario._measured_key import check_table
 from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
-from simcoll.scenario.gpus_served import check_named, peak_of, profile_of
+from simcoll.scenario._release_key import Release, check_release
+from simcoll.scenario.gpus_served import UNFITTED as UNFITTED
+from simcoll.scenario.gpus_served import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
-from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.systems import described
+from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
 
 if TYPE_CHECKING:
@@ -65,30 +65,11 @@ WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so th
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
     | {"workload.template", "workload.algorithm", "executor"}
 )
-UNFITTED: Final = "one-port"  # the profile where no other is known
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
     | {"slow", "slow_links", "faults"}
 )
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(file: Path, changed: int) -> int:
-    """Count the rows of a measured table; it is read again only after a change of the file."""
-    from simcoll.formats.measured import read_measured
-
-    return len(read_measured(file))
-
-
-def _as_written(value: object) -> object:
-    """A release is a text that may look like a number, of which `2.3` and `2.30` are two."""
-    if isinstance(value, yaml_tree.WrittenFloat):
-        return value.text
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-Release = Annotated[str, BeforeValidator(_as_written), WithJsonSchema({"type": ["string", "number"]})]
 
 
 def machine_named(name: str) -> dict[str, str]:
@@ -236,7 +217,7 @@ class Scenario(Model):
     def _on_a_gpu(cls, value: Any, info: ValidationInfo) -> Any:
         if getattr(value, "model", None) is None or value.gpu is not None:
             return value
-        system = _described(info.data.get("topology"))
+        system = system_of(info.data.get("topology"))
         if not (gpu := peak_of(system) if system else None):
             raise ValueError("a model needs a GPU to compute on; add e.g. gpu: h100")
         return value.model_copy(update={"gpu": gpu})
@@ -314,9 +295,9 @@ class Scenario(Model):
     @classmethod
     def _known_profile(cls, value: str, info: ValidationInfo) -> str:
         spec = info.data.get("topology")
-        if (system := _described(spec)) and spec and spec.file:
+        if (system := system_of(spec)) and spec and spec.file:
             check_named(system, yaml_tree.read(Path(spec.file)))
-        profile = value or _own_profile(spec)
+        profile = value or own_profile(spec)
         find_profile(profile)
         return profile
 
@@ -325,7 +306,7 @@ class Scenario(Model):
     def _as_plugins_ask(cls, value: NcclEnv, info: ValidationInfo) -> NcclEnv:
         spec, profile = (info.data.get(key) for key in ("topology", "profile"))
         served = spec and (spec.nodes or 1) > 1 and profile and load_profile(profile).as_nccl
-        return value.beside(_described(spec)) if served else value
+        return value.beside(system_of(spec)) if served else value
 
     @field_validator("executor")
     @classmethod
@@ -345,12 +326,7 @@ class Scenario(Model):
     @field_validator("library_version")
     @classmethod
     def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
-        from simcoll.nccl import tuner_constants
-
-        try:
-            tuner_constants.check(value, str(info.data.get("collective", "")))
-        except InputError as error:
-            raise ValueError(str(error.diagnostics[0])) from None
+        check_release(value, str(info.data.get("collective", "")))
         return value
 
     @field_validator("weights")
@@ -372,13 +348,7 @@ class Scenario(Model):
     @classmethod
     def _known_table(cls, value: str | None) -> str | None:
         if value is not None:
-            from simcoll.formats.measured import find_measured
-
-            try:
-                file = find_measured(value)
-                _parsed(file, file.stat().st_mtime_ns)
-            except InputError as error:
-                raise ValueError(str(error.diagnostics[0])) from None
+            check_table(value)
         return value
 
     @property
@@ -436,15 +406,3 @@ def _params(profile: ModelSpec, own: ModelSpec) -> Params:
     """The parameters of a profile, overridden by a scenario's own."""
     given = {name: value for spec in (profile, own) for name, value in spec if value is not None and name != "copies"}
     return Params(**given)
-
-
-def _own_profile(spec: TopologySpec | None) -> str:
-    """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
-    return ((system := _described(spec)) and profile_of(system)) or UNFITTED
-
-
-def _described(spec: TopologySpec | None) -> SystemFile | None:
-    try:
-        return described(spec) if spec else None
-    except InputError:  # of the file: building the topology says so, with the place
-        return None
