@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
+# These take half of the time of all tests.
+HALF   := tests/accuracy tests/engine tests/prediction
 
-.PHONY: help demo test ranks docs browser lint types bench accuracy install clean
+.PHONY: help demo test half-of-rooms other-rooms ranks docs browser lint types bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,8 +15,18 @@ demo: $(VENV)/.core  ## simulate a scenario; plots and rows go to demo/
 	$(BIN)/simcoll run scenarios/quickstart.yaml -o demo
 	@echo "Plots: $(CURDIR)/demo/plots   Rows: $(CURDIR)/demo/results.csv"
 
-test: $(VENV)/.dev $(if $(ROOM),,lint types)  ## lint, types and tests; ROOM=engine: the tests of one room
-	$(BIN)/pytest -n 2 --dist loadfile -m "not long$(if $(ROOM),, and not ranks)" $(if $(ROOM),tests/$(ROOM))
+ifdef ROOM
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long" tests/$(ROOM)
+else
+test: $(VENV)/.dev lint types  ## lint, types and tests; ROOM=engine: the tests of one room
+	$(MAKE) -j2 half-of-rooms other-rooms
+endif
+
+# Of all rooms each of two processes has its own: workers of pytest-xdist would each collect all tests, and send every
+# result of thousands.
+half-of-rooms other-rooms:
+	$(BIN)/pytest -q -m "not long and not ranks" $(if $(filter half%,$@),$(HALF),$(HALF:%=--ignore=%))
 
 ranks: $(VENV)/.dev  ## tests whose ranks each import torch, which takes most of their time
 	$(BIN)/pytest -m "ranks and not long"
