@@ -48,9 +48,7 @@ CHAIN = "before if reduce[i] or before >= first else -1"
 
 # By rule: what breaks it.
 BROKEN: dict[str, Mutation] = {
-    "ties go to the higher index": Mutation(
-        HEAP, "sift_down", "items[other] < items[below]", "items[other] > items[below]"
-    ),
+    "ties go to the higher index": Mutation(HEAP, "sooner", "items[a] < items[b]", "items[a] > items[b]"),
     "a slow link upstream is forgotten": Mutation(FIFO, "travel", "max(r + s, tail)", "r + s"),
     "a slow link upstream is forgotten by replay": Mutation(REPLAY, "cross", "max(r + s, tail)", "r + s"),
     "a link is held until the tail has passed": Mutation(FIFO, "travel", BEGIN, "free_link[server] = max(r + s, tail)"),
