@@ -116,6 +116,7 @@ def topology_text(system: Mapping[str, Any]) -> str:
         numbers = f"{format_bandwidth(1e9 * link['bandwidth_GBps']):>14}  {link['latency_us']:>6.4g} us"
         shown = f"  {link['count']:>6}  {link['kind']:<10}{numbers}  "
         names = [few(link["names"], most=most) for most in (2, 1)]
+        names += [f"{link['names'][0]}, …"] * (link["count"] > 1)  # the line begins with their count
         lines += [shown + next((text for text in names if len(shown + text) <= text_table.width()), names[-1])]
     bisection = format_bandwidth(1e9 * system["bisection_GBps"])
     return "\n".join([*lines, f"bisection bandwidth {bisection} (one direction)"])
