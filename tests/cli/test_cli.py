@@ -336,6 +336,7 @@ def test_a_pattern_that_matches_no_link_is_told_once():
         "topology={system: hgx-h100, nodes: [2, 3, 4]}",
         'topology.links={"xx->yy": {bandwidth: 1 GB/s}}',
         "ranks=8",
+        "size=[1 KiB, 1 MiB]",
     ]
     found = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)))
     assert (found.status, found.out) == (2, "")
