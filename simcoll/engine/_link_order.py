@@ -55,8 +55,7 @@ def by_link(run_: KernelRun) -> KernelResult:
     most = int(np.diff(begin).max(initial=0)) + int(np.diff(order.first).max(initial=0))
     start = np.zeros(run_.count, np.int64)
     start[order.after[order.after >= 0]] = NONE
-    times, tails = (loops.room(int(begin[-1]), np.int64) for _ in range(2))
-    items, at = (loops.room(int(begin[-1])) for _ in range(2))
+    entries = loops.room(3 * int(begin[-1]), np.int64)
     run = LinkRun(
         plan=plan,
         costs=costs,
@@ -71,7 +70,7 @@ def by_link(run_: KernelRun) -> KernelResult:
         after=run_.give(order.after),
         start=run_.give(start),
         waiting=Waiting(loops.room(most, np.int64), loops.room(most), loops.room(most)),
-        queues=Queues(times, tails, items, at, run_.give(begin[:-1]), run_.give(begin[:-1].copy())),
+        queues=Queues(entries, run_.give(begin[:-1]), run_.give(begin[:-1].copy())),
         free=Servers(run_.freed(), run_.zeros(run_.sides)),
         links=run_.give(order.links),
         sides=run_.give(np.flatnonzero(sides).astype(np.int32)),

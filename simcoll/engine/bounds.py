@@ -260,7 +260,7 @@ def _scattering_from_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, S
 
 
 def _exchanging(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:
-    stay = np.asarray([sizes[np.ix_(block, block)].sum() for block in cuts.blocks()])
+    stay = np.asarray([sizes[block[:, None], block].sum() for block in cuts.blocks()])
     return cuts.total(sizes.sum(axis=1)) - stay, cuts.total(sizes.sum(axis=0)) - stay
 
 

@@ -72,7 +72,8 @@ def by_link(run: LinkRun) -> Any:
         while size:
             e = waiting.at[0]
             if e >= 0:
-                _, t = onward(queues.items[e], queues.at[e], queues.times[e], queues.tails[e], False, run)
+                i, at = item_at(queues, e)
+                _, t = onward(i, at, queues.entries[3 * e], queues.entries[3 * e + 1], False, run)
                 latest, size = max(latest, t), advance(queues, links[p], waiting, size)
                 continue
             j = -1 - e  # sets out here
@@ -141,8 +142,16 @@ def onward(i: Any, e: Any, t: Any, tail: Any, opens: Any, run: LinkRun) -> Any:
 def put(queues: Queues, server: Any, t: Any, tail: Any, i: Any, e: Any) -> None:
     """Transfer `i` comes to a server at `t`, which is link `e` of all ways."""
     k = queues.fill[server]
-    queues.times[k], queues.tails[k], queues.items[k], queues.at[k] = t, tail, i, e
+    entries = queues.entries
+    entries[3 * k], entries[3 * k + 1], entries[3 * k + 2] = t, tail, i << 32 | e
     queues.fill[server] = k + 1
+
+
+@inline
+def item_at(queues: Queues, e: Any) -> Any:
+    """The transfer of an entry of a queue, and the place of its link among those of all ways."""
+    word = queues.entries[3 * e + 2]
+    return word >> 32, word & 0xFFFFFFFF
 
 
 # --- streams: a heap of the first entries of stretches that stand in order ---
@@ -153,8 +162,8 @@ def streams(queues: Queues, server: Any, waiting: Waiting) -> Any:
     """Enter the first entry of each stretch of a queue; returns how many there are."""
     size, before = 0, -1
     for e in range(queues.first[server], queues.fill[server]):
-        if before < 0 or comes_before(queues, e, before):
-            size = push(waiting, size, queues.times[e], queues.items[e], e)
+        if before < 0 or stands_before(queues, e, before):
+            size = push(waiting, size, queues.entries[3 * e], item_at(queues, e)[0], e)
         before = e
     return size
 
@@ -163,8 +172,9 @@ def streams(queues: Queues, server: Any, waiting: Waiting) -> Any:
 def advance(queues: Queues, server: Any, waiting: Waiting, size: Any) -> Any:
     """Put the next of its stretch in the place of the first entry; returns how many stretches are left."""
     e = waiting.at[0]
-    if e + 1 < queues.fill[server] and not comes_before(queues, e + 1, e):
-        waiting.times[0], waiting.items[0], waiting.at[0] = queues.times[e + 1], queues.items[e + 1], e + 1
+    if e + 1 < queues.fill[server] and not stands_before(queues, e + 1, e):
+        waiting.times[0], waiting.items[0] = queues.entries[3 * e + 3], item_at(queues, e + 1)[0]
+        waiting.at[0] = e + 1
     else:
         size -= 1
         waiting.times[0], waiting.items[0], waiting.at[0] = waiting.times[size], waiting.items[size], waiting.at[size]
@@ -173,9 +183,18 @@ def advance(queues: Queues, server: Any, waiting: Waiting, size: Any) -> Any:
 
 
 @inline
-def comes_before(queues: Any, a: Any, b: Any) -> Any:
-    """Whether entry `a` is to be served before entry `b`."""
-    times, items = queues.times, queues.items
+def stands_before(queues: Queues, a: Any, b: Any) -> Any:
+    """Whether entry `a` of a queue is to be served before entry `b`: no transfer comes to it twice."""
+    entries = queues.entries
+    return entries[3 * a] < entries[3 * b] or (
+        entries[3 * a] == entries[3 * b] and entries[3 * a + 2] < entries[3 * b + 2]
+    )
+
+
+@inline
+def comes_before(waiting: Waiting, a: Any, b: Any) -> Any:
+    """Whether entry `a` of the heap is to be served before entry `b`."""
+    times, items, _ = waiting
     return times[a] < times[b] or (times[a] == times[b] and items[a] < items[b])
 
 

@@ -15,13 +15,11 @@ class Waiting(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """The transfers that wait at server s, from `first[s]` up to `fill[s]`, links before receive sides: when head and
-    tail of each come there; its number; and the place of the link on its way, among those of all ways."""
+    """The transfers that wait at server s, from `first[s]` up to `fill[s]`, links before receive sides. Three numbers
+    of `entries` are for each, side by side, as each is put into another queue than the last: when its head and its tail
+    come there; its number, times 2^32, and the place of the link on its way, among those of all ways."""
 
-    times: Column
-    tails: Column
-    items: Column
-    at: Column
+    entries: Column
     first: Column
     fill: Column
 
