@@ -27,6 +27,8 @@ def text(document: dict[str, Any]) -> str:
     of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
     spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
     table, shared = text_table.fitted(columns, points, spare)
+    # columns in which regions differ stay
+    alike = [name for name in ("collective", "ranks", "region") if len({each[name] for each in shown}) == 1]
     findings = "\n".join([
         *(f"# warning: {line}" for line in document["warnings"]),
         f"# simcoll {__version__}: diagnose",
@@ -37,7 +39,7 @@ def text(document: dict[str, Any]) -> str:
         *why,
         *_bad_rows(document),
         "",
-        *([text_table.fitted([*of_region, "state"], shown, spare)[0]] if shown else []),
+        *([text_table.fitted([*of_region, "state"], shown, ("nodes", *alike, "distance"))[0]] if shown else []),
         *calm,
         "",
         *_ranked(document),
