@@ -143,12 +143,13 @@ class CallShape:
 
     @property
     def message(self) -> int:
-        """Bytes that a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree."""
+        """Bytes that a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree, and lines
+        that GPUs hand on one by one within a node go to the NIC together, when a step is full."""
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
             return min(self.share // (2 * self.communicator.gpus), self.chunk)
-        return self.step // self.slices
+        return self.step // (1 if self.by_lines else self.slices)
 
     @property
     def aggregation(self) -> int:

@@ -23,6 +23,7 @@ from nccl_law import (
     PROTOCOLS,
     SPREAD,
     SWITCHED,
+    US,
     Law,
     call,
     changed,
@@ -404,6 +405,15 @@ def test_buffers_lie_ready_for_a_connections_slots() -> None:
 
     assert not later(2, 4096, "LL") and later(3, 4096, "LL") and not later(3, 512, "LL")
     assert later(2, 1 << 20, "Simple")
+
+
+def test_lines_go_to_the_nic_together() -> None:
+    """Over PCIe lines of LL are handed on one by one, but a NIC gets a step at once: a proxy that takes longer for a
+    message delays a ring by that time a step at most."""
+    laws = [text(transport={"proxy": f"{us} us"}) for us in (2, 12)]
+    how = {"collective": "all_gather", "nbytes": 1 << 20, "nodes": 2, "algorithm": "ring", "protocol": "LL"}
+    few, more = (call("l40s-pcie", law=each, env={"NCCL_MAX_NCHANNELS": 1}, **how).time_ps for each in laws)
+    assert 0 < more - few <= 15 * 10 * US
 
 
 def test_a_host_that_matches_messages_copies_them() -> None:
