@@ -82,8 +82,8 @@ def run(
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
     journal = Journal(output, shard) if output else None
-    if journal and not quiet and (earlier := sweep.replaced(journal.folder, points)):
-        print(f"{journal.folder}: replaces the results of `{earlier}`", file=sys.stderr)
+    if journal and not quiet:
+        _say_replaced(journal, points)
     if shard and journal and sweep.is_written(journal.folder, points):
         rows, reused = list["ResultRow"](), 0
     else:
@@ -167,16 +167,27 @@ def predict(
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
     asked = points_of_call(Node(keys, Place("predict", 1, 1)), sets)
     journal = Journal(output) if output else None
+    if journal:
+        _say_replaced(journal, asked)
     rows, reused = _simulated(asked, quiet=False, journal=journal)
     if journal:
         words = ["simcoll", "predict", collective, "--on", system, *(["--size", size] if size else [])]
-        words += [*(["--nodes", nodes] if nodes else []), "--algorithm", algorithm or "auto"]
+        words += [*(["--nodes", nodes] if nodes else []), *(["--ranks", str(ranks)] if ranks is not None else [])]
+        words += ["--algorithm", algorithm or "auto", *(["--executor", executor] if executor is not None else [])]
         words += [word for text in sets for word in ("--set", text)]
         sweep.write(journal.folder, rows, asked, shlex.join(words))
     _show(rows, asked, as_json, False, reused)
     if journal:
         _finish(journal, rows, asked, False, kind)
     return _status(rows)
+
+
+def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
+    """Name the command whose results in the folder these points replace."""
+    from simcoll.prediction import sweep
+
+    if earlier := sweep.replaced(journal.folder, points):
+        print(f"{journal.folder}: replaces the results of `{earlier}`", file=sys.stderr)
 
 
 def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:

@@ -16,7 +16,7 @@ from simcoll.cli._progress import Lines
 @click.option(
     "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the report.  [default: --folder]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of what is written.  [default: --folder]")
 @click.option(
     "--tables", type=click.Path(path_type=Path), help="Also score the measured tables of this folder, by cluster."
 )
@@ -35,8 +35,8 @@ def validate(
     """Measure, fit, predict, and report how good predictions are.
 
     Runs the studies of a folder that this machine can (gloo over loopback always, the lab with root, NCCL with GPUs),
-    or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Exit status 1 if a goal is
-    missed.
+    or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Where studies are named and
+    -o is not, the report of these is printed, and REPORT.md stays as it is. Exit status 1 if a goal is missed.
     """
     from simcoll.accuracy.studies import cluster_board, study_report
     from simcoll.accuracy.studies import study_file as known
@@ -50,7 +50,13 @@ def validate(
         print(cluster_board.write(tables, folder, options.output, tell))
     findings = [carry_out(study, options) for study in asked]
     missed = study_report.check(findings)
-    print(study_report.write(options.output, findings))
+    if studies and output is None:  # the report in the folder is of all its studies
+        print(study_report.text(findings))
+        print(
+            f"{folder / study_report.REPORT} stays as it is; -o DIR writes a report of these studies", file=sys.stderr
+        )
+    else:
+        print(study_report.write(options.output, findings))
     for finding in findings:
         if finding.why_not:
             print(f"{finding.study.name}: not carried out: {finding.why_not}", file=sys.stderr)

@@ -93,6 +93,22 @@ def test_a_law_is_found_in_some_rows_and_predicts_the_others(studies: Path):
     assert Path("validation/plots/star.png").exists()
 
 
+def test_a_named_study_leaves_the_report_of_all(studies: Path):
+    """The report of a named study is printed and the file of all studies kept; with `-o` it is written there."""
+    study(STUDY)
+    study(STUDY, "other")
+    assert simcoll("validate", "--reuse").status == 0
+    whole = report()
+    found = simcoll("validate", "star", "--reuse")
+    assert found.status == 0
+    assert "## star: " in found.out
+    assert "## other: " not in found.out
+    assert "validation/REPORT.md stays as it is; -o DIR writes" in found.err
+    assert report() == whole
+    assert simcoll("validate", "star", "--reuse", "-o", "out").out == "out/REPORT.md\n"
+    assert cells(report("out"), "star") == cells(found.out, "star")
+
+
 def test_goals_are_of_rows_that_were_not_fitted(studies: Path):
     """Where the fitted algorithm is right and the other takes half as long again, the error is a third, not a sixth;
     a missed goal is named, with exit status 1, and the report is written all the same."""

@@ -235,6 +235,11 @@ def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, t
         found = simcoll("run", scenario, "-o", tmp_path / "o", "--set", f"size={size}", "--set", "plots=[]")
         assert found.status == 0
         assert ("replaces the results of `simcoll run" in found.err) == said
+    words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "-o", tmp_path / "p")
+    for size, replaces in (("1 MiB", False), ("1 MiB", False), ("2 MiB", True)):
+        found = simcoll(*words, "--size", size)
+        assert found.status == 0
+        assert ("replaces the results of `simcoll predict all_reduce" in found.err) == replaces
 
 
 # --- texts, compared with files; `pytest --update-golden` writes them anew ---

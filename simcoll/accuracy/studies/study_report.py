@@ -40,8 +40,13 @@ def write(folder: Path, findings: Sequence[Finding]) -> Path:
     """Write the report and its pictures; return the report's path."""
     pictures = {finding.study.name: _pictures(finding, folder / PLOTS) for finding in findings if finding.scored}
     path = folder / REPORT
-    write_atomically(path, "\n".join(_lines(findings, pictures)).rstrip() + "\n")
+    write_atomically(path, text(findings, pictures) + "\n")
     return path
+
+
+def text(findings: Sequence[Finding], pictures: Mapping[str, Sequence[Path]] | None = None) -> str:
+    """The report with the pictures of each study by its name; without any if None."""
+    return "\n".join(_lines(findings, pictures or {})).rstrip()
 
 
 def goals(finding: Finding) -> list[Goal]:
