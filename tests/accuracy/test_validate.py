@@ -222,11 +222,11 @@ def test_what_a_device_does_is_taken_from_its_table(studies: Path):
     study("title: A device\nplace: device\n", "device")
     table = Path(f"validation/measured/device-{'cuda' if gpus() else 'cpu'}.csv")
     table.write_text("what,dtype,size_bytes,time_us\nreduce,float32,4000,8\n", encoding="utf-8")
-    assert simcoll("validate", "device", "--reuse").status == 0
+    assert simcoll("validate", "--reuse").status == 0
     assert "2e+03 ps/B" in report()
     assert "| reduce | 8 |" in report()
     table.write_text("what,dtype\nreduce,float32\n", encoding="utf-8")
-    found = simcoll("validate", "device", "--reuse")
+    found = simcoll("validate", "--reuse")
     assert (found.status, found.out) == (2, "")
     assert found.err.startswith(f"{table}: is no table of what a device does; ")
 
@@ -249,7 +249,7 @@ def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
     def carried_out(*measured_us: float) -> int:
         rows = [f"workload,ddp,4,0,{t},{c}" for t, c in zip(measured_us, ("1 MiB", "2 MiB", "64 MiB"), strict=True)]
         Path("validation/measured/steps.csv").write_text("\n".join([columns, *rows]) + "\n", encoding="utf-8")
-        return simcoll("validate", "steps", "--reuse").status
+        return simcoll("validate", "--reuse").status
 
     assert carried_out(*times) == 0
     ratio = f"{max(times) / min(times):.2f}"
