@@ -170,7 +170,7 @@ class Sketch:
         if file.cpu:
             self.keys.setdefault("cpu", file.cpu.model_dump())
         if file.nic and self.counts["nic"]:
-            self.keys.setdefault("nic", file.nic.model_dump())
+            self.keys.setdefault("nic", file.nic.model_dump(exclude_defaults=True))
         if pattern.has("memory"):
             self.memory = pattern.speed("memory")
         if file.in_network and self.counts["nvswitch"]:
