@@ -67,7 +67,10 @@ _NAME: Final[dict[Unit, str]] = {
     "byte_time": "time per byte",
 }
 _MOST: Final[dict[Unit, str]] = {"bandwidth": "4611686 TB/s", "duration": "4611686 s"}  # 2**62: sums stay in 64 bits
-_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
+# of exponents three digits: larger ones are beyond all quantities, and take seconds to write out
+_QUANTITY: Final = re.compile(
+    r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*((?![eE][+-]?\d)[^\s\d].*?)?\s*"
+)
 
 
 def parse(text: object, kind: Unit) -> int:

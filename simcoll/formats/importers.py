@@ -134,7 +134,8 @@ def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
         chosen = asked.columns.get("name")
         if names.count(str(chosen)) != 1:
             problem = f"{source}: {len(programs)} programs, {', '.join(names)}"
-            raise InputError(problem, "say which with --set name=NAME, or give a file with one")
+            by_name = "say which with --set name=NAME, or " if any(names.count(name) == 1 for name in names) else ""
+            raise InputError(problem, f"{by_name}give a file with one")
         kept = programs[names.index(str(chosen))]
         text = "\n" * text.count("\n", 0, kept.start()) + kept[0]  # places stay those of the file
     return _schedule(msccl.read)(text, source, asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from simcoll.scenario.profile import CostSetting, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.topology.graph import Topology
+
+BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one node
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,14 +165,17 @@ class PlainExecutor:
         return PlainCall(scenario, rated, placed(scenario, rated))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Scenarios of which the quickest is the one asked for: with each algorithm of the library for `auto`, and with
-        the schedule that a name stands for which only NCCL has."""
+        """Scenarios of which the quickest is the one asked for: with each algorithm that NCCL runs on such nodes for
+        `auto`, and with the schedule that a name stands for which only NCCL has."""
         called = call_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
             return [scenario.model_copy(update={"algorithm": call_names.SCHEDULES[called, scenario.collective]})]
         if scenario.algorithm not in ("auto", "best"):
             return [scenario]
-        return [scenario.model_copy(update={"algorithm": name}) for name in registry.library(scenario.collective)]
+        rated = topology or rated_topology(scenario)
+        alone = rated.nodes_of(placed(scenario, rated)) == 1
+        here = [name for name in registry.library(scenario.collective) if not (alone and name in BETWEEN_NODES)]
+        return [scenario.model_copy(update={"algorithm": name}) for name in here]
 
     def copies(self, scenario: Scenario, topology: Topology) -> int:
         """Copies of a call's schedule that use all NICs, direct links or directions; 0 where they are not to choose:

@@ -13,7 +13,7 @@ from simcoll.report.verdicts import BINDS, between, of_rows, transports
 from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import load_profile, titled
 from simcoll.scenario.scenario import Scenario
-from simcoll.units import format_size
+from simcoll.units import format_size, short_size
 
 SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
@@ -151,7 +151,7 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
         busiest.setdefault(str(row["binding_link"]), []).append(f"{name} {share:.0%}")
         waiting += [name] if round(share, 2) < BINDS else []
     links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
-    line = f"# busiest link at {format_size(size)}, {ranks} ranks: {few(links, '; ')}"
+    line = f"# busiest link at {short_size(size)}, {ranks} ranks: {few(links, '; ')}"
     idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {few(waiting)}"
     return [line, idle] if waiting else [line]
 

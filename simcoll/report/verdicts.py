@@ -260,7 +260,8 @@ def of_diagnosis(document: JsonAnswer) -> str:
     if document["verdict"] == "healthy":
         single = [point for point in document["points"] if point["single"]]
         again = f", but for {len(single)} to be measured again" if single else ""
-        return f"Healthy: {points} points are as {document['system']} should be by {document['profile']}{again}."
+        as_expected = f"{points} points are" if points > 1 else "1 point is"
+        return f"Healthy: {as_expected} as {document['system']} should be by {document['profile']}{again}."
     worst = max(off, key=lambda region: float(region["distance"]))
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""

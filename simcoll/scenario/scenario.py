@@ -257,7 +257,7 @@ class Scenario(Model):
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
-            raise ValueError(f"{value} B are more than can be counted; write at most '1048576 TiB'")
+            raise ValueError("more than can be counted; write at most '1048576 TiB'")
         width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
         if value % width or not value:
             above = value - value % width + width

@@ -116,7 +116,8 @@ class TopologySpec(Model):
         if self.file is None:
             check_keys(self, self.system is not None)
         elif self.system is not None:
-            raise ValueError("both 'system' and 'file'; keep one of them")
+            problem = f"both 'system' and 'file'; keep one of them, on a command line by --set topology={self.file}"
+            raise ValueError(problem)
         return self
 
     @property

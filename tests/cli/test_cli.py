@@ -242,6 +242,14 @@ def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, t
         assert ("replaces the results of `simcoll predict all_reduce" in found.err) == replaces
 
 
+def test_sizes_are_written_as_short_as_they_are_asked_for():
+    """The remark on links has decimal sizes as such; a size beyond all is refused at once, without its digits."""
+    words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "--size")
+    assert "# busiest link at 64 MB, 8 ranks" in simcoll(*words, "64 MB").out
+    assert "size: more than can be counted" in simcoll(*words, "1e400 B").err
+    assert "'1e9999999 B' is not a size" in simcoll(*words, "1e9999999 B").err
+
+
 # --- texts, compared with files; `pytest --update-golden` writes them anew ---
 
 

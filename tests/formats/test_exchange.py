@@ -400,6 +400,8 @@ def test_one_of_several_programs_in_a_file(tmp_path: Path):
     (tmp_path / "both.xml").write_text(foreign.RING + foreign.ALL_PAIRS.replace('type="', 'type="q', 1))
     line = foreign.RING.count("\n") + foreign.ALL_PAIRS[: foreign.ALL_PAIRS.index('type="')].count("\n") + 1
     assert f":{line}:" in simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}").err
+    (tmp_path / "both.xml").write_text(foreign.RING + foreign.RING)
+    assert f"2 programs, {ring}, {ring}; give a file with one" in simcoll("import", tmp_path / "both.xml").err
 
 
 def test_groups_of_thread_blocks_move_each_chunk_once():

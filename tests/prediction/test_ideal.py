@@ -13,6 +13,7 @@ from command import simcoll
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.call_names import SCHEDULES
+from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import predict
 from simcoll.report.plot.style import settings
 from simcoll.scenario.loading import Point
@@ -157,6 +158,17 @@ def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
     what one port gives its schedule; also where one copy stands for too many to run."""
     served = {"ring"} if system == "gb200-nvl72" else {"ring", "tree", "nvls_tree", "p2p"}
     assert beaten(system, nodes, [2**28], served) == []
+
+
+def test_auto_takes_what_nccl_runs_there() -> None:
+    """`auto` on one node is no tree of switches, which NCCL has between nodes only; there it is tried."""
+    tried = {}
+    for nodes in (1, 2):
+        keys = {"topology": {"system": "hgx-h100", "nodes": nodes}, "size": "64 MiB", "profile": "ideal"}
+        scenario = Scenario.model_validate({**keys, "collective": "all_reduce"})
+        tried[nodes] = {option.algorithm for option in executor(scenario).alternatives(scenario)}
+    assert tried[2] - tried[1] == {"nvls_tree"}
+    assert tried[1] >= {"ring", "nvls"}
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])

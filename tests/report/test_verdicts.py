@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import simcoll as sc
+from simcoll.report import verdicts
 
 
 def test_a_tie_has_no_slowest() -> None:
@@ -29,3 +30,11 @@ def test_a_choice_of_another_executor_is_modelled() -> None:
     assert "fitted to" in modelled
     assert modelled.endswith("modelled.")
     assert "modelled" not in fitted
+
+
+def test_one_point_is_healthy_as_many_are() -> None:
+    """The verdict of a diagnosis counts its points in the singular and the plural."""
+    answer = {"verdict": "healthy", "system": "hgx-h100", "profile": "nccl-hopper", "points": []}
+    for points, said in ((1, "Healthy: 1 point is as hgx-h100"), (2, "Healthy: 2 points are as hgx-h100")):
+        regions = [{"off": False, "points": points}]
+        assert verdicts.of_diagnosis({**answer, "regions": regions}).startswith(said)

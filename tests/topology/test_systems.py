@@ -227,7 +227,7 @@ def test_a_specification_survives_json(text: str) -> None:
         ("{system: hgx-h100, hosts_per_leaf: 2}", "'hosts_per_leaf' goes with"),
         ("{system: loopback, nodes: 2}", "loopback has no NICs, so its nodes cannot be joined; write nodes: 1"),
         ("{hosts: 8, link: L}", "neither 'system' nor 'fabric'; write e.g. system: hgx-h100"),
-        ("{system: hgx-h100, file: x.yaml}", "both 'system' and 'file'; keep one of them"),
+        ("{system: hgx-h100, file: x.yaml}", "'file'; keep one of them, on a command line by --set topology=x.yaml"),
         ("{file: no-such.yaml}", "no-such.yaml: cannot be read"),
     ],
 )
