@@ -152,7 +152,7 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
         waiting += [name] if round(share, 2) < BINDS else []
     links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {short_size(size)}, {ranks} ranks: {few(links, '; ')}"
-    idle = f"# below {BINDS:.0%} no link binds but latency and the order of steps: {few(waiting)}"
+    idle = f"# below {BINDS:.0%} no link binds but latency, costs per message and the order of steps: {few(waiting)}"
     return [line, idle] if waiting else [line]
 
 
