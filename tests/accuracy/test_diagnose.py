@@ -117,6 +117,8 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     assert (found.status == 0) == (document["verdict"] == "healthy") == (not off)
     assert document["verdict"] in (None, "healthy", document["hypotheses"][0]["hypothesis"])
     assert off or len(document["hypotheses"]) == 1
+    most = document["hypotheses"][0]["off"]
+    assert all(each["off"] <= most for each in document["hypotheses"] if each["explains"])
     if (
         off and document["verdict"]
     ):  # it explains: half of the error where it is off, at least, and some of that is right
@@ -213,6 +215,17 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
         if visible or diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] != "healthy":
             _check(tmp_path, setup, took, fault, seed, noise)
     assert seen >= 0.8 * len(faults)
+
+
+def test_gpudirect_off_is_the_key_of_the_profile(tmp_path: Path):
+    """A table made with `transport.gpudirect: false` in the profile of the NICs is explained by that, to the digit."""
+    text = find_profile("ib-hdr").read_text(encoding="utf-8")
+    path = tmp_path / "through-host.yaml"
+    path.write_text(text.replace("transport: {", "transport: {gpudirect: false, "), encoding="utf-8")
+    took = times(A100X2, LARGE[1:3], profile=f"nccl-ampere+{path}")
+    found = diagnosed(table(tmp_path, A100X2, took, noise=0), "dgx-a100")
+    assert found["verdict"] == "gpudirect off"
+    assert found["hypotheses"][0]["error"] < 1e-5
 
 
 SETTINGS = (
@@ -428,6 +441,15 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     assert all(each["explains"] == explained and each["off"] for each in slow.values())
     assert {found["verdict"], *found["also"]} == (set(slow) if explained else {None})
     assert any(each["explains"] for each in found["hypotheses"]) == explained
+
+
+def test_what_leaves_regions_off_explains_nothing_where_a_better_one_leaves_none(tmp_path: Path):
+    """A longer launch brings one region of a table of TCP back to normal, and most of its error. TCP brings all."""
+    took = times(A100X2, [2**exponent for exponent in (11, 13, 15, 19, 20)], profile="nccl-ampere+tcp")
+    found = diagnosed(table(tmp_path, A100X2, took, noise=0), "dgx-a100")
+    off = {each["hypothesis"]: each["off"] for each in found["hypotheses"]}
+    assert off["tcp"] == 0 < off["launch"] < sum(each["off"] for each in found["regions"])
+    assert [each["hypothesis"] for each in found["hypotheses"] if each["explains"]] == ["tcp"]
 
 
 def test_what_nothing_explains(tmp_path: Path):

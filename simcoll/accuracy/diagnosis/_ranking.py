@@ -195,6 +195,11 @@ def same(first: Fit, second: Fit) -> bool:
     return bool(np.allclose(first.predicted, second.predicted, rtol=1e-3))  # 0.1 %: far below the noise of any run
 
 
+def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
+    """Whether a fit explains the table, and leaves no more regions off than the first of the ranking does."""
+    return fit.explains(base) and len(fit.off) <= len(first.off)
+
+
 def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
     """Return the fits that explain the table as well as the first: noise alone may have put them behind it.
 
@@ -204,8 +209,7 @@ def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
     return [
         fit
         for fit in fits[1:]
-        if same(fit, first)
-        or (fit.explains(base) and len(fit.off) <= len(first.off) and _behind(first, fit, PENALTY) == "open")
+        if same(fit, first) or (explains_beside(first, fit, base) and _behind(first, fit, PENALTY) == "open")
     ]
 
 

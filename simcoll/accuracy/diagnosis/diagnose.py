@@ -192,7 +192,7 @@ def _document(
         "launch_us": base.launch,
         "points": _points(asked, table, names, base, best, explained),
         "regions": regions,
-        "hypotheses": [_hypothesis(fit, base) for fit in ranked],
+        "hypotheses": [_hypothesis(fit, best, base) for fit in ranked],
         "verdict": best.hypothesis.family if explained else None,
         "also": [fit.hypothesis.family for fit in _ranking.as_good(ranked, base)] if explained else [],
         "sure": _ranking.sure(ranked, base),
@@ -250,7 +250,7 @@ def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Docu
     }
 
 
-def _hypothesis(fit: Fit, base: Fit) -> Document:
+def _hypothesis(fit: Fit, best: Fit, base: Fit) -> Document:
     """Describe one hypothesis, as fitted, in the document."""
     hypothesis = fit.hypothesis
     return {
@@ -261,6 +261,6 @@ def _hypothesis(fit: Fit, base: Fit) -> Document:
         "assumes": hypothesis.assumes,
         "score": fit.score,
         "off": len(fit.off),
-        "explains": fit.explains(base),
+        "explains": _ranking.explains_beside(best, fit, base),
         "launch_us": fit.launch,
     }

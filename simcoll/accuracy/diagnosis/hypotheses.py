@@ -29,7 +29,6 @@ from simcoll.topology.topology_keys import Override, TopologySpec
 
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
 ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s
-THROUGH_HOST: Final = 2_500_000  # ps that copies into the host's memory and out of it take longer: an estimate
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 
 
@@ -192,9 +191,7 @@ def _network(system: SystemFile, network: Profile) -> Iterator[Hypothesis]:
         text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin"
         yield Hypothesis("tcp", text, setting=_by_tcp)
         text = "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem"
-        share = _through_host(system) / rate if rate else 1.0
-        through = functools.partial(_without_gpudirect, network=network, share=min(1.0, share))
-        yield Hypothesis("gpudirect off", text, setting=through)
+        yield Hypothesis("gpudirect off", text, setting=functools.partial(_without_gpudirect, network=network))
 
 
 def _by_tcp(setting: ParameterSetting) -> ParameterSetting:
@@ -202,20 +199,10 @@ def _by_tcp(setting: ParameterSetting) -> ParameterSetting:
     return replace(setting, transport=tcp.transport, links={**setting.links, CABLE: tcp.links[CABLE]})
 
 
-def _through_host(system: SystemFile) -> float:
-    """B/s of a GPU to the network by the host's memory, where all of its PCIe switch share the way to the host: what
-    they send goes up and down again, what they receive too."""
-    devices = system.devices if isinstance(system.devices, dict) else {}
-    gpus, switches = devices.get("gpu", 1), devices.get("pcie_switch", 0)
-    rates = [units.parse(link.bandwidth, "bandwidth") for link in system.links if link.kind == "pcie"]
-    return min(rates, default=0) / (2 * gpus / switches if switches else 1)
-
-
-def _without_gpudirect(setting: ParameterSetting, network: Profile, share: float) -> ParameterSetting:
+def _without_gpudirect(setting: ParameterSetting, network: Profile) -> ParameterSetting:
+    """Return the setting with `transport.gpudirect: false`; the NICs' profile says what that costs."""
     transport = setting.transport or network.transport or Transport()
-    slower = _scaled(CABLE, share, network.links.get(CABLE))(setting)
-    later = transport.model_copy(update={"gpudirect": False, "latency": transport.latency + THROUGH_HOST})
-    return replace(slower, transport=later)
+    return replace(setting, transport=transport.model_copy(update={"gpudirect": False}))
 
 
 def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
