@@ -39,6 +39,8 @@ PER_PEER: Final = 0  # channels
 WHOLE: Final = 0  # a chunk
 PIECES: Final = (1, 4, 16, 64, 256, 1024)  # of a slot, of which a chunk is one
 ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latency, others move
+LOOPS: Final = 64  # most pieces where steps do not pipeline, but routes through GPUs do: the msccl executor has no more
+MOST_LOOPED: Final = 20_000  # transfers, in the same case, of a way with more copies than one
 MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
 MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
 
@@ -140,11 +142,14 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
         if "copies" in free and source.n_steps > 1:
             orders = len(copy_orders(split, network, places))
             counts = {each * times for each in (1, orders) for times in ABREAST}
-        pieces = PIECES if "chunk" in free and source.pipelined else (1,)
+        finest = 1 if "chunk" not in free else max(PIECES) if source.pipelined else LOOPS
+        pieces = [parts for parts in PIECES if parts <= finest]
         for copies in sorted(counts):
             alike = copies if alone and (copies > MOST_WHOLE or source.transfers * copies > MOST_TRIED) else 1
             whole = copies // alike
             room = MOST_TRIED // (source.transfers * whole) if copies <= MOST_COPIES else 0
+            if copies > 1 and not source.pipelined:
+                room = min(room, max(1, MOST_LOOPED // (source.transfers * whole)))
             for parts in sorted({min(room, parts) for parts in pieces} - {0}):
                 slot = -(-scenario.nbytes // (source.n_chunks * copies * parts * scenario.itemsize)) * scenario.itemsize
                 yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)

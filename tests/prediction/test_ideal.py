@@ -24,6 +24,7 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 
 FITTED = [name for name in shipped_systems() if load_system(name).profile]
+MULTIPLIED = ("recursive_doubling", "recursive_multiplying")  # send whole buffers far, and do not pipeline
 RING = {"fabric": "ring", "hosts": 8, "link": {"bandwidth": "50 GB/s", "latency": "0.1 us"}}
 
 
@@ -125,17 +126,33 @@ def test_cuts_are_filled(topology: dict[str, Any], collective: str, algorithm: s
 # --- the law ---
 
 
-def beaten(system: str, nodes: int, sizes: Sequence[int], served: Collection[str]) -> list[str]:
+Called = tuple[str, str, str]  # collective, algorithm, and the schedule for which its name stands
+
+
+def of_nccl(served: Collection[str]) -> list[Called]:
+    """NCCL's algorithms of these names."""
+    return [
+        (collective, schedule if name == "p2p" else name, schedule)
+        for (name, collective), schedule in SCHEDULES.items()
+        if name in served
+    ]
+
+
+def of_registry(collectives: Collection[str]) -> list[Called]:
+    """All schedules of these collectives: those that NCCL lacks run as kernels of the msccl executor."""
+    return [(collective, name, name) for collective in collectives for name in registry.names(collective)]
+
+
+def beaten(system: str, nodes: int, sizes: Sequence[int], called: Sequence[Called]) -> list[str]:
     """The calls for which a fitted time, or that of one port, is shorter than the ideal one."""
     found, where = [], {"system": system, "nodes": nodes}
-    for (name, collective), schedule in SCHEDULES.items():
-        for nbytes in sizes if name in served else ():
+    for collective, name, schedule in called:
+        for nbytes in sizes:
             try:
-                named = schedule if name == "p2p" else name
-                fitted = time_ps(where, collective, named, nbytes, str(load_system(system).profile))
+                fitted = time_ps(where, collective, name, nbytes, str(load_system(system).profile))
             except RefusedError:
                 continue
-            ideal = time_ps(where, collective, named, nbytes, "ideal")
+            ideal = time_ps(where, collective, name, nbytes, "ideal")
             plain = time_ps(where, collective, schedule, nbytes, "one-port")
             # where links carry more than rated, messages meet others elsewhere, which may cost a latency's rounding
             if ideal > min(fitted, plain):
@@ -157,7 +174,23 @@ def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
     """Law: `ideal` is at most what the system's fitted profile gives the algorithm of NCCL of this name, and at most
     what one port gives its schedule; also where one copy stands for too many to run."""
     served = {"ring"} if system == "gb200-nvl72" else {"ring", "tree", "nvls_tree", "p2p"}
-    assert beaten(system, nodes, [2**28], served) == []
+    assert beaten(system, nodes, [2**28], of_nccl(served)) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "nodes", "sizes", "called"),
+    [
+        ("dgx1-v100", 1, [2**20, 2**26], [("all_reduce", name, name) for name in MULTIPLIED]),
+        ("hgx-b200", 2, [37 * 2**20], [("all_reduce", name, name) for name in MULTIPLIED[1:]]),
+        pytest.param("dgx1-v100", 1, [2**20, 2**26, 2**29], of_registry(COLLECTIVES), marks=pytest.mark.long),
+        pytest.param("hgx-b200", 2, [37 * 2**20], of_registry(COLLECTIVES), marks=pytest.mark.long),
+        pytest.param("dgx1-v100", 2, [2**29], of_registry(["all_reduce"]), marks=pytest.mark.long),
+    ],
+)
+def test_no_kernel_of_a_schedule_is_quicker(system: str, nodes: int, sizes: list[int], called: list[Called]) -> None:
+    """Law: the same for schedules as the msccl executor runs them, in chunks: also where routes go through other GPUs,
+    which pass a chunk on when they have all of it."""
+    assert beaten(system, nodes, sizes, called) == []
 
 
 def test_auto_takes_what_nccl_runs_there() -> None:
@@ -193,7 +226,8 @@ def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_no_fitted_time_is_shorter_anywhere(system: str, nodes: int) -> None:
     """The same for all shipped systems, all of NCCL's algorithms and more sizes."""
-    assert beaten(system, nodes, [2**10, 2**16, 2**20, 2**24, 2**28, 2**30], {name for name, _ in SCHEDULES}) == []
+    called = of_nccl({name for name, _ in SCHEDULES})
+    assert beaten(system, nodes, [2**10, 2**16, 2**20, 2**24, 2**28, 2**30], called) == []
 
 
 # --- where it shows ---
