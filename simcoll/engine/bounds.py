@@ -85,12 +85,10 @@ def lower_bound_ps(
     """The larger of the latency and the bandwidth bound, over all groups of the schedule. `reducing`: switches could
     reduce, even if they do not in this schedule."""
     found: list[int] = []
-    for group in schedule.groups:
-        places = tuple(map(devices.__getitem__, group))
-        if len(set(places)) > 1:
-            ends = schedule.collective, schedule.root
-            limits = _LIMITS.get((topology, places, *ends), functools.partial(_limits, *ends, topology, places))
-            found += limits.latency_ps, _bandwidth_ps(schedule, limits.cuts, nbytes, itemsize, weights, reducing)
+    ends = schedule.collective, schedule.root
+    for places in _apart(schedule, devices):
+        limits = _LIMITS.get((topology, places, *ends), functools.partial(_limits, *ends, topology, places))
+        found += limits.latency_ps, _bandwidth_ps(schedule, limits.cuts, nbytes, itemsize, weights, reducing)
     return max(found, default=0)
 
 
@@ -106,16 +104,22 @@ def beaten(
     """The bound, if a time is below it. Least latencies are looked for only where a time is so short that they matter:
     no way of few links is longer than so many links of the largest latency."""
     most = int(topology.latencies.max(initial=0))
+    ends = schedule.collective, schedule.root
+    for places in _apart(schedule, devices):
+        hops = _HOPS.get((topology.layout, places, *ends), functools.partial(_hops, *ends, topology, places))
+        cuts = _cuts(topology, places)
+        if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing=False)):
+            bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
+            return bound_ps if time_ps < bound_ps else None
+    return None
+
+
+def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The devices of each group of ranks that are not all on one."""
     for group in schedule.groups:
         places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
-            ends = schedule.collective, schedule.root
-            hops = _HOPS.get((topology.layout, places, *ends), functools.partial(_hops, *ends, topology, places))
-            cuts = _cuts(topology, places)
-            if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing=False)):
-                bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
-                return bound_ps if time_ps < bound_ps else None
-    return None
+            yield places
 
 
 def _hops(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> int:
