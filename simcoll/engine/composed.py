@@ -28,6 +28,7 @@ from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.named_tuple import NamedTuple
+from simcoll.schedule.streamed import StreamedSchedule
 
 LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
 
@@ -80,7 +81,9 @@ class CallProgram:
     def _few(self) -> tuple[Folded, Program] | None:
         """The program of a few ranks that stand for all of a long stream."""
         whole = self.stream
-        if whole is None or whole.stream.transfers <= self.long or whole.params.channels != 1 or whole.params.slots:
+        if whole is None or not isinstance(whole.stream, StreamedSchedule) or whole.transfers <= self.long:
+            return None
+        if whole.params.channels != 1 or whole.params.slots:
             return None
         (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
         folded = fold(whole.stream, whole.network, whole.devices, further=True) if sizes.min() == sizes.max() else None

@@ -3,7 +3,7 @@ it takes hundreds in a program that holds all loops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -23,6 +23,7 @@ from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopSt
 from simcoll.engine.kernels.records import Heap, Routes, Servers
 from simcoll.engine.kernels.waits import COMPLETE
 from simcoll.engine.program import Program
+from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, too_late
 from simcoll.schedule.ir import Schedule
 
@@ -60,6 +61,15 @@ class LoopedProgram:
         first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
         free = np.where(last > -NEVER, free, -NEVER)
         return CallEnds(np.asarray(done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
+
+    def totals(self, compiled: bool | None = None) -> Totals | None:
+        """The sums of a run of all loops; None if they could not finish. Raises like `ends`."""
+        one = self.one
+        found = self.ends(one.arrivals, np.zeros(len(one.bandwidths), np.int64), compiled)
+        if found is None:
+            return None
+        sums = one.totals(found.over, "none")
+        return replace(sums, messages=sums.messages * self.loops)
 
     @cached_property
     def _sized(self) -> Program:
@@ -196,6 +206,7 @@ def looped(
     *,
     itemsize: int = 1,
     weights: object = None,
+    arrivals: Mapping[int, int] | None = None,
 ) -> LoopedProgram | None:
     """The loops that `bind` would write out; None where there is only one, where the transfers of a channel do not go
     loop by loop, or wait for others than those that make what they send. Raises like `bind`."""
@@ -204,7 +215,7 @@ def looped(
     if not params.chunk or waiting or in_turn:
         return None
     whole = replace(params, chunk=0, slots=0)
-    one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights)
+    one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights, arrivals=arrivals)
     piece = max(itemsize, params.chunk // itemsize * itemsize)
     loops = -(-int(one.sizes.max(initial=0)) // piece)
     step = _steps(schedule)

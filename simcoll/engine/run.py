@@ -4,7 +4,8 @@
     outcome.totals.makespan_ps
 
 Three engines give the same integers. `fast` runs most programs; `streamed` runs schedules too long to be held, of which
-`folding` keeps a few ranks where these stand for all; `event` is the definition: slow, and it explains a deadlock.
+`folding` keeps a few ranks where these stand for all, and `looped` the columns of one loop; `event` is the definition:
+slow, and it explains a deadlock.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from simcoll.dataclass import dataclass
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, check_room
 from simcoll.engine.folding import fold
+from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import Params, RoutedNetwork
-from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
+TRIED: Final = 4  # loops, which say whether the order of all is that of time, or of links
+MANY: Final = 4 * TRIED  # loops: of fewer such a trial costs too much
 
 Keep = Literal["auto", "totals", "times", "hops"]
 
@@ -67,9 +72,10 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class StreamedProgram:
-    """A schedule that may be too long to be bound at once, with all that `bind` needs; see there."""
+    """A schedule, or the stream of its steps, that may be too long to be bound at once, with all that `bind` needs; see
+    there."""
 
-    stream: StreamedSchedule
+    stream: AnySchedule
     network: RoutedNetwork
     devices: Sequence[str]
     params: Params
@@ -79,10 +85,9 @@ class StreamedProgram:
 
     def bind(self) -> Program:
         """The program of all its transfers."""
-        transfers = self.stream.transfers
-        check_room(transfers, f"{transfers} transfers", "ask for fewer ranks", "ranks")  # before they are written out
+        check_room(self.transfers, f"{self.transfers} transfers", "ask for fewer ranks", "ranks")
         return bind(
-            self.stream.schedule(),
+            self.schedule(),
             self.network,
             self.devices,
             self.params,
@@ -90,6 +95,15 @@ class StreamedProgram:
             itemsize=self.itemsize,
             arrivals=self.arrivals,
         )
+
+    def schedule(self) -> Schedule:
+        """The schedule with all its transfers in memory."""
+        return self.stream.schedule() if isinstance(self.stream, StreamedSchedule) else self.stream
+
+    @property
+    def transfers(self) -> int:
+        """Transfers of one loop."""
+        return self.stream.transfers if isinstance(self.stream, StreamedSchedule) else len(self.stream)
 
 
 def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:  # noqa: B008  (frozen)
@@ -124,24 +138,41 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 
 
 def _streamed(program: StreamedProgram) -> Totals | None:
-    """The totals of a long schedule, if it can be folded, or replayed as a stream."""
+    """The totals of a long schedule, if it can be folded, replayed as a stream, or run with the columns of one loop."""
     stream, params = program.stream, program.params
     sizes = streamed.loop_sizes(stream, program.nbytes, program.itemsize, params.chunk)
-    if stream.transfers * len(sizes) <= MOST_HELD:
+    if program.transfers * len(sizes) <= MOST_HELD:
         return None
-    if folded := _folded(program, sizes[0]):
-        return folded
-    if not params.channels or params.channels_by == "step":  # streams number channels by chunk only
-        return None
-    return streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
+    if isinstance(stream, StreamedSchedule):
+        if folded := _folded(program, stream, sizes[0]):
+            return folded
+        if params.channels and params.channels_by == "chunk":  # streams number channels so only
+            replayed = streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
+            if replayed:
+                return replayed
+    return _looped(program, sizes)
 
 
-def _folded(whole: StreamedProgram, sizes: Array) -> Totals | None:
+def _looped(program: StreamedProgram, sizes: Sequence[Array]) -> Totals | None:
+    """The totals of a schedule that is repeated many times, from the columns of one loop; None where it cannot be run
+    so, or where a few loops say that a program of all of them is quicker: it needs no heap."""
+    if len(sizes) < MANY:
+        return None
+    call = program.schedule(), program.network, program.devices, program.params, program.nbytes
+    whole = looped(*call, itemsize=program.itemsize, arrivals=program.arrivals)
+    if whole is None:
+        return None
+    few = dataclasses.replace(program, nbytes=sum(int(loop.sum()) for loop in sizes[:TRIED]))
+    tried = fast.totals(few.bind())
+    return whole.totals() if tried and tried.shortcut == "none" else None
+
+
+def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> Totals | None:
     """The totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows meet: their rates
     might be rounded otherwise."""
     params = whole.params
     alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
-    folded = fold(whole.stream, whole.network, whole.devices) if alike and params.blocking == "no" else None
+    folded = fold(stream, whole.network, whole.devices) if alike and params.blocking == "no" else None
     if folded is None or (folded.apart and (params.o_recv or params.gamma)):
         return None
     few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))

@@ -23,7 +23,7 @@ from simcoll.errors import wrong
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.steps import Repeat, StepPattern
-from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 
 WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over
 MOST_SLOTS: Final = 1 << 27  # entries of such a table
@@ -64,7 +64,7 @@ def run(
     return None
 
 
-def loop_sizes(stream: StreamedSchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
+def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
     """For each loop the bytes of every slot of the buffer, int64 (n_chunks,); `chunk` 0: one loop.
 
     Raises InputError when the size cannot be cut.

@@ -11,7 +11,7 @@ from simcoll.engine import bounds
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.rows import AskedRun, RunSteps
-from simcoll.engine.run import Keep, Outcome, Policy, StreamedProgram, run
+from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.errors import BoundError, ScheduleError, wrong
 from simcoll.prediction._schedule_source import agents_of, source_of
@@ -77,6 +77,15 @@ class ScheduleRun:
     run: ProgramRun
 
 
+def _may_be_long(source: AnySchedule, point: Scenario) -> bool:
+    """Whether a schedule may have too many transfers, in all its loops, to be run as a program."""
+    if isinstance(source, StreamedSchedule):
+        return True
+    chunk = point.params().chunk
+    loops = 1 + point.nbytes // chunk if chunk else 1
+    return len(source) * loops > MOST_HELD and not point.subgroups
+
+
 def _check_weights(point: Scenario, ranks: int) -> None:
     """Raise InputError where the weights of a point are not those of so many ranks."""
     blocks = collective(point.collective).blocks(ranks)
@@ -108,7 +117,7 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
 
         return struck(program, network, point.striking, launch_ps)
 
-    if isinstance(source, StreamedSchedule) and point.weights is None and not point.striking:
+    if point.weights is None and not point.striking and _may_be_long(source, point):
         stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize, arrivals)
         outcome = run(stream, policy(point))
         program = outcome.program

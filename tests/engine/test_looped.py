@@ -12,6 +12,8 @@ from networks import devices, schedule, star, two_level
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.looped import looped
+from simcoll.engine.run import Policy, StreamedProgram, run
+from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link, Topology
@@ -57,7 +59,13 @@ def check(seed: int) -> bool:
     assert (found is None) == (expected is None), seed
     if found is not None and expected is not None:
         assert [np.asarray(column).tolist() for column in found] == [np.asarray(c).tolist() for c in expected], seed
+    summed = replace(own, one=replace(own.one, arrivals=came)).totals(compiled=False)
+    assert _numbers(summed) == _numbers(fast.totals(whole, shortcuts=False, compiled=False)), seed
     return True
+
+
+def _numbers(totals: Totals | None) -> list[object]:
+    return [np.asarray(value).tolist() for value in vars(totals).values()] if totals else []
 
 
 def test_loops_end_as_the_whole_program() -> None:
@@ -71,3 +79,18 @@ def test_loops_end_as_the_whole_program_at_length(batch: int) -> None:
     """The same for 3,000 more."""
     for seed in range(100 + 300 * batch, 400 + 300 * batch):
         check(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["all_reduce/nvls_tree", "all_reduce/double_binary_tree"])
+def test_a_long_call_is_run_with_the_columns_of_one_loop(name: str) -> None:
+    """A call of 128 ranks in 200 loops comes to the same sums as the program of all its transfers, without its
+    memory."""
+    made: Schedule = schedule(*name.split("/"), 128)
+    topology = star(made.n, Link(50 * 10**9, 500_000))
+    where = (*topology.ranks, *devices(topology, made)[made.n :])
+    params = Params(sharing="fifo", chunk=4096, channels=made.n_steps, channels_by="step", slots=2)
+    call = StreamedProgram(made, topology, where, params, 4096 * 200 * made.n_chunks, 4)
+    found = run(call)
+    assert found.program is None
+    assert _numbers(found.totals) == _numbers(run(call, Policy(shortcuts=False)).totals)
