@@ -27,6 +27,7 @@ from simcoll.errors import Diagnostic, InputError
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
 FRAMED: Final = 40  # bytes that a transfer of a frame takes
@@ -39,6 +40,19 @@ MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
 def check_room(transfers: int, what: str, cure: str, key: str) -> None:
     """Raise InputError where so many transfers take more memory than this machine has."""
     check_memory(transfers * BYTES, what, cure, key)
+
+
+def check_written(source: StreamedSchedule) -> None:
+    """Raise InputError where a schedule, written out, takes more memory than this machine has."""
+    check_room(source.transfers, f"{source.transfers} transfers", "ask for fewer ranks", "ranks")
+
+
+def written_out(source: AnySchedule) -> Schedule:
+    """A schedule with all its transfers in memory, as `bind` takes it; raises InputError where there is too little."""
+    if isinstance(source, Schedule):
+        return source
+    check_written(source)
+    return source.schedule()
 
 
 def bind(

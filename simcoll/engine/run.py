@@ -20,13 +20,12 @@ import numpy as np
 from simcoll.config.arrays import Array
 from simcoll.dataclass import dataclass
 from simcoll.engine import fast, streamed
-from simcoll.engine.binding import bind, check_room
+from simcoll.engine.binding import bind, written_out
 from simcoll.engine.folding import fold
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import Params, RoutedNetwork
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
@@ -85,9 +84,8 @@ class StreamedProgram:
 
     def bind(self) -> Program:
         """The program of all its transfers."""
-        check_room(self.transfers, f"{self.transfers} transfers", "ask for fewer ranks", "ranks")
         return bind(
-            self.schedule(),
+            written_out(self.stream),
             self.network,
             self.devices,
             self.params,
@@ -95,10 +93,6 @@ class StreamedProgram:
             itemsize=self.itemsize,
             arrivals=self.arrivals,
         )
-
-    def schedule(self) -> Schedule:
-        """The schedule with all its transfers in memory."""
-        return self.stream.schedule() if isinstance(self.stream, StreamedSchedule) else self.stream
 
     @property
     def transfers(self) -> int:
@@ -158,7 +152,7 @@ def _looped(program: StreamedProgram, sizes: Sequence[Array]) -> Totals | None:
     so, or where a few loops say that a program of all of them is quicker: it needs no heap."""
     if len(sizes) < MANY:
         return None
-    call = program.schedule(), program.network, program.devices, program.params, program.nbytes
+    call = written_out(program.stream), program.network, program.devices, program.params, program.nbytes
     whole = looped(*call, itemsize=program.itemsize, arrivals=program.arrivals)
     if whole is None:
         return None

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.dataclass import dataclass
+from simcoll.engine.binding import written_out
 from simcoll.engine.timing_model import Index
 from simcoll.prediction._channel_wires import alike
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_size
 
@@ -89,7 +89,7 @@ class AlikeCopies(PlainCall):
         """Share of a copy in each link, float64 (links,): all copies together bring each link of a sort as much, and a
         copy the link that it uses most in the same time."""
         source, _ = source_of(self.scenario, self.rated, self.places)
-        schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+        schedule = written_out(source)
         devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: source.agents])
         sent = Counter(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True))
         brought: Counter[int] = Counter()  # chunks over each link

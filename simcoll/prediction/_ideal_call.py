@@ -14,7 +14,7 @@ import numpy as np
 
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
-from simcoll.engine.binding import bind
+from simcoll.engine.binding import bind, written_out
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
@@ -28,7 +28,6 @@ from simcoll.prediction.program_run import makespan_ps
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
-from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.graph import Topology
 
 _DECIDING: Final = (
@@ -174,7 +173,7 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
 
 def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> Program:
     source, _ = source_of(point, network, places)
-    schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+    schedule = written_out(source)
     devices = (*places, *agents_of(point, network, places)[: source.agents])
     options: dict[str, Any] = {"weights": point.weights, "arrivals": arrivals_of(point, source.n)}
     return bind(schedule, network, devices, point.params(), point.nbytes, itemsize=point.itemsize, **options)

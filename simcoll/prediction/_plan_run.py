@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
-from simcoll.engine.binding import bind
+from simcoll.engine.binding import bind, written_out
 from simcoll.engine.composed import CallProgram, composed_ps
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.looped import looped
@@ -225,7 +225,7 @@ class _Binder:
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
 
         def of(binder: Callable[..., T]) -> T:
-            schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+            schedule = written_out(source)
             return binder(schedule, network, devices, point.params(), point.nbytes, **options)
 
         make, in_loops, stream = functools.partial(of, bind), functools.partial(of, looped), None

@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from simcoll.config.arrays import distinct
+from simcoll.engine.binding import written_out
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction._schedule_source import copy_orders, source_of
 from simcoll.prediction.placing import placed, rated_topology
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.graph import Topology
 
 MOST_RUN: Final = 100_000  # transfers of all copies: some tenths of a second
@@ -34,7 +34,7 @@ def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenar
     orders = copy_orders(scenario, rated, places)
     if len(orders) < 2 or source.transfers * len(orders) > MOST_RUN:
         return [scenario]
-    schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+    schedule = written_out(source)
     known = np.array([-1 if each is None else each for each in node])
     between = (schedule.src < source.n) & (schedule.dst < source.n)  # agents serve the ranks of their node
     src, dst = schedule.src[between], schedule.dst[between]

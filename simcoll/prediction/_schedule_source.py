@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from simcoll.config.lru import LruCache
+from simcoll.engine.binding import check_written, written_out
 from simcoll.engine.run import MOST_HELD
 from simcoll.errors import RefusedError, wrong
 from simcoll.formats.schedules import schedule_json
@@ -112,12 +113,14 @@ def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], wor
     """Make a schedule and prove it, once for all sizes of a sweep."""
     source: AnySchedule = _of_file(asked) if schedule_json.is_file(scenario.algorithm) else _made(asked)
     if orders:
-        source = in_copies(source.schedule() if isinstance(source, StreamedSchedule) else source, orders)
+        source = in_copies(written_out(source), orders)
     if scenario.subgroups:
-        alone = source.schedule() if isinstance(source, StreamedSchedule) else source
+        alone = written_out(source)
         source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
     elif isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
         source = source.schedule()
+    elif isinstance(source, StreamedSchedule) and (scenario.striking or scenario.weights is not None):
+        check_written(source)  # which is run as a whole: refused before its proof
     level = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
     if level != "off":
         proof.prove(source, level)

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcoll.dataclass import dataclass
 from simcoll.engine import bounds
-from simcoll.engine.binding import bind
+from simcoll.engine.binding import bind, written_out
 from simcoll.engine.program import Program
 from simcoll.engine.rows import AskedRun, RunSteps
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, StreamedProgram, run
@@ -108,7 +108,7 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
     arrivals = arrivals_of(point, source.n)
 
     def make() -> Program:
-        schedule = source.schedule() if isinstance(source, StreamedSchedule) else source
+        schedule = written_out(source)
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
         program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
         if not point.striking:

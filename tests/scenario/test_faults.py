@@ -214,6 +214,13 @@ def test_what_is_wrong_is_told(fault: dict[str, Any], said: str) -> None:
         given(fault, **RING)
 
 
+def test_what_no_memory_holds_is_refused_before_its_proof() -> None:
+    """A ring of many hosts stays a stream, but not with a fault: then all its transfers are run."""
+    slow = {"link": OUT, "kind": "slow", "at": "1 us", "factor": 2}
+    found = row(slow, **RING, topology={**STAR, "hosts": 40_000})
+    assert "3199920000 transfers take 1120 GB of memory, and this machine has" in found["status"]
+
+
 def test_an_unknown_link_is_told() -> None:
     """With the nearest there is."""
     found = row({**DOWN, "link": "host2->swich"}, **RING)
