@@ -197,6 +197,19 @@ def test_lines_can_be_told_apart(count: int) -> None:
         assert {look[:2] for look in looks} == {look("ring"), look("tree")}
 
 
+def test_what_nobody_measured_is_marked() -> None:
+    """A modelled line beside fitted ones is dashed and says so; alone it is as any."""
+    fitted, modelled = sweep("ring", confidence="calibrated"), sweep("two_shot", confidence="modelled")
+    figure = size_figure([*fitted, *modelled], "latency")
+    drawn = {str(line.get_label()): dash_of(line) for line in figure.axes[0].lines}
+    assert entries(figure)[:2] == ["ring", "two_shot, modelled"]
+    assert drawn["ring"] != drawn["two_shot, modelled"]
+    assert entries(size_figure([*modelled, *sweep("ring", confidence="modelled")], "latency"))[:2] == [
+        "two_shot",
+        "ring",
+    ]
+
+
 def test_a_long_legend_is_condensed() -> None:
     """More than eight lines: each algorithm once, then each setting once."""
     names = ["ring", "tree", "naive", "nvls", "hierarchical"]

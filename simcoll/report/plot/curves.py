@@ -179,7 +179,7 @@ def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineS
 def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> LegendLines:
     """Lines, measured points and bounds of all panels; returns the legend."""
     rows = [row for panel in panels for row in panel.rows]
-    columns = telling(rows, _APART)
+    columns = [*telling(rows, _APART), *(["trust"] * any(row["trust"] for row in rows))]
     drawn = _strokes(rows, columns)
     entries: LegendLines = {}
     for axes, panel in zip(grid, panels, strict=False):

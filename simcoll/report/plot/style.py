@@ -30,6 +30,9 @@ TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and som
 COMPETING: Final = ("executor", "protocol")
 SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
 
+# Confidence of rows that a fit to measured runs stands behind.
+FITTED: Final = frozenset({"calibrated", "interpolated", "extrapolated"})
+
 PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
 
 
@@ -45,8 +48,21 @@ def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
 
 
 def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Rows under the algorithm that was asked for, so that `auto` is one line; `ran` is what ran."""
-    return [{**row, "algorithm": row.get("asked") or row.get("algorithm"), "ran": row.get("algorithm")} for row in rows]
+    """Rows under the algorithm that was asked for, so that `auto` is one line; `ran` is what ran.
+
+    `trust` is `modelled` where no measured run stands behind a row, but behind others of the picture.
+    """
+    rows = list(rows)
+    known = {row.get("confidence") for row in rows} & FITTED
+    return [
+        {
+            **row,
+            "algorithm": row.get("asked") or row.get("algorithm"),
+            "ran": row.get("algorithm"),
+            "trust": row.get("confidence") if known and row.get("confidence") == "modelled" else None,
+        }
+        for row in rows
+    ]
 
 
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
@@ -76,7 +92,7 @@ def label(row: PlotRow, columns: Iterable[str]) -> str:
     parts, columns = [str(row.get("algorithm") or "")], list(columns)
     for name in columns:
         value = row.get(name)
-        if name in COMPETING:
+        if name in (*COMPETING, "trust"):
             parts += [str(value)] if value not in (None, "", "none") else []
         elif "." in name:
             parts += [f"{_short(name, columns)} {value}"] if value is not None else []
