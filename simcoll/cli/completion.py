@@ -18,6 +18,8 @@ def completion(shell: str) -> None:
     For good: `eval "$(simcoll completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc, `simcoll completion fish
     | source` in ~/.config/fish/config.fish.
     """
+    if shell == "zsh":  # without it there is no `compdef` to register with
+        print("(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u; }")
     print(_asking(shell).source())
 
 
