@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -28,6 +29,14 @@ def width() -> int:
 def wrapped(line: str, indent: str = "#   ") -> str:
     """A remark broken at its words where it is wider than a line; further lines begin with `indent`."""
     return textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def command(line: str, remark: str) -> str:
+    """A command for a shell with a remark, which stands above it where both are wider than a line."""
+    if len(f"{line}  # {remark}") <= width():
+        return f"{line}  # {remark}"
+    parts = textwrap.wrap(line, width() - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([wrapped(f"# {remark}"), " \\\n".join(parts)])
 
 
 def remarks_wrapped(text: str) -> str:
@@ -125,15 +134,16 @@ def _broken(line: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
     for text, wide in zip(line, widths, strict=True):
         parts = [""]
         for word in _words(text):
-            longer = f"{parts[-1]} {word}".strip()
+            longer = f"{parts[-1]}{'' if parts[-1].endswith('/') else ' '}{word}".strip()
             parts = [*parts[:-1], longer] if len(longer) <= wide else [*parts, word]
         cells.append([part for part in parts if part] or [""])
     return [list(part) for part in itertools.zip_longest(*cells, fillvalue="")]
 
 
 def _words(text: str) -> list[str]:
-    """The words of a cell: a number stays with its name and its unit, as in `latency 2` and `28.4 KiB`."""
-    words = text.split()
+    """The words of a cell: a number stays with its name and its unit, as in `latency 2` and `28.4 KiB`, and a
+    protocol may stand below its algorithm: `ring/` and `LL128`."""
+    words = re.sub(r"(?<=[a-z_)]{3}/)(?=[A-Z])", " ", text).split()
     kept = words[:1] or [""]
     for before, word in itertools.pairwise(words):
         named = word[0].isdigit() and kept[-1].replace("_", "").isalpha()

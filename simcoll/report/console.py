@@ -87,9 +87,13 @@ def _algorithms() -> str:
 def _more(entry: registry.Algorithm) -> str:
     """Note whether an algorithm takes groups, its options, and its closed form on a full mesh."""
     notes = ["takes groups"] if entry.uses_groups else []
-    notes += [f"{key}={'|'.join(values)}" for key, values in entry.options.items()]
+    notes += [f"{key}={'|'.join(_short(values))}" for key, values in entry.options.items()]
     notes += [f"cost {entry.cost}"] if entry.cost else []
     return f" [{'; '.join(notes)}]" if notes else ""
+
+
+def _short(values: Sequence[str]) -> Sequence[str]:
+    return values if len(values) <= 6 else [*values[:3], "…", values[-1]]
 
 
 def _topologies() -> str:

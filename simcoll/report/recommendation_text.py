@@ -52,17 +52,19 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
             if line := _export(document, choice):
                 add(exports, line, choice)
     if exports:
-        yield "# a schedule for MSCCL's executor, which was not measured so: the times are modelled"
-        yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in exports.items())
+        yield text_table.wrapped("# a schedule for MSCCL's executor, which was not measured so: the times are modelled")
+        yield from (text_table.command(line, ", ".join(sizes)) for line, sizes in exports.items())
     if not variables:
         return
     yield "# NCCL takes such a choice of its own where it is given"
-    yield from (f"{line}  # {', '.join(sizes)}" for line, sizes in variables.items())
-    yield "# and each where it is best by the file of its example tuner plugin (NCCL_TUNER_CONFIG_FILE)"
+    yield from (text_table.command(line, ", ".join(sizes)) for line, sizes in variables.items())
+    file = "# and each where it is best by the file of its example tuner plugin (NCCL_TUNER_CONFIG_FILE)"
+    yield text_table.wrapped(file)
     try:
-        yield nccl_tables.tuner([row for each in asked for row in each.rows()], ImportLog()).rstrip()
+        names, *lines = nccl_tables.tuner([row for each in asked for row in each.rows()], ImportLog()).splitlines()
+        yield "\n".join([text_table.wrapped(names.replace(",", ", ")), *lines])
     except InputError as error:
-        yield f"# {error}"
+        yield text_table.wrapped(f"# {error}")
 
 
 def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:

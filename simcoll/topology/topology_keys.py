@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from simcoll import units
 from simcoll.config.name_field import OneOf
@@ -110,6 +110,13 @@ class TopologySpec(Model):
     """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
     file: str | None = None
     """Path of a topology file."""
+
+    @field_validator("file")
+    @classmethod
+    def _has_a_name(cls, file: str | None) -> str | None:
+        if file == "":
+            raise ValueError("an empty path; give that of a YAML file, or leave file out")
+        return file
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -199,6 +199,7 @@ def test_a_specification_survives_json(text: str) -> None:
     [
         ("{system: hgx-a100}", "did you mean 'dgx-a100'?"),
         ("{system: hgx-h10}", "system: 'hgx-h10' is no shipped system; did you mean 'hgx-h100'?"),
+        ("{file: ''}", "file: an empty path; give that of a YAML file, or leave file out"),
         ("{system: hgx-h100, nodes: 0}", "nodes: 0 is out of range; write a number at least 1"),
         ("{system: hgx-h100, nodes: yes}", "nodes: 'yes' is not a whole number; write e.g. 2"),
         ("{system: hgx-h100, nodes: true}", "nodes: True is not a whole number; write e.g. 2"),
