@@ -12,19 +12,11 @@ from typing import Annotated, Final
 
 from pydantic import Field, StrictBool
 
-from simcoll.config.quantity_field import BandwidthCap, Duration, Share
+from simcoll.config.quantity_field import BandwidthCap, Duration, Share, Size
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import PS_PER_S
+from simcoll.units import format_size
 
-# Bytes up to which a message of the OFI transports is sent at once, without its receiver's consent, and may be there
-# before its buffer is: messages of an all-to-all that were slow were smaller by published tables of 2 and 8 nodes.
-SENT_AT_ONCE: Final = 256
-# Bytes up to which messages of a ring or tree find room whether or not their buffer is there: by the same tables, where
-# an all_gather of 8 nodes takes 67 us with messages of 1 KiB and 258 with 2 KiB.
-HELD: Final = 1024
-# Bytes up to which a host that matches messages puts them into a GPU's memory by its own stores, at no cost that shows:
-# the threshold of libfabric's provider (FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD).
-STORED: Final = 4096
 FLUSHED: Final = 90  # compute capability from which on NCCL does not read back what a NIC has written
 
 
@@ -46,23 +38,30 @@ class Transport(Model):
     rings and trees."""
     flush: Duration = 0
     """Time of a proxy to see a message into a GPU's memory. Before Hopper what NICs have written there is read back,
-    after each message without flags. Where the host matches messages, it copies all that are not small."""
-    matched_by_host: StrictBool = False
-    """Whether the host says where a message goes that has come (FI_CXI_RX_MATCH_MODE=software), and not the NIC."""
+    after each message without flags; where the host copies messages, all above `copied_above`."""
+    copied_above: Size = None
+    """Where the host says where a message goes that has come, and not the NIC: bytes up to which it puts one into a
+    GPU's memory by its own stores, at no cost that shows. It copies larger ones."""
     connection: BandwidthCap = 0
     """Bandwidth at which a message by itself is brought from memory to memory; of several at once each takes as long.
     `none`: as fast as the links."""
     unexpected: Duration = 0
-    """Time of a proxy for a message that came before its buffer was there: a small one point to point, or one of a ring
-    or tree after those that fill a connection's slots, for which buffers lie ready when a call begins."""
+    """Time of a proxy for a message that came before its buffer was there: one point to point that is `sent_at_once`,
+    or one of a ring or tree that is not `held`, after those that fill a connection's slots, for which buffers lie ready
+    when a call begins."""
+    sent_at_once: Size = None
+    """Bytes up to which a message is sent without its receiver's consent, and may be there before its buffer is."""
+    held: Size = None
+    """Bytes up to which messages of a ring or tree find room whether or not their buffer is there."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
     """How much longer the bytes of an all-to-all take to very many NICs than to one, as a share."""
 
     @property
-    def settings(self) -> dict[str, bool]:
+    def settings(self) -> dict[str, bool | str]:
         """Keys that are no costs, where they differ from the default."""
-        ways = {"gpudirect": self.gpudirect, "matched_by_host": self.matched_by_host}
-        return {key: way for key, way in ways.items() if way != type(self).model_fields[key].default}
+        sizes = {"copied_above": self.copied_above, "sent_at_once": self.sent_at_once, "held": self.held}
+        found: dict[str, bool | str] = {} if self.gpudirect else {"gpudirect": False}
+        return found | {key: format_size(size) for key, size in sizes.items() if size is not None}
 
     def hop_ps(self, nbytes: int) -> int:
         """Time of a hop beside what servers take, for a message of so many bytes."""
@@ -70,16 +69,17 @@ class Transport(Model):
 
     def taken_up_ps(self, nbytes: int) -> int:
         """Time of a proxy to take up a send and a receive of point-to-point messages of so many bytes."""
-        return 2 * (self.operation + (self.unexpected if nbytes <= SENT_AT_ONCE else 0))
+        return 2 * (self.operation + (self.unexpected if nbytes <= (self.sent_at_once or 0) else 0))
 
     def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:
         """Time of a proxy to see a message of so many bytes into a GPU's memory; `read_back`: it is read back there."""
-        return self.flush if read_back or (self.matched_by_host and nbytes > STORED) else 0
+        copied = self.copied_above is not None and nbytes > self.copied_above
+        return self.flush if read_back or copied else 0
 
     def late_ps(self, nbytes: int, messages: float, slots: int) -> float:
         """Time of a proxy for what comes too early, on average of the `messages` of so many bytes that a connection
         with `slots` carries in a call."""
-        return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > HELD else 0.0
+        return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > (self.held or 0) else 0.0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
         """Time of a proxy to copy the data of a message. `in_host`: they lie in the host's memory anyway."""

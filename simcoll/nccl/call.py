@@ -156,6 +156,13 @@ class NcclCall(CallShape):
         block: BlockCosts = getattr(costs, "NVLS" if self.kind == "NVLS" else self.protocol)
         return block.net + transport.hop_ps(self.on_wire)
 
+    def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
+        """Time from the first byte of what a NIC gets at a time until all of it is there, in ps, on links of which a
+        channel has `bandwidth` B/s. Within a node chains and trees hand on less, but a proxy sends full steps."""
+        rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
+        took = self._handled(self.block(costs), rest)
+        return took or service(rest, bandwidth)
+
     def proxy_ps(self, transport: Transport) -> float:
         """Time of a GPU's proxy for a byte of data of what is run, in ps: for the messages of all channels that it
         serves, and for sends and receives if it has both."""

@@ -186,8 +186,8 @@ class CallShape:
             return min(self.chunk, max(CHAIN_PIECE, self.share // MOST_CHAIN_PIECES))
         if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
             return self.chunk
-        parts = 2 if self.schedule == "chain_tree" else 1
-        return min(self.chunk, max(self.moved, self.share // (parts * MOST_PIECES)))
+        most = MOST_CHAIN_PIECES if self.schedule == "chain" else 2 * MOST_PIECES
+        return min(self.chunk, max(self.moved, self.share // most))
 
     @property
     def by_lines(self) -> bool:

@@ -113,10 +113,10 @@ def time_us(
     if entry is None:
         raise RefusedError(refusal(comm.library, collective, algorithm, protocol))
     wait, width = entry.latency_us, entry.bandwidth_GBps
-    if collective == "all_reduce":
-        width *= _correction(comm, constants, algorithm, protocol, nbytes)
-        if algorithm == "ring" and protocol == "Simple" and comm.nodes > 1 and _fills(comm, nbytes):
-            wait *= constants.plateau.from_cc_80 if comm.capability >= 80 else constants.plateau.before
+    width *= _correction(comm, constants, algorithm, protocol, nbytes)
+    plateau = collective == "all_reduce" and algorithm == "ring" and protocol == "Simple" and comm.nodes > 1
+    if plateau and _fills(comm, nbytes):
+        wait *= constants.plateau.from_cc_80 if comm.capability >= 80 else constants.plateau.before
     waits = operations if algorithm == "ring" else -(-operations // constants.operations_a_batch)
     return wait * waits + nbytes / (1000 * width)
 
@@ -184,7 +184,8 @@ def _correction(
     protocol: Protocol,
     nbytes: int,
 ) -> float:
-    """The share of its bandwidth that an all-reduce of that size gets."""
+    """The share of its bandwidth that a call of that size gets. NCCL corrects trees, and so all-reduces only; RCCL
+    corrects rings over several nodes too, whatever they carry."""
     entry = (nbytes // 64).bit_length() - 1
     if entry < 0:
         return 1.0

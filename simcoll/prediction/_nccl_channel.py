@@ -164,6 +164,7 @@ class NcclChannel(PlainCall):
         the block that takes part in it."""
         kernels, wires = costs.kernels or Kernels(), self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
+        net += self.call.filled_ps(kernels, self._slowest(costs))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))

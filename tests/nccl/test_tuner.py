@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -286,12 +287,13 @@ def test_a_long_ring_waits_longer() -> None:
 
 
 def test_rccl_is_corrected_by_size() -> None:
-    """RCCL corrects the ring over several nodes only, and takes the last entry for all larger sizes."""
+    """RCCL corrects the ring over several nodes only, whatever it carries, and takes the last entry for all larger
+    sizes."""
     one, two = make("mi300x"), make("mi300x", 2)
-    for table, share in ((one, 1.0), (two, 0.1)):
-        entry = table.entries["all_reduce", "ring", "LL"]
+    for (table, share), collective in itertools.product(((one, 1.0), (two, 0.1)), COLLECTIVES):
+        entry = table.entries[collective, "ring", "LL"]
         moved = (1 << 40) / entry.bandwidth_GBps / 1000 / share
-        assert tuner.time_us(table, "all_reduce", "ring", "LL", 1 << 40) == pytest.approx(entry.latency_us + moved)
+        assert tuner.time_us(table, collective, "ring", "LL", 1 << 40) == pytest.approx(entry.latency_us + moved)
     assert ("all_reduce", "tree", "Simple") in two.entries and ("all_reduce", "tree", "Simple") not in one.entries
     assert not {p for _, _, p in two.entries} & {"LL128"}
 

@@ -96,8 +96,8 @@ def test_a_chain(system: str, collective: str, n: int, protocol: Protocol, nbyte
     found = call(system, collective, nbytes, ranks=n, algorithm="chain", protocol=protocol, root=root)
     law = Law(system, collective, n, nbytes, protocol, rated(found))
     passed, handed = n * law.own, law.step
-    if protocol != "Simple":  # what the threads move at once, in 64 pieces at most
-        handed = min(law.chunk, max(law.at_once * (60 if protocol == "LL128" else 8) // 8, passed // 64))
+    if protocol != "Simple":  # what the threads move at once, in 1024 pieces at most
+        handed = min(law.chunk, max(law.at_once * (60 if protocol == "LL128" else 8) // 8, passed // 1024))
     else:  # 16 KiB, in 1024 pieces at most
         handed = min(law.chunk, max(16 << 10, passed // 1024))
     pieces = -(-law.step // handed)
@@ -380,10 +380,13 @@ def test_a_message_of_few_elements() -> None:
     assert took[0] == pytest.approx(took[-1], rel=0.01)
 
 
+EARLY = {"proxy": "2 us", "unexpected": "6 us", "sent_at_once": "256 B", "held": "1 KiB"}
+
+
 def test_messages_before_their_buffers() -> None:
     """Small messages that may come before their buffers cost more, larger ones do not: an all-to-all of larger ones may
     be faster. A ring's come one by one, and are awaited."""
-    law, plain = text(transport={"proxy": "2 us", "unexpected": "6 us"}), text(transport={"proxy": "2 us"})
+    law, plain = text(transport=EARLY), text(transport={"proxy": "2 us"})
 
     def took(collective: str, message: int, law: str) -> int:
         return call("hgx-h100", collective, 16 * message, law, nodes=2).time_ps
@@ -395,7 +398,7 @@ def test_messages_before_their_buffers() -> None:
 def test_buffers_lie_ready_for_a_connections_slots() -> None:
     """The 7 messages of a ring of 2 x 4 find theirs, the last 3 of the 11 of 3 x 4 do not, nor half of the 8 slices of
     Simple's ring that 2 x 4 need, of which a connection holds four; messages of up to 1 KiB are held without one."""
-    law, plain = text(transport={"proxy": "2 us", "unexpected": "6 us"}), text(transport={"proxy": "2 us"})
+    law, plain = text(transport=EARLY), text(transport={"proxy": "2 us"})
 
     def later(nodes: int, message: int, protocol: str) -> bool:
         how = {"collective": "all_gather", "nbytes": 4 * nodes * message, "nodes": nodes, "algorithm": "ring"}
@@ -416,10 +419,21 @@ def test_lines_go_to_the_nic_together() -> None:
     assert 0 < more - few <= 15 * 10 * US
 
 
+@pytest.mark.parametrize(("protocol", "step"), [("Simple", 512 << 10), ("LL128", 512 << 10)])
+def test_a_proxy_sends_full_steps(protocol: Protocol, step: int) -> None:
+    """A broadcast of one step leaves a node when all of it has come, so a byte more counts twice; of many steps one is
+    sent while the next one fills, and it counts once."""
+    how = {"nodes": 2, "placement": {"per_node": 1}, "protocol": protocol, "env": {"NCCL_MAX_NCHANNELS": 1}}
+    half, one, many, more = (
+        call("hgx-h100", "broadcast", nbytes, **how).time_ps for nbytes in (step // 2, step, 256 * step, 512 * step)
+    )
+    assert (one - half) / (step // 2) == pytest.approx(2 * (more - many) / (256 * step), rel=0.05)
+
+
 def test_a_host_that_matches_messages_copies_them() -> None:
     """It does those of more than 4 KiB with their flags, for `flush` of proxies; GPUs from Hopper on need none else."""
-    ways = ((6, False), (6, True), (12, True))
-    laws = [text(transport={"flush": f"{us} us", "matched_by_host": way}) for us, way in ways]
+    ways = ((6, {}), (6, {"copied_above": "4 KiB"}), (12, {"copied_above": "4 KiB"}))
+    laws = [text(transport={"flush": f"{us} us", **way}) for us, way in ways]
 
     def took(nbytes: int) -> list[int]:
         return [call("gh200-4", "all_reduce", nbytes, law, nodes=2, algorithm="tree").time_ps for law in laws]
