@@ -70,7 +70,10 @@ class CallShape:
 
     @property
     def name(self) -> str:
-        """The name of the algorithm in scenarios, results and tables; see `names`."""
+        """The name of the algorithm in scenarios, results and tables; see `names`. A symmetric kernel cannot be asked
+        for by name."""
+        if self.registered:
+            return "symmetric"
         return self.schedule if self.algorithm == "p2p" else self.algorithm
 
     @cached_property

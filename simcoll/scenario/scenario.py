@@ -87,6 +87,7 @@ class Scenario(Model):
     also_called: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("on", "machine", "cluster"), "topology"),
         **{name: f"topology.{name}" for name in ("system", "nodes", "fabric", "hosts", "link", "links")},
+        "transport": "profile: A+B, of GPUs and NICs, e.g. nccl-hopper+efa",
     }
 
     version: Literal[1] = 1

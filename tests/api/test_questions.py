@@ -73,6 +73,8 @@ def test_mistakes_of_keywords_are_named() -> None:
         sc.run("quickstart", algoritm="ring")
     with pytest.raises(sc.SimcollError, match=r"machine=.*write 'topology'"):
         sc.run("quickstart", machine="hgx-h100")
+    with pytest.raises(sc.SimcollError, match=r"transport=.*write 'profile: A\+B"):
+        sc.run("quickstart", transport="efa")
     with pytest.raises(sc.SimcollError, match="did you mean 'all_reduce'"):
         sc.run("allreduce", on="hgx-h100", size="1 MiB")
     with pytest.raises(sc.SimcollError, match="no whole number"):

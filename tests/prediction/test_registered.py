@@ -32,6 +32,7 @@ def test_large_calls_take_barriers_and_links_small_ones_flags(system: str, n: in
     """Of a large call links carry every byte, and an n-th once more, while it is stored as it is loaded. Of a small one
     they carry the data of all n, with as many flags. Nothing is copied, so no block's rate and no chunk counts."""
     found = call(system, "all_reduce", 2**exponent, law=LAW, ranks=n, **ASKED)
+    assert found.algorithm == "symmetric"
     flags = found.protocol == "LL"
     assert flags == (n * 2**exponent < 2**19)
     share = 1 / (2 * n) if flags else n / (n + 1)
