@@ -95,14 +95,17 @@ class NcclCall(CallShape):
         """Delay of a call whose blocks begin one after the other, `each` ps apart, on links of which a channel has
         `bandwidth` B/s.
 
-        While early blocks are alone on the links they have more of them, up to what a block moves by itself. So links
-        that all blocks fill end as soon as ever if the last block can catch up.
+        While early blocks of Simple and NVLS are alone on the links they have more of them, up to what a block moves by
+        itself. So links that all blocks fill end as soon as ever if the last block can catch up. Blocks of LL and LL128
+        are what limits these: they move no more when alone.
         """
         if not each or self.registered:
             return 0
         if self.parts:
             return each * (self.parts.blocks - 1)
-        on_links = 0 if self.kind == "LL" else service(round(self.block_moves * self.blocks), bandwidth)
+        if self.kind in ("LL", "LL128"):
+            return each * (self.channels - 1)
+        on_links = service(round(self.block_moves * self.blocks), bandwidth)
         alone = service(round(self.block_moves), costs.P2P.first)
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
