@@ -220,7 +220,7 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
     from simcoll.prediction.predict import predict
     from simcoll.report.plot.gantt import gantt_figure
     from simcoll.report.plot.topology import topology_figure
-    from simcoll.units import format_size
+    from simcoll.units import short_size
 
     prediction = predict(scenario)
     program, topology = prediction.program, prediction.topology
@@ -230,7 +230,7 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
         if scenario.algorithm == prediction.algorithm
         else f"{scenario.algorithm} ({prediction.algorithm})"
     )
-    title = f"{scenario.collective}, {ran}, {format_size(scenario.nbytes)}, {nodes}{topology.name}"
+    title = f"{scenario.collective}, {ran}, {short_size(scenario.nbytes)}, {nodes}{topology.name}"
     figures: dict[str, Any] = {}
     if "timeline" in wanted and len(program) <= SMALL:
         figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title)

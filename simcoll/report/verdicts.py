@@ -15,15 +15,18 @@ from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
 BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
 TIE: Final = 1.005  # times nearer than half a percent are equal
-_SHOWN: Final = 4  # ranges of sizes in a sentence
+_SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
-    """The time of a point, the fastest algorithm at each size, or the span of many points."""
+    """The time of a point, the fastest algorithm at each size, or the span of many points; a sentence a machine."""
     good = [row for row in rows if row.status == "ok"]
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
+    machines = grouped(good, lambda row: row.topology)
+    if 1 < len(machines) <= _SHOWN:
+        return " ".join(f"{name}: {of_rows(of).replace('Fastest: ', 'fastest ', 1)}" for name, of in machines.items())
     trust = trusted(dict.fromkeys(row.profile for row in good if row.profile), good)
     if good[0].workload:
         return f"{_steps(good)}; {trust}."

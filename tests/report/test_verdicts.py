@@ -38,3 +38,12 @@ def test_one_point_is_healthy_as_many_are() -> None:
     for points, said in ((1, "Healthy: 1 point is as hgx-h100"), (2, "Healthy: 2 points are as hgx-h100")):
         regions = [{"off": False, "points": points}]
         assert verdicts.of_diagnosis({**answer, "regions": regions}).startswith(said)
+
+
+def test_machines_have_a_sentence_each() -> None:
+    """A run over two machines says of each what it would say of it alone."""
+    star = {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
+    asked = {"collective": "all_reduce", "algorithm": ["ring", "naive"], "size": "1 MiB"}
+    alone = [sc.run(topology=each, **asked).verdict.removeprefix("Fastest: ") for each in (star, "hgx-h100")]
+    both = sc.run(topology=[star, "hgx-h100"], **asked).verdict
+    assert both == f"single-switch: fastest {alone[0]} hgx-h100: fastest {alone[1]}"

@@ -14,7 +14,7 @@ from simcoll.report.html._images import image
 from simcoll.report.html._lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
 from simcoll.report.html._tables import badge, interval, table
 from simcoll.scenario.scenario import Scenario
-from simcoll.units import format_duration, format_size
+from simcoll.units import format_duration, short_size
 
 MOST: Final = 6  # points that are shown so closely
 SLICES: Final = 7_000  # of all timelines together: more make the file large, and its script slow
@@ -51,7 +51,7 @@ def _like(first: Scenario, second: Scenario) -> bool:
 def _named(scenario: Scenario) -> str:
     if scenario.workload:
         return f"{scenario.workload.template}, {scenario.workload.algorithm}"
-    return f"{scenario.collective}, {scenario.algorithm}, {format_size(scenario.nbytes)}"
+    return f"{scenario.collective}, {scenario.algorithm}, {short_size(scenario.nbytes)}"
 
 
 def _point(run: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) -> str:

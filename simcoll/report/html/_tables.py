@@ -9,7 +9,7 @@ from typing import Any, Final
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.units import format_size
+from simcoll.units import short_size
 
 _SHOWN: Final = (
     *("scenario", "topology", "workload", "collective", "asked", "algorithm", "protocol", "ranks", "nodes"),
@@ -98,7 +98,7 @@ def _cell(column: str, value: Any) -> str:
         return f'<td data-value="{value}">{value:.1%}</td>'
     size = value if column == "size_bytes" else units.size_in(value)
     if size is not None:
-        return f'<td data-value="{size}">{escape(format_size(size))}</td>'
+        return f'<td data-value="{size}">{escape(short_size(size))}</td>'
     shown = "" if value is None else text_table.cell(column, value)
     kind = "" if _number(value) else ' class="text"'
     return f'<td{kind} data-value="{escape("" if value is None else str(value))}">{escape(shown)}</td>'
