@@ -100,8 +100,7 @@ def load_like(name: str, kernel: ModuleType) -> Any:
 def _compiled(given: dict[str, Any], function: Any) -> Any:
     """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
     function by another, for each column, and that takes most of the time. Kernels make no columns."""
-    import numba
-
+    numba = _numba()
     options: dict[str, Any] = {"nogil": True, "_nrt": False, **given}
     try:
         loop = numba.njit(cache=True, **options)(function)
@@ -109,6 +108,23 @@ def _compiled(given: dict[str, Any], function: Any) -> Any:
         return _for_one_width(numba.njit(**options)(function))
     loop.compile = _one_process_at_a_time(loop.compile)
     return _for_one_width(loop)
+
+
+@functools.cache
+def _numba() -> Any:
+    """numba, without scipy's linear algebra: before it compiles anything, it loads that to see whether it could, which
+    takes longer than all else that it loads. No kernel needs it, and who does loads it then."""
+    import numba
+    from numba.np import linalg
+
+    if "numba.np.arraymath" not in sys.modules and (ensure_blas := getattr(linalg, "ensure_blas", None)):
+        try:
+            linalg.ensure_blas = lambda: None
+            from numba.np import arraymath
+        finally:
+            linalg.ensure_blas = ensure_blas
+        arraymath.ensure_blas, arraymath._HAVE_BLAS = ensure_blas, importlib.util.find_spec("scipy") is not None
+    return numba
 
 
 def _one_process_at_a_time(load_or_compile: Any) -> Any:

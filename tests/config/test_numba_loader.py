@@ -49,6 +49,9 @@ spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
 kernel = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(kernel)
 print((add := compile_kernel(kernel).add)(2, 3), *[len(add.stats.cache_misses)] * ("count" in sys.argv))
+assert "scipy.linalg" not in sys.modules, "loaded for nothing"
+from numba.np import arraymath, linalg
+assert arraymath.ensure_blas is linalg.ensure_blas and linalg.ensure_blas.__name__ == "ensure_blas"
 """
 
 
