@@ -123,7 +123,7 @@ def _numba() -> Any:
             from numba.np import arraymath
         finally:
             linalg.ensure_blas = ensure_blas
-        arraymath.ensure_blas, arraymath._HAVE_BLAS = ensure_blas, importlib.util.find_spec("scipy") is not None
+        vars(arraymath).update(ensure_blas=ensure_blas, _HAVE_BLAS=importlib.util.find_spec("scipy") is not None)
     return numba
 
 

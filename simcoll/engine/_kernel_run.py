@@ -270,10 +270,12 @@ class KernelRun:
         state, came = self.fill(self.count, 0), self.give(self.came())
         return Progress(starts, state, came, times, successors, tasks, self.barriers())
 
-    def successors(self) -> tuple[Successors, Any]:
-        """The transfers that wait for each, and how many things each waits for."""
+    def successors(self, readers: Array | None = None) -> tuple[Successors, Any]:
+        """The transfers that wait for each, and how many things each waits for; of what they read, if these are
+        `readers`."""
         program, count, slots = self.program, self.count, self.params.slots
-        reads, chain, credit = self.gives(program.reads, program.chain, program.credit if slots else NO_INDICES)
+        read = program.reads if readers is None else np.where(readers, program.reads, np.int32(NONE))
+        reads, chain, credit = self.gives(read, program.chain, program.credit if slots else NO_INDICES)
         chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))
         credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
         self.loops.run.turn_round(

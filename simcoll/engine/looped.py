@@ -4,6 +4,7 @@ it takes hundreds in a program that holds all loops."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -15,12 +16,24 @@ from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
+from simcoll.engine._loop_streams import LoopStreams, streams_of
 from simcoll.engine._network_parts import NetworkParts, parts_of
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
-from simcoll.engine.kernels.loop_records import Keys, LoopCosts, LoopRun, LoopState, PartHeaps, Pieces, Rows, Todo, Ways
-from simcoll.engine.kernels.records import Heap, Routes, Servers
+from simcoll.engine.kernels.loop_records import (
+    Keys,
+    LinkStreams,
+    LoopCosts,
+    LoopRun,
+    LoopState,
+    PartHeaps,
+    Pieces,
+    Rows,
+    Todo,
+    Ways,
+)
+from simcoll.engine.kernels.records import Heads, Heap, Routes, Servers
 from simcoll.engine.kernels.waits import COMPLETE
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Totals
@@ -51,9 +64,14 @@ class LoopedProgram:
         cure = "write a larger chunk", "model"
         check_memory(len(self) * BYTES, f"{self.loops} loops of {len(self.one)} transfers", *cure)
         loops = Loops(waits, choose(len(self), compiled, loop_kernel))
-        run_ = KernelRun(replace(self._sized, arrivals=arrivals), loops, "ends", busy)
+        if loops.compiled not in self._known:
+            base = KernelRun(self._sized, loops, "ends")
+            self._known[loops.compiled] = base, self._laid_out(base)
+        base, columns = self._known[loops.compiled]
+        run_ = copy(base)
+        run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy
         done = run_.give(arrivals.copy())
-        ended, latest = loops.like(loop_kernel).loops(self._laid_out(run_, done))
+        ended, latest = loops.like(loop_kernel).loops(_begun(columns, run_, done))
         if ended < len(self):
             return None
         if latest >= NEVER:
@@ -77,8 +95,13 @@ class LoopedProgram:
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32))
 
-    def _laid_out(self, run_: KernelRun, done: Array) -> LoopRun:
-        """The columns for the kernel."""
+    @cached_property
+    def _known(self) -> dict[bool, tuple[KernelRun, LoopRun]]:
+        """The columns for the kernel, compiled or not, that are the same in all runs."""
+        return {}
+
+    def _laid_out(self, run_: KernelRun) -> LoopRun:
+        """The columns for the kernel; those that it writes are empty, but for the state, with which a run begins."""
         program, schedule, give = self.one, self.one.schedule, run_.give
         src, dst, *routes = program.routes
         follows = run_.ways.follows()
@@ -86,6 +109,7 @@ class LoopedProgram:
         least = int(of_piece.min(initial=NEVER))  # a link serves a piece meanwhile
         parts = parts_of(run_.program, follows, self.slots, least)
         starts = parts.of_participant[src[program.way]]
+        streams = streams_of(run_.program, starts, least)
         order = np.argsort(starts, kind="stable").astype(np.int32)  # rows of a part together
         place = np.empty_like(order)
         place[order] = np.arange(len(order), dtype=np.int32)
@@ -96,19 +120,18 @@ class LoopedProgram:
         def moved(column: Any) -> Any:
             return give(np.append(place, np.int32(NONE))[np.asarray(column, np.int32)[order]])
 
-        (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors()
+        (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors(~streams.taken)
         credit_row, credit_loops, free = NO_INDICES, NO_INDICES, NO_INDICES
         if self.slots:
             many, number, row, later = self._credits()
             free = -((number - self.slots) // many)  # the first loop in which a slot has to be let go
+            later = np.where(streams.taken, np.int32(self.loops), later)
             credit_row, credit_loops = moved(row), rows(later)
-        state = self._state(run_, np.asarray(pending)[order], order, free, starts[order])
+        state = self._state(run_, np.asarray(pending)[order], order, free, starts[order], streams.taken[order])
         bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
-        o_recv, came = np.where(src == dst, 0, program.params.o_recv), run_.came()
+        o_recv = np.where(src == dst, 0, program.params.o_recv)
         gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
-        turns = self._rooms(run_, parts, starts[order])
-        entries = int(turns.room[-1])
-        heap = Heap(run_.loops.room(entries, np.int64), run_.loops.room(entries, np.int64), run_.zeros(0))
+        turns = self._rooms(run_, parts, starts, streams)
         return LoopRun(
             loops=self.loops,
             keys=Keys(rows(_steps(schedule)), give(place), *bits),
@@ -123,8 +146,11 @@ class LoopedProgram:
                 next_reader=moved(next_reader),
                 channel_after=moved(channel_after),
                 first=moved(_first(program.channel)),
+                reads=moved(program.reads),
+                awaited=rows(streams.awaited.astype(np.int32)),
             ),
             parts=turns,
+            streams=self._streams(run_, streams, starts, place, parts.many),
             pieces=Pieces(
                 kind=rows(program.kind),
                 whole=give(program.sizes // self.piece),
@@ -137,27 +163,29 @@ class LoopedProgram:
                 o_recv=give(o_recv if o_recv.any() else NO_TIMES),
                 cap=give(run_.ways.at_rates(cap) if cap.any() else NO_TIMES),
                 gamma=give(run_.ways.at_rates(gamma) if gamma.any() else NO_TIMES),
-                here=give(run_.program.arrivals if run_.program.arrivals.any() else NO_TIMES),
-                came=rows(came) if len(came) else give(came),
+                here=NO_TIMES,
+                came=NO_TIMES,
             ),
             ways=Ways(*run_.gives(src, dst)),
             routes=Routes(*run_.gives(*routes)),
             follows=give(follows),
             net=run_.net(),
-            free=Servers(run_.freed(), run_.zeros(run_.sides)),
+            free=Servers(NO_TIMES, NO_TIMES),
             state=state,
-            heads=run_.noted(),
-            done=done,
-            heap=heap,
-            todo=Todo(*(run_.loops.room(len(program) + 2, np.int64) for _ in Todo._fields)),
+            heads=Heads(NO_TIMES, NO_TIMES),
+            done=NO_TIMES,
+            heap=Heap(NO_TIMES, NO_TIMES, NO_TIMES),
+            todo=Todo(NO_TIMES, NO_TIMES, NO_TIMES),
             credit_row=credit_row,
             credit_loops=credit_loops,
         )
 
-    def _state(self, run_: KernelRun, pending: Array, order: Array, free: Array, starts: Array) -> LoopState:
+    def _state(
+        self, run_: KernelRun, pending: Array, order: Array, free: Array, starts: Array, taken: Array
+    ) -> LoopState:
         """The state of all transfers at the start. Rows in `order` wait for `pending` things in the first loop, later
-        for the loop before, too, where a channel begins, and from loop `free` on for a slot. Those of each part in
-        `starts` are together."""
+        for the loop before, too, where a channel begins, and from loop `free` on for a slot; nobody lets go those that
+        streams have `taken`. Those of each part in `starts` are together."""
         often = np.bincount(starts)
         part, wide = np.cumsum(often > 0)[starts] - 1, int(often.max(initial=0))
         if wide * (int(part.max(initial=0)) + 1) > MOST_WIDER * len(order):
@@ -167,21 +195,46 @@ class LoopedProgram:
         waits_[1:] += (self.one.channel_before == NONE)[order]
         if len(free):
             waits_ += np.arange(self.loops)[:, None] >= free[order]
+        waits_[:, taken] = 1
         first = part * (wide * self.loops) + place
         state = np.zeros((int(part.max(initial=0)) + 1, self.loops, wide), np.int8)
         state[part, :, place] = np.where(waits_ > 0, COMPLETE - waits_, 0).T
-        return LoopState(run_.fill(state.size, 0, np.int64), run_.give(state.ravel()), run_.give(first), wide)
+        return LoopState(NO_TIMES, state.ravel(), run_.give(first), wide)
 
-    def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array) -> PartHeaps:
+    def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array, streams: LoopStreams) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
-        often = np.bincount(self.one.way, minlength=len(self.one.routes.src))
+        program, there = self.one, ~streams.taken
+        often = np.bincount(program.way[there], minlength=len(program.routes.src))
         part, way = parts.visits
-        most = np.bincount(part, often[way], parts.many) + np.bincount(starts, minlength=parts.many)
+        most = np.bincount(part, often[way], parts.many) + np.bincount(starts[there], minlength=parts.many)
         deep = min(self.loops, self.slots or self.loops)
         room = np.append(0, np.cumsum(most.astype(np.int64) * deep + 1))
-        of_link = run_.give(parts.of_link.astype(np.int32))
-        return PartHeaps(
-            parts.ahead, run_.give(starts.astype(np.int32)), of_link, run_.give(room), run_.zeros(parts.many)
+        start, of_link = (run_.give(np.sort(starts).astype(np.int32)), run_.give(parts.of_link.astype(np.int32)))
+        return PartHeaps(min(parts.ahead, streams.ahead), start, of_link, run_.give(room), NO_TIMES)
+
+    def _streams(self, run_: KernelRun, streams: LoopStreams, starts: Array, place: Array, parts: int) -> LinkStreams:
+        """The channels that need no heap, for the kernel."""
+        program, links, give = self.one, len(self.one.bandwidths), run_.give
+        head = streams.rows[streams.begin[:-1]]
+        link, count = program.routes.links[program.routes.hop[program.way[head]]], len(head)
+        of_link, behind = (np.zeros(links, np.int32) for _ in range(2))
+        numbers = np.arange(count, dtype=np.int32)
+        of_link[link[::-1]], behind[link] = numbers[::-1], numbers + 1
+        of_part = np.searchsorted(starts[head], np.arange(parts + 1)).astype(np.int32)
+        return LinkStreams(
+            begin=give(streams.begin.astype(np.int32)),
+            row=give(place[streams.rows]),
+            at=NO_INDICES,
+            loop=NO_INDICES,
+            ready=NO_TIMES,
+            head=NO_TIMES,
+            ends=NO_TIMES,
+            slots=self.slots,
+            link=give(link.astype(np.int32)),
+            of_link=give(of_link),
+            behind_link=give(behind),
+            of_part=give(of_part),
+            soonest=NO_TIMES,
         )
 
     def _credits(self) -> tuple[Array, Array, Array, Array]:
@@ -195,6 +248,34 @@ class LoopedProgram:
         place[order] = np.arange(len(program)) - first[connection[order]]
         later, then = np.divmod(place + self.slots, many[connection])
         return many[connection], place, order[first[connection] + then].astype(np.int32), later.astype(np.int32)
+
+
+def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:
+    """The columns with new ones for a run to write, and those that follow from when ranks come."""
+    room, arrivals, came = run_.loops.room, run_.program.arrivals, run_.came()
+    streams, entries, many = columns.streams, int(columns.parts.room[-1]), len(columns.parts.room) - 1
+    count, waiting = len(streams.link), np.diff(np.asarray(streams.of_part)) > 0
+    here, came = (arrivals if arrivals.any() else NO_TIMES), came[columns.rows.number] if len(came) else came
+    return columns._replace(
+        costs=columns.costs._replace(here=run_.give(here), came=run_.give(came)),
+        parts=columns.parts._replace(size=run_.zeros(many)),
+        streams=streams._replace(
+            at=run_.fill(count, 0),
+            loop=run_.fill(count, 0),
+            ready=run_.zeros(count),
+            head=run_.fill(count, NEVER, np.int64),
+            ends=run_.zeros(count * streams.slots),
+            soonest=run_.give(np.where(waiting, 0, NEVER)),
+        ),
+        free=Servers(run_.freed(), run_.zeros(run_.sides)),
+        state=columns.state._replace(
+            when=run_.zeros(len(columns.state.state)), state=run_.give(columns.state.state.copy())
+        ),
+        heads=run_.noted(),
+        done=done,
+        heap=Heap(room(entries, np.int64), room(entries, np.int64), run_.zeros(0)),
+        todo=Todo(*(room(len(columns.rows.way) + 2, np.int64) for _ in Todo._fields)),
+    )
 
 
 def looped(

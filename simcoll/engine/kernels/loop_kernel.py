@@ -46,6 +46,7 @@ def earliest(run: LoopRun) -> Any:
     parts, times = run.parts, run.heap.times
     soonest = NEVER
     for part in range(len(parts.size)):
+        soonest = min(soonest, run.streams.soonest[part])
         if parts.size[part]:
             soonest = min(soonest, times[parts.room[part]])
     return soonest
@@ -60,24 +61,44 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
     """
     (_, place, row_bits, loop_bits), rows, heap, size, todo = run.keys, run.rows, run.heap, run.parts.size, run.todo
     (when, state, first, wide), free_side, top = run.state, run.free.side, run.parts.room[part]
-    times, items = heap.times, heap.items
-    while size[part] and times[top] < until:
-        t, key = times[top], items[top]
-        row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
-        i, n, there, onward = first[row] + loop * wide, 0, True, part
-        if state[i] == SIDE:
-            t = max(t, free_side[rows.side[row]]) + receive(row, loop, run)
-            free_side[rows.side[row]] = t
+    times, items, streams, (hop, links) = heap.times, heap.items, run.streams, run.routes
+    lane, row, loop, t, key, i, n = streams.of_part[part], 0, 0, until, -1, 0, 0
+    while True:
+        event = size[part] > 0 and times[top] < until
+        if event:
+            t, key = times[top], items[top]
+            row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
+            i = first[row] + loop * wide
+            way = rows.way[row]
+            ahead = hop[way] + state[i] < hop[way + 1] and state[i] != SIDE and len(streams.link)
+            link = links[hop[way] + state[i]] if ahead else -1
+        elif lane < streams.of_part[part + 1]:
+            t, key, link = until, -1, streams.link[lane]
         else:
-            there, t, latest, onward, n = travel(row, loop, i, t, max(latest, t), part, run)
-            if there and receive(row, loop, run):
-                state[i], there = SIDE, False
+            break
+        stream = next_of(link, t, key, run) if link >= 0 else -1
+        if stream < 0 and not event:
+            lane = streams.behind_link[link]
+            continue
+        n, there, onward, hole = 0, True, part, -1
+        if stream >= 0:
+            row, loop = streams.row[streams.begin[stream] + streams.at[stream]], streams.loop[stream]
+            i = first[row] + loop * wide
+            t, latest = pass_link(stream, row, loop, latest, run)
+        else:
+            hole = part  # the first entry of this part's heap is used up
+            if state[i] == SIDE:
+                t = max(t, free_side[rows.side[row]]) + receive(row, loop, run)
+                free_side[rows.side[row]] = t
+            else:
+                there, t, latest, onward, n = travel(row, loop, i, t, max(latest, t), part, run)
+                if there and receive(row, loop, run):
+                    state[i], there = SIDE, False
         if there:
             latest = max(latest, t)
-            n = finish(row, loop, i, t, n, run)
+            n = finish(row, loop, i, t, n, run) if rows.awaited[row] else end(row, loop, t, n, run)
             ended += 1
-        hole = part  # the first entry of this part's heap is used up
-        if not there and onward >= 0:
+        elif onward >= 0:
             hole = push(t, key, onward, hole, run)
         for k in range(n):
             row, loop = todo.row[k], todo.loop[k]
@@ -91,16 +112,81 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
                 hole = enter(row, loop, t, hole, run)
         if hole >= 0:
             size[part] = heaps.pop(heap, size[part], top)
+    soonest = NEVER
+    for stream in range(streams.of_part[part], streams.of_part[part + 1]):
+        soonest = min(soonest, head_of(stream, run))
+    streams.soonest[part] = soonest
     return ended, latest
+
+
+@inline
+def head_of(stream: Any, run: LoopRun) -> Any:
+    """The time at which the next head of a stream comes to its link, NEVER as long as that is not known."""
+    streams, rows, (when, state, first, wide) = run.streams, run.rows, run.state
+    head, loop = streams.head[stream], streams.loop[stream]
+    if head == NEVER and loop < run.loops:
+        row, t = streams.row[streams.begin[stream] + streams.at[stream]], streams.ready[stream]
+        i = first[rows.reads[row]] + loop * wide if rows.reads[row] >= 0 else -1
+        if i < 0 or state[i] == COMPLETE:
+            way, t = rows.way[row], max(t, when[i]) if i >= 0 else t
+            head = max(t, value(run.costs.here, run.ways.src[way])) + value(run.costs.lead, way)
+            streams.head[stream] = head
+    return head
+
+
+@inline
+def next_of(link: Any, t: Any, key: Any, run: LoopRun) -> Any:
+    """The stream whose head comes to a link first, and before the transfer with a key that comes at `t`; −1: none."""
+    streams, found = run.streams, -1
+    for stream in range(streams.of_link[link], streams.behind_link[link]):
+        head = head_of(stream, run)
+        if head <= t:
+            own = key_of(streams.row[streams.begin[stream] + streams.at[stream]], streams.loop[stream], run)
+            if head < t or own < key:
+                found, t, key = stream, head, own
+    return found
+
+
+@inline
+def pass_link(stream: Any, row: Any, loop: Any, latest: Any, run: LoopRun) -> Any:
+    """The next transfer of a stream passes its link, and the one behind it is the next. Returns when its tail has come,
+    and the latest time."""
+    streams, costs, (rate_of, latency, service, rates) = run.streams, run.costs, run.net
+    link, t, w, kind = streams.link[stream], streams.head[stream], run.rows.way[row], kind_of(row, loop, run)
+    waits.note(run.heads, link, t)
+    s = service[kind * rates + rate_of[link]]
+    r = max(t, run.free.link[link])
+    run.free.link[link] = r + s
+    sent = r + max(s, value(costs.cap, kind))
+    ready = max(sent, t - value(costs.lead, w) + value(costs.gap, w))
+    tail, at = sent + latency[link], streams.at[stream]
+    src, many = run.ways.src[w], streams.begin[stream + 1] - streams.begin[stream]
+    run.done[src] = max(run.done[src], sent)
+    if streams.slots:
+        own, count = stream * streams.slots, loop * many + at
+        streams.ends[own + count % streams.slots] = tail
+        ready = max(ready, streams.ends[own + (count + 1) % streams.slots])
+    streams.ready[stream], streams.head[stream] = ready, NEVER
+    if at + 1 < many:
+        streams.at[stream] = at + 1
+    else:
+        streams.at[stream], streams.loop[stream] = 0, loop + 1
+    return tail, max(latest, max(t, sent))
 
 
 @inline
 def enter(row: Any, loop: Any, t: Any, hole: Any, run: LoopRun) -> Any:
     """A transfer starts at `t`, after all that it waits for. Returns the hole that is left: see `push`."""
-    costs, way, (step, _, row_bits, loop_bits) = run.costs, run.rows.way[row], run.keys
+    costs, way = run.costs, run.rows.way[row]
     t = max(t, value(costs.here, run.ways.src[way])) + value(costs.lead, way)
-    key = ((((step[row] + loop) << loop_bits) | loop) << row_bits) | run.rows.number[row]
-    return push(t, key, run.parts.start[row], hole, run)
+    return push(t, key_of(row, loop, run), run.parts.start[row], hole, run)
+
+
+@inline
+def key_of(row: Any, loop: Any, run: LoopRun) -> Any:
+    """The key of a transfer."""
+    step, _, row_bits, loop_bits = run.keys
+    return ((((step[row] + loop) << loop_bits) | loop) << row_bits) | run.rows.number[row]
 
 
 @inline
@@ -204,8 +290,7 @@ def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
     """A transfer, number `i` of the state, ends at `t`. Its version is complete after the one before it: then its
     readers may go, and so may the versions that were waiting for it. Returns how many are to be let go."""
     rows, (when, state, first, wide), done = run.rows, run.state, run.done
-    if len(run.credit_row) and loop + run.credit_loops[row] < run.loops:
-        n = let_go(run.credit_row[row], loop + run.credit_loops[row], t, n, run)
+    n = let_credit_go(row, loop, t, n, run)
     before = rows.chain[row]
     if before < 0:
         t = max(t, value(run.costs.came, row))
@@ -230,4 +315,20 @@ def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
                 t = max(t, when[i])
             else:
                 row = -1
+    return n
+
+
+@inline
+def end(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
+    """The same of a transfer for which nobody waits but its connection."""
+    dst = run.ways.dst[run.rows.way[row]]
+    run.done[dst] = max(run.done[dst], max(t, value(run.costs.came, row)))
+    return let_credit_go(row, loop, t, n, run)
+
+
+@inline
+def let_credit_go(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
+    """The slot of a transfer is free at `t`."""
+    if len(run.credit_row) and loop + run.credit_loops[row] < run.loops:
+        n = let_go(run.credit_row[row], loop + run.credit_loops[row], t, n, run)
     return n

@@ -19,7 +19,7 @@ class Keys(NamedTuple):
 class Rows(NamedTuple):
     """The columns of the schedule's rows in one loop, those of a part together: number in the schedule, way, receive
     side, whether it reduces, and who waits for it there: see `records.Successors`. Behind the last row of a channel
-    comes the `first` of it, a loop on."""
+    comes the `first` of it, a loop on. The row that each `reads`, and whether its end is `awaited`."""
 
     number: Column
     way: Column
@@ -31,6 +31,8 @@ class Rows(NamedTuple):
     next_reader: Column
     channel_after: Column
     first: Column
+    reads: Column
+    awaited: Column
 
 
 class Pieces(NamedTuple):
@@ -84,6 +86,27 @@ class PartHeaps(NamedTuple):
     size: Column
 
 
+class LinkStreams(NamedTuple):
+    """Channels that need no heap, those of a link together: see `_loop_streams`. Where the rows of each `begin`, and
+    these; how many of them passed in which loop; when the channel is `ready` for the next one, and when the head of
+    that comes to the link, NEVER as long as it is not known; the last ends, of which the channel may have `slots`
+    before it. By link the first channel, and that behind the last; by part the same, and the first head to come."""
+
+    begin: Column
+    row: Column
+    at: Column
+    loop: Column
+    ready: Column
+    head: Column
+    ends: Column
+    slots: int
+    link: Column
+    of_link: Column
+    behind_link: Column
+    of_part: Column
+    soonest: Column
+
+
 class Todo(NamedTuple):
     """Transfers that one event lets go: row, loop, and when."""
 
@@ -100,6 +123,7 @@ class LoopRun(NamedTuple):
     keys: Keys
     rows: Rows
     parts: PartHeaps
+    streams: LinkStreams
     pieces: Pieces
     costs: LoopCosts
     ways: Ways
