@@ -198,6 +198,7 @@ class _Binder:
             "replications": None,
             "collective": call.collective,
             "algorithm": call.algorithm,
+            "protocol": call.protocol or self.scenario.protocol,
             "size": call.nbytes,
             "root": call.root,
             "weights": call.weights,

@@ -59,7 +59,6 @@ def _placed(
         return plan.compute(
             operation.name, operation.time or 0, ranks=ranks, after=after, stream=operation.stream or COMPUTE
         )
-    call = CollectiveCall(
-        operation.collective, operation.algorithm or spec.algorithm, operation.size or 0, operation.root
-    )
+    algorithm, protocol = operation.algorithm or spec.algorithm, operation.protocol
+    call = CollectiveCall(operation.collective, algorithm, operation.size or 0, operation.root, protocol=protocol)
     return plan.call(operation.name, call, stream=operation.stream or STREAM, ranks=ranks, after=after)

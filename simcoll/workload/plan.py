@@ -15,13 +15,15 @@ NONE: Final = -1  # no operation
 
 
 class CollectiveCall(NamedTuple):
-    """A collective that some ranks run: `nbytes` as nccl-tests counts it, `root` a place among them."""
+    """A collective that some ranks run: `nbytes` as nccl-tests counts it, `root` a place among them; `protocol` None:
+    that of the scenario."""
 
     collective: str
     algorithm: str
     nbytes: int
     root: int = 0
     weights: tuple[object, ...] | None = None
+    protocol: str | None = None
 
 
 class Work(NamedTuple):

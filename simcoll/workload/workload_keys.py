@@ -241,6 +241,8 @@ class OperationSpec(Model):
     """Size of the collective."""
     algorithm: str | None = None
     """Algorithm of the collective. Default: that of the plan."""
+    protocol: Literal["none", "auto", "LL", "LL128", "Simple"] | None = None
+    """NCCL's protocol for the collective. Default: that of the scenario."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
     """Root of the collective."""
     ranks: tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
@@ -265,7 +267,7 @@ class OperationSpec(Model):
             raise ValueError("both 'ranks' and 'groups'; keep one of them")
         if () in (self.ranks, self.groups, *(self.groups or ())):
             raise ValueError("nobody is in it; write e.g. ranks: [0, 1], or leave it out: all ranks")
-        unused = self.model_fields_set & {"size", "algorithm", "root"}
+        unused = self.model_fields_set & {"size", "algorithm", "protocol", "root"}
         if self.time is not None and unused:
             raise ValueError(f"a computation has no {min(unused)!r}; leave it out, or write a collective")
         return self

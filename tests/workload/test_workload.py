@@ -350,6 +350,17 @@ def test_a_pipeline_over_kernels_is_a_chain_of_their_messages(size: str) -> None
     assert abs(step(keys, **here).time_ps - 3 * MS - 2 * sent) < US_100TH
 
 
+def test_operations_have_protocols_of_their_own() -> None:
+    """Calls one after the other take what each takes by itself with its protocol."""
+    common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
+    call = {"collective": "all_reduce", "size": "1 MiB", "algorithm": "ring"}
+    own = [{"name": name, **call, "protocol": name} for name in ("LL", "Simple")]
+    trees = [{**common, **call, "protocol": name} for name in ("LL", "Simple")]
+    alone = [predict(points(yaml_tree.located(tree, Place("test", 1, 1)))[0]).time_ps for tree in trees]
+    assert abs(step({"operations": own}, **common).time_ps - sum(alone)) <= 2 * US_100TH
+    assert abs(alone[0] - alone[1]) > US_100TH
+
+
 @pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
 def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:
