@@ -31,7 +31,7 @@ MOST_CELLS: Final = 500_000  # transfers times rows that are held at a time: 4 M
 MOST_SMALL: Final = 20_000  # transfers: of longer programs a run takes longer than all around it
 MOST_ORDERS: Final = 6  # of the events of one program that are remembered
 MOST_IN_VAIN: Final = 3  # to try an order costs about as much as a run
-MOST_ROWS: Final = 256  # beyond, vectors are as quick as they get
+MOST_ROWS: Final = 1024  # beyond, vectors are as quick as they get
 
 
 class AskedRun(NamedTuple):

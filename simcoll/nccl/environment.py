@@ -119,7 +119,8 @@ class NcclEnv(Model):
     @property
     def given(self) -> dict[str, Any]:
         """The variables that are set, with their values."""
-        return {name: value for name, value in self if value is not None}
+        named = self.model_fields_set  # often none, and the variables are many
+        return {name: value for name, value in self if value is not None} if named else {}
 
     def beside(self, system: SystemFile | None) -> Self:
         """These and, where they are not set, what a system's NICs ask for on several nodes."""

@@ -28,11 +28,14 @@ from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import SystemFile, shipped_systems
+from simcoll.topology.topology_keys import TopologySpec
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 # Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
 PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+# By identity, so the keys are kept, too: no other gets their number meanwhile.
+_TEXTS: Final[LruCache[tuple[TopologySpec, str]]] = LruCache(64, lambda _: 1)
 _INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
 _AT_BEST: Final[LruCache[tuple[object, Topology]]] = LruCache(2_000_000, lambda best: len(best[1].links))
 _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
@@ -52,8 +55,13 @@ def rated_topology(scenario: Scenario) -> Topology:
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
-    key = (repr(vars(spec)), seed, written, unused)
+    key = (_text_of(spec), seed, written, unused)
     return _RATED.get(key, lambda: systems.build(spec, seed=seed, without=unused))
+
+
+def _text_of(spec: TopologySpec) -> str:
+    """All keys of a topology, as text: points of a sweep share the object."""
+    return _TEXTS.get(id(spec), lambda: (spec, repr(vars(spec))))[1]
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:

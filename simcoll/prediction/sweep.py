@@ -26,8 +26,8 @@ from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"
-MOST_TOGETHER: Final = 256  # points that begin before the first of them is finished
-MOMENT_S: Final = 0.25
+MOST_TOGETHER: Final = 1024  # points that begin before the first of them is finished
+MOMENT_S: Final = 1.0  # of the processor: rows that are not there yet are lost when a run is killed
 PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
 TOGETHER: Final = 256  # replications of a share where there are no workers
 

@@ -52,7 +52,8 @@ class Launch(Model):
     @property
     def columns(self) -> dict[str, object]:
         """The columns of results that describe the launch, as far as the scenario names it."""
-        return {f"launch.{key}": value for key, value in self if value not in (None, False)}
+        named = self.model_fields_set  # mostly none
+        return {f"launch.{key}": value for key, value in self if value not in (None, False)} if named else {}
 
 
 class Process(NamedTuple):

@@ -163,9 +163,11 @@ def _all_collectives(tree: Node) -> Node:
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
     """Make the points, with `algorithm: all` multiplied out; a barrier has no size, so its repetitions are dropped."""
     expanded: dict[str, Point] = {}
+    machines: dict[int, TopologySpec] = {}  # by the node that says it, which points share whose machine is the same
     for scenario, tree, swept in zip(scenarios, trees, differences(trees, WITH_COLUMN), strict=True):
         for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
-            changes: dict[str, Any] = {"algorithm": name}
+            machine = machines.setdefault(id(tree.get("topology")), scenario.topology)
+            changes: dict[str, Any] = {"algorithm": name, "topology": machine}
             chosen = scenario.model_copy(update=changes)
             expanded.setdefault(
                 chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept)
