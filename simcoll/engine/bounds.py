@@ -124,8 +124,7 @@ def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str,
 
 def _hops(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> int:
     """The most links of a way of fewest links between ranks of which one must wait for the other."""
-    each = topology.with_rates(topology.bandwidths, np.ones(len(topology.latencies), np.int64))
-    return _latency_ps(collective, root, each, places)
+    return _most(topology.least_hops, collective, root, topology, places)
 
 
 class _Limits(NamedTuple):
@@ -142,12 +141,15 @@ _LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links 
 
 
 def _limits(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> _Limits:
-    latency_ps = _latency_ps(collective, root, topology, places)
+    latency_ps = _most(topology.least_latencies, collective, root, topology, places)
     return _Limits(latency_ps, _cuts(topology, places), len(topology.links))
 
 
-def _latency_ps(collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
-    """The longest of the least latencies between ranks of which one must wait for the other."""
+Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # of ways between sources and targets
+
+
+def _most(least: Least, collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
+    """The most that the least ways take between ranks of which one must wait for the other."""
     n = len(places)
     count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
     sources, targets = places[:: max(1, n // count)], places
@@ -157,7 +159,7 @@ def _latency_ps(collective: str, root: int, topology: Topology, places: Sequence
         sources, targets = [places[root]], [places[(root + 1) % n]]
     elif collective in ("broadcast", "scatter"):
         sources = [places[root]]
-    return int(topology.least_latencies(sources, targets).max())
+    return int(least(sources, targets).max())
 
 
 def _bandwidth_ps(

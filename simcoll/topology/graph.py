@@ -391,10 +391,17 @@ class Topology:
 
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         """ps of the way of least latency, (sources, targets), over whatever devices: ranks may hand data on."""
+        return self._least(self.latencies, sources, targets)
+
+    def least_hops(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
+        """The links of the way of fewest, (sources, targets), over whatever devices."""
+        return self._least(np.ones(len(self.links), np.int64), sources, targets)
+
+    def _least(self, latencies: Numbers, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         number = self._number
-        known = self.layout, self.latencies.tobytes(), tuple(number[self._known(source)] for source in sources)
+        known = self.layout, latencies.tobytes(), tuple(number[self._known(source)] for source in sources)
         ways = _WAYS.get(self.layout, lambda: LinksByEnd(len(number), self._ends))
-        least = _LEAST.get(known, lambda: ways.least(self.latencies, np.array(known[2])))
+        least = _LEAST.get(known, lambda: ways.least(latencies, np.array(known[2])))
         return least[:, [number[self._known(target)] for target in targets]]
 
     def crossing(self, inside: Collection[str]) -> tuple[Numbers, Numbers]:
