@@ -366,7 +366,7 @@ def normalised(text: str, folders: list[tuple[str, str]]) -> str:
         text = text.replace(folder, name)
     text = re.sub(r"\b20\d\d-\d\d-\d\d\b", "<date>", text.replace(simcoll.__version__, "<version>"))
     text = re.sub(r"\b(numpy|scipy|matplotlib|python|torch): [\d.]+\S*", r"\1: <version>", text, flags=re.IGNORECASE)
-    return re.sub(r"^\d+ of \d+ points(; .*)?\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^\d+ of \d+ (points|explanations tried)(; .*)?\n", "", text, flags=re.MULTILINE)
 
 
 def told(path: Path, folders: list[tuple[str, str]]) -> str:
