@@ -71,10 +71,10 @@ class LinkChanges:
         return {
             link: [
                 BandwidthSpan(start, until, bandwidth, turn)
-                for (start, bandwidth, turn), until in zip(its, [*(row[0] for row in its[1:]), NEVER], strict=True)
+                for (start, bandwidth, turn), until in zip(turns, [*(row[0] for row in turns[1:]), NEVER], strict=True)
                 if start < until
             ]
-            for link, its in rows.items()
+            for link, turns in rows.items()
         }
 
 

@@ -13,7 +13,7 @@ from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import NONE
 from simcoll.named_tuple import NamedTuple
 
-Where = TypeVar("Where")  # a link, rank or task, or the name of one
+Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
 
 CAUSES: Final = {
     "serialisation": "bytes over the slowest link of the way, as if alone there",
@@ -104,7 +104,7 @@ class CriticalPath:
         return {via: count for via, count in ways if count and via not in ("itself", "end")}
 
 
-def by_cause(shares: Mapping[tuple[str, Where], int]) -> dict[str, int]:
+def by_cause(shares: Mapping[tuple[str, Owner], int]) -> dict[str, int]:
     """Return the time in ps for each cause, of the times for each cause and place; the longest first."""
     sums: Counter[str] = Counter()
     for (cause, _), ps in shares.items():

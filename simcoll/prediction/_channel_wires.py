@@ -15,7 +15,7 @@ from simcoll.dataclass import dataclass
 from simcoll.named_tuple import NamedTuple
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.full_mesh_links import gathered
-from simcoll.nccl.transport import HOST, by_host, host_links, staged
+from simcoll.nccl.within_node import HOST, by_host, host_links, staged
 from simcoll.topology.graph import Topology
 from simcoll.topology.wiring import Link
 

@@ -20,8 +20,8 @@ from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
 from simcoll.named_tuple import NamedTuple
 from simcoll.nccl import call_names
-from simcoll.prediction._alike_copies import AlikeCopies, chosen_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
+from simcoll.prediction._representative_copy import RepresentativeCopy, chosen_of
 from simcoll.prediction._schedule_source import agents_of, copy_orders, source_of
 from simcoll.prediction.placing import arrivals_of, beyond_rated, served_by
 from simcoll.prediction.program_run import makespan_ps
@@ -57,7 +57,9 @@ class _Way(NamedTuple):
         """The call of a scenario in this way."""
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
-        return IdealCall(asked, rated, places) if self.alike == 1 else AlikeCopies(asked, rated, places, self.alike)
+        return (
+            IdealCall(asked, rated, places) if self.alike == 1 else RepresentativeCopy(asked, rated, places, self.alike)
+        )
 
 
 @dataclass(frozen=True, eq=False)

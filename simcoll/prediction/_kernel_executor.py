@@ -10,7 +10,7 @@ from simcoll.nccl import chosen_call, tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import Kernels
-from simcoll.nccl.transport import by_host, staged
+from simcoll.nccl.within_node import by_host, staged
 from simcoll.prediction._kernel_call import KernelCall, MessagesCall, MultimemCall, PrimitivesCall, PullCall
 from simcoll.prediction._nccl_channel import communicator_of, least_between, system_of
 from simcoll.prediction._plain_call import PlainExecutor

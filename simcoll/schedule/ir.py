@@ -177,7 +177,7 @@ class Schedule:
         return len(self.step)
 
     def parts(self) -> Iterator[Step]:
-        """Its steps in turn; empty ones are skipped."""
+        """The steps in turn; empty ones are skipped."""
         return (Step._make(column[rows] for column in self.columns[1:]) for rows in self.steps())
 
     def row(self, index: int) -> Transfer:

@@ -16,7 +16,7 @@ from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
-from simcoll.nccl.transport import staged
+from simcoll.nccl.within_node import staged
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import network_of
 from simcoll.scenario.launch import Launch

@@ -72,9 +72,9 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
     """The schedule of a program that runs until all its thread blocks are done.
 
     `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of
-    those that the program leaves open, see `_ProgramRun.finish`.
+    those that the program leaves open, see `_Interpreter.finish`.
     """
-    run = _ProgramRun(program, form)
+    run = _Interpreter(program, form)
     run.finish()
     if any(run.ways.values()):
         src, dst, channel = next(way for way, sends in run.ways.items() if sends)
@@ -83,7 +83,7 @@ def played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedul
     return run.where.schedule(run.moves, root=root, pipelined=program.root.attributes.get("pipelined") == "1")
 
 
-class _ProgramRun:
+class _Interpreter:
     """A program as it is played: what its thread blocks have moved, and what is under way."""
 
     def __init__(self, program: MscclProgram, form: Mapping[str, int]):

@@ -31,7 +31,7 @@ WORDS: Final = {
 }
 
 
-Row = TypeVar("Row", bound=PlotRow)
+Drawn = TypeVar("Drawn", bound=PlotRow)
 
 
 def column_of(rows: Sequence[PlotRow], key: str) -> str:
@@ -46,7 +46,7 @@ def column_of(rows: Sequence[PlotRow], key: str) -> str:
     raise InputError(f"{key!r} is no column of the results, and was not swept", did_you_mean(key, [*known, *ALIASES]))
 
 
-def filtered(rows: Sequence[Row], conditions: Mapping[str, Sequence[str]]) -> list[Row]:
+def filtered(rows: Sequence[Drawn], conditions: Mapping[str, Sequence[str]]) -> list[Drawn]:
     """The rows whose columns have one of the values; sizes may be written as `64 MiB`. Raises InputError."""
     kept = list(rows)
     for key, values in conditions.items():

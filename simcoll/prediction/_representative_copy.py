@@ -28,7 +28,7 @@ from simcoll.units import format_size
 
 
 @dataclass(frozen=True, eq=False)
-class AlikeCopies(PlainCall):
+class RepresentativeCopy(PlainCall):
     """One of `copies` that do the same at the same time."""
 
     whole: ClassVar[bool] = False
