@@ -87,16 +87,6 @@ def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
     assert _compiled(tmp_path / "simcoll")
 
 
-def test_code_is_known_by_what_its_source_says(kernel: Path, tmp_path: Path):
-    """A kernel of another checkout, or one written anew, is compiled once; numba would go by path and time."""
-    for folder in ("kernels", "elsewhere"):
-        other = tmp_path / folder / "kernel.py"
-        other.parent.mkdir(exist_ok=True)
-        other.write_text(KERNEL, encoding="utf-8")
-        assert _use(other, {"XDG_CACHE_HOME": str(tmp_path / "xdg")}) == (0, "5\n", "")
-    assert len(list((tmp_path / "xdg").rglob("kernel.add*.nbc"))) == 1
-
-
 def test_what_must_be_compiled_first_has_to_pay_more(kernel: Path, tmp_path: Path):
     """Python runs what little there is while code that is in no cache would be compiled."""
     count = "print(n.is_at_hand(kernel), *(n.pays(m, kernel) for m in (40_000, 20_000, 600_000)))\n"
@@ -115,12 +105,15 @@ def test_small_runs_after_a_compiled_one_are_compiled(kernel: Path, tmp_path: Pa
 
 
 def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
-    """Below the home's .cache, where there is no XDG_CACHE_HOME; of two processes that begin together one compiles, and
-    the other waits and loads."""
+    """Below the home's .cache, where there is no XDG_CACHE_HOME, and known by what its source says: of two processes of
+    two checkouts that begin together one compiles, and the other waits and loads. numba would go by path and time."""
+    other = tmp_path / "elsewhere" / "kernel.py"
+    other.parent.mkdir()
+    other.write_text(KERNEL, encoding="utf-8")
     with ThreadPoolExecutor() as pool:
-        uses = [pool.submit(_use, kernel, {"HOME": str(tmp_path / "home")}, "count") for _ in range(2)]
+        uses = [pool.submit(_use, file, {"HOME": str(tmp_path / "home")}, "count") for file in (kernel, other)]
     assert sorted(use.result() for use in uses) == [(0, "5 0\n", ""), (0, "5 1\n", "")]
-    assert _compiled(tmp_path / "home/.cache/simcoll")
+    assert len(list((tmp_path / "home/.cache/simcoll").rglob("kernel.add*.nbc"))) == 1
 
 
 def _chosen(monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, object]) -> Path | None:

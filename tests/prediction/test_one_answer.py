@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,13 @@ def check_alone_and_in_a_plan(system: str, nodes: int, collective: str, size: st
     return compared
 
 
-@pytest.mark.parametrize("system", ["hgx-h100", "mi300x", "l40s-pcie"])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+@pytest.mark.parametrize(
+    ("system", "collective"),
+    [
+        *product(["hgx-h100", "mi300x", "l40s-pcie"], ["all_reduce", "all_gather"]),
+        ("mi300x", "all_to_all"),  # a kernel of all pairs of GPUs takes long: of other machines in the test below
+    ],
+)
 def test_a_call_takes_as_long_in_a_plan(system: str, collective: str) -> None:
     """To the picosecond, and with the same messages and bytes, on two nodes of machines that differ in kind."""
     assert check_alone_and_in_a_plan(system, 2, collective, "1 MiB") > 3

@@ -94,7 +94,7 @@ def test_a_call_of_a_plan_is_the_same() -> None:
     ("launch", "family"),
     [
         ({}, "registered"),
-        ({"graph": True}, "registered graph"),
+        pytest.param({"graph": True}, "registered graph", marks=pytest.mark.long),
         ({"gpus_per_process": "all"}, "registered, one process"),
     ],
 )

@@ -190,7 +190,8 @@ def _kept(folder: Path) -> list[str]:
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "words",
-    [[], ["--jobs", 2], pytest.param(["--shard", "1/1"], marks=pytest.mark.long)],  # test_shards.py has more of these
+    # One process writes the log in each of these; test_shards.py has more of the last.
+    [pytest.param([], marks=pytest.mark.long), ["--jobs", 2], pytest.param(["--shard", "1/1"], marks=pytest.mark.long)],
     ids=["alone", "jobs", "shard"],
 )
 def test_a_run_killed_at_any_moment_goes_on(words: list[object], kills: int, slow: tuple[Path, bytes], tmp_path: Path):

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-import browser
 import pytest
 from command import simcoll
 
@@ -208,11 +207,10 @@ def test_where_it_is_written(name: str, complaint: str, tmp_path: Path) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_works_in_a_browser(scheme: Any, folder_of: Callable[[str], Path]) -> None:
+def test_it_works_in_a_browser(scheme: Any, chromium: Any, folder_of: Callable[[str], Path]) -> None:
     """In a real browser tables sort both ways, timelines zoom, move and tell what is under the mouse or chosen by keys,
     and nothing is complained of."""
-    with browser.chromium() as chromium:
-        page = chromium.new_page(color_scheme=scheme)
+    with chromium.new_page(color_scheme=scheme) as page:
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -29,14 +29,14 @@ TIMES = """([collective, name, ranks, nbytes, latency, bandwidth]) => {
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Any]:
+def page(chromium: Any, tmp_path: Path) -> Iterator[Any]:
     """The playground and the gallery in a browser that fails for whatever it complains of."""
     data = runpy.run_path(str(DOCS / "playground_data.py"))
     (tmp_path / "playground-data.js").write_text(data["script"](RANKS), encoding="utf-8")
     (tmp_path / "page.html").write_text(PAGE, encoding="utf-8")
     shutil.copy(DOCS / "_static/playground.js", tmp_path)
-    with browser.chromium() as chromium:
-        page, complaints = chromium.new_page(), []
+    complaints: list[str] = []
+    with chromium.new_page() as page:
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.set_default_timeout(browser.PATIENCE_MS)

