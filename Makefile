@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 BENCH  ?= full
 # These take half of the time of all tests.
-HALF   := tests/accuracy tests/engine tests/prediction
+HALF   := tests/accuracy tests/engine tests/prediction tests/report
 
 .PHONY: help demo test half-of-rooms other-rooms ranks docs browser lint types bench accuracy install clean
 
