@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Final, get_args
 
@@ -47,7 +47,9 @@ def topology_of(scenario: Scenario) -> Topology:
 
 
 def rated_topology(scenario: Scenario) -> Topology:
-    """The topology of a scenario, its links as rated; built once for all points that have the same."""
+    """The topology of a scenario, its links as rated; built once for all points that have the same. Where only rates of
+    links differ, and none becomes wider than another that was not, routes are the same, and all that is made of them.
+    """
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and (spec.nodes or 1) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
@@ -55,8 +57,26 @@ def rated_topology(scenario: Scenario) -> Topology:
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
-    key = (_text_of(spec), seed, written, unused)
-    return _RATED.get(key, lambda: systems.build(spec, seed=seed, without=unused))
+
+    def built(asked: TopologySpec) -> Topology:
+        return systems.build(asked, seed=seed, without=unused)
+
+    def key(asked: TopologySpec) -> Hashable:
+        return _text_of(asked), seed, written, unused
+
+    if not spec.links or spec.file:  # whose own `links` those of the scenario replace
+        return _RATED.get(key(spec), lambda: built(spec))
+
+    def changed() -> Topology:
+        unchanged = spec.model_copy(update={"links": {}})
+        plain = _RATED.get(key(unchanged), lambda: built(unchanged))
+        links = systems.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
+        with_links = plain.with_links(links.values())
+        if (ways := with_links.order_of_widths) == plain.order_of_widths:
+            return with_links
+        return _RATED.get((key(unchanged), ways), lambda: built(spec)).with_links(links.values())
+
+    return _RATED.get(key(spec), changed)
 
 
 def _text_of(spec: TopologySpec) -> str:

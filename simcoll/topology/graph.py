@@ -246,6 +246,12 @@ class Topology:
         """B/s of each link, int64 (links,)."""
         return np.fromiter((link.bandwidth for link in self.every_link), np.int64, len(self.links))
 
+    @property
+    def order_of_widths(self) -> bytes:
+        """The place of each link's bandwidth among all, as bytes. Routes take no more from rates: of ways that are as
+        short the widest."""
+        return np.searchsorted(distinct(self.bandwidths), self.bandwidths).tobytes()
+
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
         """ps of each link, int64 (links,)."""

@@ -57,6 +57,7 @@ class SearchNet:
         for link, (u, v) in enumerate(links):
             if u != v:
                 self._connect(u, v, link)
+        self._passing: dict[SearchRegion, list[bool]] = {}
 
     def _state(self, kind: str, node: int | None) -> SearchState:
         self.kind.append(kind)
@@ -75,6 +76,12 @@ class SearchNet:
     def passable(self, x: SearchState) -> bool:
         """Whether a message can come to x and go on."""
         return bool(self.into[x] and self.out[x])
+
+    def passing(self, region: SearchRegion) -> list[bool]:
+        """Whether a message can come to each state and go on, within a region."""
+        if region not in self._passing:
+            self._passing[region] = [self.passable(x) and region.passes(self, x) for x in range(len(self.node))]
+        return self._passing[region]
 
 
 class SearchRegion(NamedTuple):
@@ -117,6 +124,7 @@ class DistanceField:
         self, net: SearchNet, target: SearchState, home: object, region: SearchRegion, widths: Sequence[int] = ()
     ):
         self.net, self.target, self.home, self.region, self.widths = net, target, home, region, widths
+        self._passable = net.passing(region)
         self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
         self._frontier: list[SearchState] = [target]
 
@@ -130,13 +138,10 @@ class DistanceField:
         steps_of: dict[SearchState, NextSteps] = {}
         for x in self._frontier:
             for link, y in self.net.into[x]:
-                if y not in self._ways and self._passable(y) and self.region.goes(self.net, self.home, y, x):
+                if y not in self._ways and self._passable[y] and self.region.goes(self.net, self.home, y, x):
                     steps_of.setdefault(y, []).append((link, x))
         self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in steps_of.items()}
         self._frontier = list(steps_of)
-
-    def _passable(self, x: SearchState) -> bool:
-        return self.net.passable(x) and self.region.passes(self.net, x)
 
     def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
         """The ways from a state that is up to `look` steps outside of the field."""
@@ -144,7 +149,7 @@ class DistanceField:
             return self._ways.get(y)
         steps, ways = [], []
         for link, x in self.net.out[y]:
-            if (x in self._ways or self._passable(x)) and self._may_go(y, x, look == 2):
+            if (x in self._ways or self._passable[x]) and self._may_go(y, x, look == 2):
                 after = self._ahead(x, look - 1)
                 if after is not None:
                     steps.append((link, x))

@@ -206,16 +206,24 @@ def _draw(wiring: Wiring, spread: Fraction, seed: int) -> None:
 
 
 def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
-    """Change single links; where several patterns match, the later one decides."""
-    if not overrides:
-        return
-    names = {f"{u}->{v}": (u, v) for u, v, _ in wiring}
+    """Change single links."""
+    if overrides:
+        ends = {f"{u}->{v}": (u, v) for u, v, _ in wiring}
+        links = {name: wiring.ahead[u][v] for name, (u, v) in ends.items()}
+        for name, link in overridden(links, overrides).items():
+            wiring.join(*ends[name], link)
+
+
+def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> dict[str, Link]:
+    """Links by name (`u->v`) with the changes of those that match a pattern; where several match, the later one decides
+    what it says. Raises InputError for a pattern that matches none."""
+    changed = dict(links)
     for pattern, override in overrides.items():
-        matching = fnmatch.filter(names, pattern.replace(" ", ""))
+        matching = fnmatch.filter(links, pattern.replace(" ", ""))
         if not matching:
-            raise InputError([Diagnostic("matches no link", did_you_mean(pattern, names), f"topology.links.{pattern}")])
-        for u, v in map(names.__getitem__, matching):
-            wiring.join(u, v, override.changed(wiring.ahead[u][v]))
+            raise InputError([Diagnostic("matches no link", did_you_mean(pattern, links), f"topology.links.{pattern}")])
+        changed |= {name: override.changed(changed[name]) for name in matching}
+    return changed
 
 
 def of_keys(keys: Mapping[str, Any]) -> TopologySpec:

@@ -15,7 +15,12 @@ import numpy as np
 import pytest
 from command import simcoll
 
-from simcoll.scenario.profile import find_profile
+from simcoll.accuracy.diagnosis import hypotheses
+from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.retiming import Question
+from simcoll.scenario.profile import find_profile, load_profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology.systems import load_system
 
 SIZES = tuple(2**exponent for exponent in range(9, 30, 2))
 LARGE = tuple(2**exponent for exponent in range(20, 31, 2))
@@ -441,6 +446,38 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     assert all(each["explains"] == explained and each["off"] for each in slow.values())
     assert {found["verdict"], *found["also"]} == (set(slow) if explained else {None})
     assert any(each["explains"] for each in found["hypotheses"]) == explained
+
+
+@pytest.mark.parametrize(
+    ("setup", "call", "sizes"),
+    [
+        (H100X2, "all_reduce", ["16 MiB"]),
+        *(
+            pytest.param(setup, call, ["16 KiB", "4 MiB", "256 MiB"], marks=pytest.mark.long)
+            for setup in (H100X2, A100X2, B200, SLINGSHOT)
+            for call in ("all_reduce", "all_gather", "broadcast")
+        ),
+    ],
+)
+def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
+    """Variants of a hypothesis that stand in order of slowness make times that grow: two are enough to tell that none
+    between them is near. Messages from each to each are not asked so: they do not keep to it."""
+    system, nodes, ranks = setup
+    where = {"topology": {"system": system, "nodes": nodes}, "profile": load_system(system).profile, "ranks": ranks}
+    points = [
+        Scenario.model_validate({**where, "algorithm": "auto", "collective": call, "size": size}) for size in sizes
+    ]
+    kinds = list(dict.fromkeys(kind for point in points for kind in Question(point).kinds))
+    families = [family for family in hypotheses.candidates(points, kinds) if len(family) > 1]
+    assert len(families) > 2
+    for family in families:
+        for point in points:
+            changed = [(each, each.scenario(point)) for each in family]
+            took = [
+                Question(scenario).time_ps(each.setting(ParameterSetting.of(load_profile(scenario.profile))))
+                for each, scenario in changed
+            ]
+            assert took == sorted(took), family[0].family
 
 
 def test_what_leaves_regions_off_explains_nothing_where_a_better_one_leaves_none(tmp_path: Path):

@@ -12,10 +12,12 @@ from workloads import ddp, layers
 from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
 from simcoll.nccl import call_names
+from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.systems import build, load_system
+from simcoll.topology.topology_keys import TopologySpec
 
 FITTED = {name: system for name in shipped_systems() if (system := load_system(name)).profile}
 CALLED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "send_recv")
@@ -156,3 +158,27 @@ def test_a_model_computes_on_the_gpus_of_its_machine(system: str, gpu: str) -> N
     assert on(system, 1, workload=step).time_ps == on(system, 1, workload={**step, "gpu": gpu}).time_ps
     with pytest.raises(ValueError, match="a model needs a GPU to compute on"):
         on("rtx-pro-6000", 1, workload=step)
+
+
+@pytest.mark.parametrize(
+    ("system", "nodes", "patterns"),
+    [("dgx1-v100", 1, ("node0.gpu0->node0.gpu3", "node0.gpu3->*")), ("hgx-h100", 2, ("node0.gpu3->*", "*nic*->rail*"))],
+)
+def test_links_at_other_rates_have_the_ways_of_a_topology_built_with_them(
+    system: str, nodes: int, patterns: tuple[str, ...]
+) -> None:
+    """What routes are made of is shared by topologies whose links are as wide in the same order. In a cube mesh some
+    rates make other ways the widest, and others do not."""
+    plain, turned = build(TopologySpec(system=system, nodes=nodes)), set()
+    for links in ({pattern: {"bandwidth": rate}} for pattern in patterns for rate in ("90 GB/s", "30 GB/s", "24 GB/s")):
+        where = {"topology": {"system": system, "nodes": nodes, "links": links}, "profile": FITTED[system].profile}
+        scenario = Scenario.model_validate({**where, "collective": "all_gather", "size": "4 MiB"})
+        own, shared = build(scenario.topology), rated_topology(scenario)
+        assert shared.every_link == own.every_link
+        ways, shared_ways, plain_ways = (
+            [t.route(a, b) for a in t.ranks for b in t.ranks] for t in (own, shared, plain)
+        )
+        assert shared_ways == ways
+        turned.add(ways != plain_ways)
+        assert predict(scenario).time_ps == predict(scenario, own).time_ps
+    assert turned == ({True, False} if system == "dgx1-v100" else {False})

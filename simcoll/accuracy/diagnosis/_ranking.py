@@ -21,6 +21,7 @@ from simcoll.config.arrays import Floats, Numbers, distinct
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
+from simcoll.nccl.call_names import SCHEDULES
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
@@ -37,6 +38,7 @@ PROBES: Final = 8  # points on which a hypothesis is tried first
 # Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
+SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
 ROUNDING: Final = 1e-9  # share of a sum of errors by which sums of the same errors may differ
 
 
@@ -124,6 +126,7 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     others; each group by score.
     """
     times = _HypothesisTimes(table.scenarios)
+    asked = _Probes(times, table, base)
     best: dict[str, Fit] = {}
     families = hypotheses.candidates(table.scenarios, times.kinds)
     for number, variants in enumerate(families):
@@ -134,7 +137,7 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
             near = every.error < base.error
             variants = [variant for variant in variants if near and variant.share <= every.hypothesis.share]
         if variants and variants[0] is not HEALTHY and variants[0].host == "as measured":
-            variants = _promising(variants, times, table, base, best.values())
+            variants = _promising(variants, asked, base, best.values())
         for variant in variants:
             fit = base if variant is HEALTHY else _under(variant, times, table)
             if fit is None or fit.score > worst:  # variants are ordered: after the first that is worse, all are worse
@@ -154,40 +157,93 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     return sorted(distinct, key=order)  # stable: of equals the earlier one wins
 
 
-def _promising(
-    variants: Sequence[Hypothesis], times: _HypothesisTimes, table: MeasuredTable, base: Fit, rivals: Iterable[Fit]
-) -> list[Hypothesis]:
+def _promising(variants: Sequence[Hypothesis], asked: _Probes, base: Fit, rivals: Iterable[Fit]) -> list[Hypothesis]:
     """Return the variant nearest to a few points that are off, if it is nearer there than the healthy machine and not
     far behind its rivals, with those before and after it where points need not be bound anew; else none.
     """
     off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
     probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
     first_probes = probes[[0, len(probes) // 2, -1]]  # three points are enough to drop most variants
-
-    def error(variant: Hypothesis, points: Numbers) -> float:
-        """The mean error at some points; inf as soon as it is larger than that of the healthy machine."""
-        total, most = 0.0, (1 + ROUNDING) * float(base.errors[points].sum())
-        for point in points:
-            predicted, plain = times.under(variant, [point]), times.under(HEALTHY, [point])
-            if predicted is None or plain is None:
-                return np.inf
-            shifted = predicted + base.predicted[point] - plain
-            total += float(_errors(table.measured[[point]], shifted)[0])
-            if total > most:
-                return np.inf
-        return total / len(points)
-
     behind = max(BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals), PENALTY)
+    if asked.far(variants, first_probes, probes, behind):
+        return []
     nearest, least = list[Hypothesis](), float(base.errors[probes].mean())
     for number, variant in enumerate(variants):
-        tried = error(variant, first_probes) < np.inf
-        reached = error(variant, probes) if tried else np.inf
+        tried = asked.error(variant, first_probes) < np.inf
+        reached = asked.error(variant, probes) if tried else np.inf
         if reached > least:
             break
         if reached < least:
             around = 1 if variant.scenario is HEALTHY.scenario else 0
             nearest, least = list(variants[max(0, number - around) : number + around + 1]), reached
     return nearest if least <= behind else []
+
+
+class _Probes:
+    """Times of single points under hypotheses, with the launch that the healthy machine shows; each asked for once."""
+
+    def __init__(self, times: _HypothesisTimes, table: MeasuredTable, base: Fit):
+        self._times, self._table, self._base = times, table, base
+        self._known: dict[tuple[int, int], float | None] = {}  # by hypothesis, which the ranking keeps, and point
+
+    def error(self, variant: Hypothesis, points: Numbers) -> float:
+        """The mean error at some points; inf as soon as it is larger than that of the healthy machine."""
+        total, most = 0.0, (1 + ROUNDING) * float(self._base.errors[points].sum())
+        for point in points.tolist():
+            predicted = self._predicted(variant, point)
+            if predicted is None:
+                return np.inf
+            total += self._error(point, predicted, predicted)
+            if total > most:
+                return np.inf
+        return total / len(points)
+
+    def far(self, variants: Sequence[Hypothesis], first: Numbers, probes: Numbers, most: float) -> bool:
+        """Whether each variant of a family, in order of slowness, has a mean error above `most` at the probes, or one
+        above that of the healthy machine at the first of them.
+
+        Where a range of variants may have some that are near, its halves are asked.
+        """
+        total, total_at_first = 0.0, 0.0
+        for point in dict.fromkeys([*first.tolist(), *probes.tolist()]):
+            error = self._least_error(variants, point)
+            total, total_at_first = total + error, total_at_first + error * (point in first)
+            if total > most * len(probes) * (1 + ROUNDING):
+                return True
+            if total_at_first > (1 + ROUNDING) * float(self._base.errors[first].sum()):
+                return True
+        half = len(variants) // 2
+        return half > 0 and all(self.far(some, first, probes, most) for some in (variants[:half], variants[half:]))
+
+    def _least_error(self, variants: Sequence[Hypothesis], point: int) -> float:
+        """The error of a variant, inf if it cannot be simulated; of several the least that they can have.
+
+        What is slower takes longer, so between the times of two variants lie those of all between them. Messages from
+        each to each are the exception: where they come more slowly fewer of them meet, and all may be there sooner.
+        """
+        if len(variants) == 1:
+            predicted = self._predicted(variants[0], point)
+            return np.inf if predicted is None else self._error(point, predicted, predicted)
+        if ("p2p", self._table.scenarios[point].collective) in SCHEDULES:
+            return 0.0
+        first, last = (self._predicted(variant, point) for variant in (variants[0], variants[-1]))
+        if first is None or last is None:
+            return 0.0
+        return self._error(point, min(first, last) * (1 - SLACK), max(first, last) * (1 + SLACK))
+
+    def _error(self, point: int, low: float, high: float) -> float:
+        """The error of the time nearest to what was measured in a range."""
+        measured = self._table.measured[[point]]
+        return float(_errors(measured, measured.clip(low, high))[0])
+
+    def _predicted(self, variant: Hypothesis, point: int) -> float | None:
+        """The time of a point, in us; None if it cannot be simulated."""
+        key = id(variant), point
+        if key not in self._known:
+            predicted, plain = self._times.under(variant, [point]), self._times.under(HEALTHY, [point])
+            known = predicted is not None and plain is not None
+            self._known[key] = float((predicted + self._base.predicted[point] - plain)[0]) if known else None
+        return self._known[key]
 
 
 def same(first: Fit, second: Fit) -> bool:
