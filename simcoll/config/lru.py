@@ -33,6 +33,11 @@ class LruCache(Generic[T]):
             self._known.move_to_end(key)
         return self._known.get(key)
 
+    def drop(self, key: Hashable) -> None:
+        """Let go of the value of `key`, if the cache holds it."""
+        if self._known.pop(key, None) is not None:
+            self._total -= self._weights.pop(key)
+
     def keep(self, key: Hashable, value: T) -> None:
         """Hold a value, and let go of those used longest ago."""
         self._total += self.weight(value) - self._weights.get(key, 0)

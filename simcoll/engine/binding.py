@@ -32,6 +32,7 @@ from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
 FRAMED: Final = 40  # bytes that a transfer of a frame takes
 SHARE: Final = 16  # of memory, one part of it, is for frames that are kept
+LONG: Final = 1_000_000  # transfers: a frame of more takes hundreds of MB with all that engines make of it
 MOST_KINDS: Final = 64  # columns of sizes kept with a frame
 MOST_CREDITS: Final = 4  # columns of credits kept with a frame
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
@@ -83,8 +84,12 @@ def bind(
     if slots and slots >= loops * schedule.most_of_a_pair:  # nobody ever waits for a credit
         slots = 0
     # A frame keeps its schedule, so that no other has the id.
-    where = (id(schedule), tuple(devices), network.layout, loops, params.channels, params.channels_by)
+    apart = loops * len(schedule) < LONG  # of long ones only that with the loops asked for last is kept
+    where = (id(schedule), tuple(devices), network.layout, apart and loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
+    if frame is not None and frame.program.loops != loops:
+        _FRAMES.drop(where)
+        frame = None
     if frame is not None and loops * len(schedule) < WORTH_LOADING:  # hardly anything is left to do
         compiled = False
     compiled = choose(loops * len(schedule), compiled, dependency_kernel)
