@@ -27,7 +27,7 @@ from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
 WORTH_LOADING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
-WORTH_COMPILING: Final = 600_000  # transfers: Python runs about as many while a kernel is compiled, 5 to 15 s
+WORTH_COMPILING: Final = 600_000  # transfers: Python runs about as many while kernels are compiled, 4 to 9 s
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 ROOM: Final = 4 * 2**20  # bytes that compiled kernels take, with some to spare
 _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
@@ -89,7 +89,8 @@ def jit_for(name: str, *, inner: bool = False, inline: bool = False) -> Any:
     """
     if not is_compiled(name):
         return _as_it_is
-    return functools.partial(_compiled, {"no_cpython_wrapper": inner, "inline": "always" if inline else "never"})
+    given = {"no_cpython_wrapper": inner or inline, "inline": "always" if inline else "never"}
+    return functools.partial(_compiled, given)
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
@@ -101,11 +102,15 @@ def _compiled(given: dict[str, Any], function: Any) -> Any:
     """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
     function by another, for each column, and that takes most of the time. Kernels make no columns."""
     numba = _numba()
-    options: dict[str, Any] = {"nogil": True, "_nrt": False, **given}
+    from simcoll.config._kernel_compilers import Inner, Outer
+
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True, **given}
+    if given["no_cpython_wrapper"]:  # part of its callers, and kept with them
+        return _for_one_width(numba.njit(pipeline_class=Inner, **options)(function))
     try:
-        loop = numba.njit(cache=True, **options)(function)
+        loop = numba.njit(cache=True, pipeline_class=Outer, **options)(function)
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
-        return _for_one_width(numba.njit(**options)(function))
+        return _for_one_width(numba.njit(pipeline_class=Outer, **options)(function))
     loop.compile = _one_process_at_a_time(loop.compile)
     return _for_one_width(loop)
 
@@ -217,7 +222,7 @@ def _announce(new: Sequence[ModuleType]) -> None:
     """Say to a person who waits why, once."""
     global _announced
     if new and not _announced and sys.stderr.isatty():
-        print("compiling loops for this machine; once, for about 10 s", file=sys.stderr)
+        print("compiling loops for this machine; once, for about 6 s", file=sys.stderr)
         _announced = True
 
 

@@ -78,13 +78,16 @@ def _compiled(folder: Path) -> bool:
 
 
 def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
-    """Though numba looks at one file: a function that calls one in another file is compiled anew when that changes."""
+    """Though numba looks at one file: a function that calls one in another file is compiled anew when that changes. The
+    other, which only kernels call, is kept as a part of it."""
     kernel.write_text(SIBLING, encoding="utf-8")
     for factor, result in ((2, "7\n"), (3, "9\n")):
         other = KERNEL.replace("add(a, b)", "twice(a)").replace("a + b", f"{factor} * a")
+        other = other.replace("(__name__)", "(__name__, inner=True)")
         (kernel.parent / "other.py").write_text(other, encoding="utf-8")
         assert _use(kernel, {"XDG_CACHE_HOME": str(tmp_path)}) == (0, result, "")
     assert _compiled(tmp_path / "simcoll")
+    assert not any(tmp_path.rglob("other.*.nbi"))
 
 
 def test_what_must_be_compiled_first_has_to_pay_more(kernel: Path, tmp_path: Path):
