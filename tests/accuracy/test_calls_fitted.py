@@ -19,7 +19,7 @@ from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.accuracy.fit.parameters import BLOCKS, OF_CALLS, ParameterSetting, cost
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.accuracy.studies import _baselines, clusters
+from simcoll.accuracy.studies import _baselines
 from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
 from simcoll.scenario.loading import Point
@@ -243,20 +243,6 @@ def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
     assert "| one node | 4 of 6 |" in board  # those that were made twice as slow are not near
     assert "| away | all_gather | 1 |" in board
     assert all(name in board for name in ("NCCL's tuner", "nearest table", "What 90 % intervals hold"))
-
-
-def test_rows_of_a_cold_machine_are_left_out(of_others: list[dict[str, Any]]) -> None:
-    """Where a machine warms up, a row counts if the process that made its calls ran longer than that."""
-    rows = [one for one in of_others if one["collective"] == "all_reduce"]
-    write("tables/mine.csv", [{**one, "system": "h100_cold"} for one in rows])
-    known = "{name: cold, rows: [h100_cold], system: hgx-h100, calls: 7, warm_after: 300 us}"
-    Path("v/clusters.yaml").write_text(f"clusters:\n- {known}\n", encoding="utf-8")
-    lines: list[str] = []
-    kept = clusters.rows_of(Path("tables"), Path("v"), lines.append)
-    warm = [one["time_us"] for one in rows if 7 * one["time_us"] >= 300]
-    assert 0 < len(warm) < len(rows)
-    assert sorted(row.row.time_us for row in kept) == sorted(warm)
-    assert f"left out: {len(rows) - len(warm)} rows of cold: the machine was still cold" in lines
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -33,7 +33,6 @@ nodes is fitted without the cluster, or is what its family has in common where n
 the model a network that it has not seen. *Fitted*: a fit to the rows on one and two nodes, beginning at the transport
 that is left out, scored on the others; on clusters of fewer nodes, to all-reduce on four GPUs and fewer. *Plain
 model*: without any profile. Intervals of a cluster are those that the other clusters teach. Errors are in percent.
-Rows that a cold machine took (`warm_after` in `clusters.yaml`) are left out.
 """
 
 

@@ -15,21 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from simcoll.accuracy import bad_rows, scores
 from simcoll.accuracy.fit import _fit_rows, calibrate
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_points import PS_PER_US, RowQuestions
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
 from simcoll.config.groups import grouped
-from simcoll.config.quantity_field import Duration
 from simcoll.config.yaml_tree import Model
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
@@ -58,14 +56,6 @@ class KnownCluster(Model):
     rows: tuple[str, ...]
     system: str | None
     set: tuple[str, ...] = ()
-    warm_after: Duration = 0
-    """Time until which a machine has not reached its clocks. Rows whose process made so many `calls` and ended sooner
-    show a cold machine; they are left out."""
-    calls: Annotated[int, Field(ge=1)] = 1
-
-    def is_warm(self, row: MeasuredRow) -> bool:
-        """Whether the process of a row, which makes no other calls, ran longer than the machine is cold."""
-        return row.time_us * PS_PER_US * self.calls >= self.warm_after
 
 
 class ClusterFile(Model):
@@ -156,11 +146,8 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
             for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
                 if cluster.system is None:
                     tell(f"left out: {len(own)} rows of {cluster.name}: no shipped system stands for it")
-                    continue
-                warm = list(filter(cluster.is_warm, own))
-                if len(warm) < len(own):
-                    tell(f"left out: {len(own) - len(warm)} rows of {cluster.name}: the machine was still cold")
-                found += _predicted(cluster, RowQuestions(cluster.system, cluster.set), warm, digest, tell)
+                else:
+                    found += _predicted(cluster, RowQuestions(cluster.system, cluster.set), own, digest, tell)
         except InputError as mistake:
             mistakes.setdefault(str(mistake), mistake)
     if not found:
