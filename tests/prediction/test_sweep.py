@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -171,6 +172,47 @@ def test_extending_a_sweep_keeps_order(scenario: Path, logged: tuple[Path, list[
     assert (folder / "results.csv").read_bytes() == whole
 
 
+def _kept(folder: Path) -> list[str]:
+    """The keys in the whole lines of all logs."""
+    lines = [line for log in folder.glob("*.jsonl") for line in log.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line)["key"] for line in lines if line.startswith("{") and line.endswith("}}")]
+
+
+# The kernel ends the process at the first byte beyond so many in a file, as abruptly as SIGKILL does.
+KILLED = (
+    "import os, resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); "
+    "resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
+    "resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
+    "sys.dont_write_bytecode = True; os.environ['PYTHONDONTWRITEBYTECODE'] = '1'; "  # the log is the first to end it
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    # One process writes the log in each of these; test_shards.py has more of the last.
+    [[], ["--jobs", 2], pytest.param(["--shard", "1/1"], marks=pytest.mark.long)],
+    ids=["alone", "jobs", "shard"],
+)
+def test_a_run_that_is_killed_again_and_again_goes_on(
+    words: list[object], scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path
+):
+    """Killed between two rows and within one: no row in the log is ever lost or computed twice, and the bytes in the
+    end are those of a run that was never killed."""
+    _, lines, whole = logged
+    folder, known = tmp_path / "killed", list[str]()
+    for room in (sum(map(len, lines[:4])), sum(map(len, lines[:8])) + 100):
+        done = python(KILLED + SCRIPT, [room, "run", scenario, "-o", folder, "--quiet", *words])
+        assert done.returncode == -signal.SIGXFSZ
+        keys = _kept(folder)
+        assert sum(log.stat().st_size for log in folder.iterdir()) == room
+        assert len(set(keys)) == len(keys) > len(known)
+        assert keys[: len(known)] == known
+        known = keys
+    assert _run(scenario, folder)["reused"] == len(known)
+    assert (folder / "results.csv").read_bytes() == whole
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "results.csv"]
+
+
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A scenario of sixteen points that take a while, and its results.csv."""
@@ -181,26 +223,14 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     return folder / "slow.yaml", (folder / "whole/results.csv").read_bytes()
 
 
-def _kept(folder: Path) -> list[str]:
-    """The keys in the whole lines of all logs."""
-    lines = [line for log in folder.glob("*.jsonl") for line in log.read_text(encoding="utf-8").splitlines(True)]
-    return [json.loads(line)["key"] for line in lines if line.endswith("\n") and line.startswith("{")]
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "words",
-    # One process writes the log in each of these; test_shards.py has more of the last.
-    [pytest.param([], marks=pytest.mark.long), ["--jobs", 2], pytest.param(["--shard", "1/1"], marks=pytest.mark.long)],
-    ids=["alone", "jobs", "shard"],
-)
-def test_a_run_killed_at_any_moment_goes_on(words: list[object], kills: int, slow: tuple[Path, bytes], tmp_path: Path):
-    """SIGKILL, again and again: no row in the log is ever lost or computed twice, and the bytes in the end are those
-    of a run that was never killed."""
+@pytest.mark.long
+@pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
+def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Path, bytes], tmp_path: Path):
+    """The same with SIGKILL at six moments of the clock, as the run starts too."""
     scenario, whole = slow
     rng, known = random.Random(str(words)), set[str]()
-    for _ in range(kills):
-        more = rng.randrange(1 if kills == 2 else 0, 6)  # the longer test also kills it as it starts
+    for _ in range(6):
+        more = rng.randrange(6)
         with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and len(_kept(tmp_path)) < len(known) + more:
                 time.sleep(0.02)
