@@ -37,21 +37,26 @@ from simcoll.accuracy.studies import clusters, left_out
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
+from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import read_file
 from simcoll.measurement.run_cases import Tell
+from simcoll.nccl.kernel_costs import KINDS, Kernels
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.profile import CABLE, Calibration, Profile, TableSource, load_network, shipped_profiles
+from simcoll.scenario.own_costs import written_in
+from simcoll.scenario.profile import (
+    CABLE,
+    Calibration,
+    Profile,
+    TableSource,
+    load_network,
+    parse_profile,
+    shipped_profiles,
+)
 
 LAUNCHES: Final = ("host", "graph")
 AMPERE, HOPPER, BLACKWELL = GENERATIONS = ("nccl-ampere", "nccl-hopper", "nccl-blackwell")
-COMMON: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("LL.first", "Simple.turn", "P2P.hop", "P2P.rate", "P2P.reach"), GENERATIONS),
-    **dict.fromkeys(("P2P.first", "P2P.peer"), (AMPERE, HOPPER)),
-    "LL.rate": (HOPPER, BLACKWELL),
-}
-"""Costs of kernels -> profiles in which they are the same, fitted to the tables of all of these. Fitted to each alone,
-their intervals overlap, and errors of rows held out are within 0.1 points of these."""
+COMMON: Final = "nccl-nvlink"  # the profile that they are `like`; what it says was fitted is fitted to their tables
 
 
 class Refit(NamedTuple):
@@ -107,7 +112,8 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     served = ", ".join(
         load_network(path.stem).generations
     )  # more than those that were measured, where no profile has them
-    text = re.sub(r"^generations: .*$", f"generations: [{served}]", found.text, count=1, flags=re.MULTILINE)
+    whole = inheriting(found.text, path.stem)
+    text = re.sub(r"^generations: .*$", f"generations: [{served}]", whole, count=1, flags=re.MULTILINE)
     write_atomically(path, head + text)
     errors = found.document["errors"]
     return ", ".join(f"{rows.replace('_', ' ')} {each['mape']:.1f} %" for rows, each in errors.items())
@@ -115,7 +121,32 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
 
 def own_names(name: str, refit: Refit) -> list[str]:
     """Return the parameters of a fit without those that the profile has in common with others."""
-    return [cost for cost in refit.names if name not in COMMON.get(cost, ())]
+    return [cost for cost in refit.names if name not in sharers(cost)]
+
+
+def sharers(cost: str) -> list[str]:
+    """Return the generations that have a fitted cost in common: those whose files do not write it."""
+    if cost not in load_network(COMMON).fitted:
+        return []
+    return [name for name in GENERATIONS if cost in written_in(load_network(name))[COMMON]]
+
+
+def inheriting(text: str, name: str) -> str:
+    """Return the text of a whole profile as the shipped one has it: like the same, without what that one writes."""
+    like = load_network(name).like
+    if like is None:
+        return text
+    file = {**yaml_tree.parse(text, name).plain(), "like": like}
+    whole, parent = parse_profile(text, name), load_network(like).kernels or Kernels.plain()
+    for kind in KINDS:
+        above = getattr(parent, kind)
+        names = {key: f"{kind}.{key}" for key, value in getattr(whole.kernels, kind) if value != getattr(above, key)}
+        own = {key: parameters.text(cost, parameters.cost(cost, whole, Params())) for key, cost in names.items()}
+        file["kernels"] = {
+            **{key: block for key, block in file["kernels"].items() if key != kind},
+            **({kind: own} if own else {}),
+        }
+    return yaml_tree.dump(file, inline=True)
 
 
 # --- what generations have in common ---
@@ -134,17 +165,12 @@ class Generation:
         data, _ = _fit_rows.samples(rows, asking)
         chosen, _ = _fit_rows.split(data, {})
         self.samples = data.of(chosen & ~np.array(bad_rows.suspicious(data.rows)))
-        common = [cost for cost, profiles in COMMON.items() if name in profiles]
+        common = [cost for cost in load_network(COMMON).fitted if name in sharers(cost)]
         start, params = load_network(name), data.scenarios[0].params()
         self.costs = starting_costs(self.samples, start, params, [*own_names(name, refit), *common])
         self.bounds = bounds_of(self.samples, list(self.costs))
         self._before = ParameterSetting.of(start)
         self._times: dict[bytes, Floats] = {}
-
-    def sharers(self, cost: str) -> tuple[str, ...]:
-        """Return the profiles that have a cost in common, or this one alone."""
-        names = COMMON.get(cost, ())
-        return names if self.name in names else (self.name,)
 
     def times(self, costs: Floats) -> Floats:
         """Return the times of the rows in ps at these costs of its parameters. Steps in those of others ask again."""
@@ -155,10 +181,13 @@ class Generation:
 
 
 def fit_common(folders: Sequence[Path]) -> None:
-    """Fit the profiles of all generations together, and write what they have in common into each."""
+    """Fit the profiles of all generations together, and write what they have in common."""
     parts = [Generation(name, folders) for name in GENERATIONS]
     # a column for each parameter: the profiles that have it, and its name
-    of_parts = [[(part.sharers(cost), cost) for cost in part.costs] for part in parts]
+    of_parts = [
+        [(tuple(sharers(cost)) if part.name in sharers(cost) else (part.name,), cost) for cost in part.costs]
+        for part in parts
+    ]
     columns = list(dict.fromkeys(column for of_part in of_parts for column in of_part))
     places = [list(map(columns.index, of_part)) for of_part in of_parts]
     start, limits = np.empty(len(columns)), np.empty((3, len(columns)))
@@ -171,14 +200,12 @@ def fit_common(folders: Sequence[Path]) -> None:
         _least_squares.Bounds(*limits),
     )
     found = {cost: value for (names, cost), value in zip(columns, line.values.tolist(), strict=True) if len(names) > 1}
-    for part in parts:
-        path = shipped_profiles()[part.name]
-        file = yaml_tree.read(path).plain()
-        for cost, value in found.items():
-            if part.name in COMMON[cost]:
-                block, _, key = cost.partition(".")
-                file["kernels"][block][key] = parameters.text(cost, value)
-        write_atomically(path, _head(path) + yaml_tree.dump(file, inline=True))
+    path = shipped_profiles()[COMMON]
+    file = yaml_tree.read(path).plain()
+    for cost, value in found.items():
+        block, _, key = cost.partition(".")
+        file["kernels"][block][key] = file["fitted"][cost] = parameters.text(cost, value)
+    write_atomically(path, _head(path) + yaml_tree.dump(file, inline=True))
     print(", ".join(f"{cost}: {parameters.text(cost, value)}" for cost, value in found.items()))
 
 

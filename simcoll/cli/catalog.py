@@ -15,7 +15,7 @@ from simcoll.cli._options import JSON, SETS, completed
 @click.argument(
     "kind",
     default="algorithms",
-    type=click.Choice(["algorithms", "collectives", "topologies", "scenarios", "profiles"]),
+    type=click.Choice(["algorithms", "collectives", "topologies", "scenarios", "profiles", "costs"]),
 )
 def list_(kind: str) -> None:
     """List what simcoll knows."""

@@ -195,6 +195,14 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
     return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
 
 
+def over(below: Node, above: Node) -> Node:
+    """The tree of two mappings: `above` counts where both have a value, key by key of mappings within."""
+    if not isinstance(below.value, dict) or not isinstance(above.value, dict):
+        return above
+    both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}
+    return Node({**below.value, **both}, above.place, {**below.keys, **above.keys})
+
+
 # --- validation ---------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.result_tables import few
 from simcoll.report.verdicts import of_calibration, of_comparison, of_proofs
 from simcoll.scenario.loading import shipped_scenarios
+from simcoll.scenario.own_costs import written_in
 from simcoll.scenario.profile import load_network, shipped_profiles
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
@@ -58,9 +59,23 @@ def listing(kind: str) -> str:
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
         "scenarios": _scenarios,
+        "costs": _costs,
         "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
     }
     return listings[kind]()
+
+
+def _costs() -> str:
+    """For each profile that is like another, how many costs which file writes, and their names."""
+    parts = []
+    for name in shipped_profiles():
+        if load_network(name).like:
+            files = written_in(load_network(name))
+            numbers = ", ".join(f"{len(costs)} of {file}" for file, costs in files.items())
+            parts.append(
+                f"{name}: {numbers}\n" + _columns((f"  {file}", " ".join(costs)) for file, costs in files.items())
+            )
+    return "\n\n".join(parts)
 
 
 def _columns(pairs: Any) -> str:

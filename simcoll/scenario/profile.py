@@ -21,6 +21,7 @@ from simcoll.engine.timing_model import Blocking, ChannelsBy
 from simcoll.errors import did_you_mean, wrong
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
+from simcoll.scenario._inherited import with_inherited
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import shipped_systems
@@ -224,6 +225,8 @@ class Profile(Model):
     """What it is for, in a line."""
     source: str = ""
     """Where its numbers come from."""
+    like: str | None = None
+    """The shipped profile whose `kernels` count for every cost that this one does not write."""
     of_nics: StrictBool = False
     """Whether it holds only what NICs add between nodes."""
     family: str | None = None
@@ -436,4 +439,4 @@ _shipped_network = functools.cache(_network)
 @functools.lru_cache(maxsize=32)
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
-    return yaml_tree.validate(Profile, [yaml_tree.parse(text, source)])[0]
+    return yaml_tree.validate(Profile, [with_inherited(yaml_tree.parse(text, source), shipped_profiles())])[0]

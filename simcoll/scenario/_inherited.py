@@ -1,0 +1,22 @@
+"""Costs that a profile leaves to the shipped one that it is `like`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Node
+from simcoll.errors import Diagnostic, InputError, did_you_mean
+
+
+def with_inherited(tree: Node, shipped: Mapping[str, Path]) -> Node:
+    """The tree of a profile with the `kernels` of the one that it is `like`. Raises InputError if none is so named."""
+    like, own = tree.get("like"), tree.get("kernels")
+    if like is None or not isinstance(like.value, str):
+        return tree
+    if like.value not in shipped:
+        problem = f"{like.value!r} is no shipped profile"
+        raise InputError([Diagnostic(problem, did_you_mean(like.value, shipped), "like", like.place)])
+    costs = with_inherited(yaml_tree.read(shipped[like.value]), shipped).get("kernels")
+    if costs is None:
+        return tree
+    return yaml_tree.put(tree, "kernels", yaml_tree.over(costs, own) if own else costs)
