@@ -312,7 +312,8 @@ def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     if not scales.keys() & set(topology.link_kinds):
         return topology
     plain = LinkScale.plain()
-    return topology.with_links(scales.get(link.kind, plain).of(link) for link in topology.every_link)
+    scaled = {link: scales.get(link.kind, plain).of(link) for link in set(topology.every_link)}
+    return topology.with_links(scaled[link] for link in topology.every_link)
 
 
 @dataclass(frozen=True)

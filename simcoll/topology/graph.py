@@ -26,7 +26,7 @@ from simcoll.topology._homes import Homes
 from simcoll.topology._least_latencies import LinksByEnd
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
-from simcoll.topology.wiring import MEMORY, Link, Wiring
+from simcoll.topology.wiring import MEMORY, Link, Wiring, linked_with
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -155,11 +155,12 @@ class Topology:
         return found
 
     def _agents_for(self, devices: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(
-            agent
-            for agent in self.agents
-            if all((agent, device) in self._id and (device, agent) in self._id for device in devices)
-        )
+        near: list[Sequence[str]] = [self._agents_near.get(device, ()) for device in devices] or [self.agents]
+        return tuple(agent for agent in near[0] if all(agent in some for some in near))
+
+    @cached_property
+    def _agents_near(self) -> dict[str, list[str]]:
+        return linked_with(self.agents, self.links)
 
     def default_groups(self, devices: Sequence[str]) -> RankGroups:
         """Ranks (positions in `devices`) by node; with one rank a node, by the switch that their node hangs on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -172,3 +172,17 @@ def _check_device(device: object, data: Mapping[str, Any]) -> None:
     node = data.get("node")
     if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
         raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
+
+
+def linked_with(some: Sequence[str], links: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """For each device those of `some` devices, in their order, that it is linked with, both ways."""
+    behind: dict[str, list[str]] = {device: [] for device in some}
+    near: dict[str, list[str]] = {}
+    ways = set(links)
+    for u, v in ways:
+        if u in behind and (v, u) in ways:
+            behind[u].append(v)
+    for device, others in behind.items():
+        for other in others:
+            near.setdefault(other, []).append(device)
+    return near

@@ -443,6 +443,29 @@ def test_agents_reach_all_ranks() -> None:
     assert make(system="dgx-a100").agents == ()
 
 
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_agents_are_linked_both_ways_with_each_device(rng: random.Random) -> None:
+    """Agents of devices are, in their order, those with a link to each device and one back, where links may lack."""
+    hosts, switches = [f"h{i}" for i in range(5)], [f"s{i}" for i in rng.sample(range(4), 4)]
+    graph = nx.DiGraph()
+    graph.add_nodes_from(hosts, kind="host")
+    for switch in switches:
+        graph.add_node(switch, kind="switch", in_network=rng.random() < 0.7)
+    ring = list(itertools.pairwise([*hosts, hosts[0]]))
+    some = [ends for s, h in itertools.product(switches, hosts) for ends in ((s, h), (h, s)) if rng.random() < 0.8]
+    graph.add_edges_from([*ring, *some], link=Link(10**9, 10**6))
+    topology = Topology.from_graph(graph)
+    for count in range(4):
+        devices = rng.sample([*hosts, *switches], count)
+        linked = [
+            agent
+            for agent in topology.agents
+            if all(topology.has_link(agent, device) and topology.has_link(device, agent) for device in devices)
+        ]
+        assert list(topology.agents_for(devices)) == linked
+
+
 # --- the order of links in a file ---
 
 
