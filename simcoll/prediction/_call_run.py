@@ -12,6 +12,7 @@ import numpy as np
 
 from simcoll.engine import bounds
 from simcoll.engine.rows import RunSteps, answered
+from simcoll.engine.run import Keep
 from simcoll.engine.timeline import Totals
 from simcoll.errors import RefusedError, StuckError
 from simcoll.prediction.lowering import PlainCall, executor
@@ -30,23 +31,25 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
     return answered(call_steps(scenario, topology, costs))
 
 
-def call_steps(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> RunSteps[Prediction]:
-    """The same in steps."""
+def call_steps(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
+) -> RunSteps[Prediction]:
+    """The same in steps; `keep`: see `Policy`."""
     options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
-            return (yield from _quickest(options, topology, costs))
+            return (yield from _quickest(options, topology, costs, keep))
         healthy = [
             option.model_copy(update={"faults": ()}) for option in options
         ]  # who chooses does not know of faults
-        algorithm = (yield from _quickest(healthy, topology, costs)).algorithm
-        return (yield from call_steps(scenario.model_copy(update={"algorithm": algorithm}), topology, costs))
+        algorithm = (yield from _quickest(healthy, topology, costs, keep)).algorithm
+        return (yield from call_steps(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep))
     if scenario.in_buckets:
         return (yield from _in_buckets(scenario, topology, costs))
     call = executor(scenario).lower(scenario, topology)
     launch_ps = call.launch_ps(costs)
     try:
-        run = yield from run_schedule(call.point(costs), call.network(costs), call.places, launch_ps)
+        run = yield from run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
     except StuckError as error:
         raise call.stuck(error) from None
     plan, ranks = WorkloadPlan(run.source.n), tuple(range(run.source.n))
@@ -100,13 +103,15 @@ def _of_all(totals: Totals, count: int) -> Totals:
     )
 
 
-def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting) -> RunSteps[Prediction]:
+def _quickest(
+    options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep
+) -> RunSteps[Prediction]:
     """The one predicted to be done first, of those that are not refused."""
     predicted: list[Prediction] = []
     refused: list[RefusedError] = []
     for option in options:
         try:
-            predicted.append((yield from call_steps(option, topology, costs)))
+            predicted.append((yield from call_steps(option, topology, costs, keep)))
         except RefusedError as error:
             refused.append(error)
     if not predicted:

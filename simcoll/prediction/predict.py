@@ -7,6 +7,7 @@ from typing import Any
 
 from simcoll.engine import link_usage
 from simcoll.engine.rows import RunSteps, answered
+from simcoll.engine.run import Keep
 from simcoll.prediction._call_run import call_steps
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.placing import rated_topology
@@ -29,14 +30,16 @@ def predict(
     *,
     costs: CostSetting | None = None,
     related: bool = False,
+    keep: Keep = "auto",
 ) -> Prediction:
     """Simulate one point, undisturbed; a `topology` of your own, its links as rated, takes the place of the scenario's,
-    `costs` that of the profile's. `related`: the profile may be of GPUs of another generation.
+    `costs` that of the profile's. `related`: the profile may be of GPUs of another generation. For
+    `keep` see `Policy`; what is not kept is made when it is asked for.
 
     Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
     """
-    return answered(steps(point, topology, costs=costs, related=related))
+    return answered(steps(point, topology, costs=costs, related=related, keep=keep))
 
 
 def steps(
@@ -45,6 +48,7 @@ def steps(
     *,
     costs: CostSetting | None = None,
     related: bool = False,
+    keep: Keep = "auto",
 ) -> RunSteps[Prediction]:
     """The same in steps, so that several points may have alike runs made together."""
     scenario = point.scenario if isinstance(point, Point) else point
@@ -64,7 +68,7 @@ def steps(
 
         prediction = predict_plan(scenario, topology, costed)
     else:
-        prediction = yield from call_steps(scenario, topology, costed)
+        prediction = yield from call_steps(scenario, topology, costed, keep)
     if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
         profile.check_pull()
     elif costs is None:

@@ -95,7 +95,9 @@ def _check_weights(point: Scenario, ranks: int) -> None:
         raise wrong("weights", str(error), f"there are {ranks} ranks") from None
 
 
-def run_schedule(point: Scenario, network: Topology, places: Sequence[str], launch_ps: int) -> RunSteps[ScheduleRun]:
+def run_schedule(
+    point: Scenario, network: Topology, places: Sequence[str], launch_ps: int, keep: Keep = "auto"
+) -> RunSteps[ScheduleRun]:
     """The run of the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
 
     Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
@@ -119,11 +121,11 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
 
     if point.weights is None and not point.striking and _may_be_long(source, point):
         stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize, arrivals)
-        outcome = run(stream, policy(point))
+        outcome = run(stream, policy(point, keep))
         program = outcome.program
     else:
         program = make()
-        outcome = yield AskedRun(program, policy(point))
+        outcome = yield AskedRun(program, policy(point, keep))
     took_ps, asked = outcome.totals.makespan_ps, (point.nbytes, point.itemsize, point.weights)
     bound = bounds.beaten(took_ps, source, network, devices, *asked)
     if bound is not None:
@@ -131,5 +133,6 @@ def run_schedule(point: Scenario, network: Topology, places: Sequence[str], laun
         if proved == "off":
             raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
         raise BoundError(f"{took}: a bug of simcoll")
-    ran = ProgramRun(point, make, outcome, program if outcome.kept else None)  # a program without timeline is too large
+    held = program if program is not None and len(program) <= MOST_HELD else None
+    ran = ProgramRun(point, make, outcome, held)
     return ScheduleRun(source, proved, devices, ran)

@@ -4,7 +4,7 @@ regions that are off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,14 +15,12 @@ from simcoll.accuracy.diagnosis import _regions, hypotheses
 from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.diagnosis._regions import Bands, Region
 from simcoll.accuracy.fit._fit_rows import SMALL
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.config.arrays import Floats, Numbers, distinct
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.call_names import SCHEDULES
-from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
 Flags = NDArray[np.bool_]
@@ -289,42 +287,43 @@ class _HypothesisTimes:
 
     def __init__(self, scenarios: Sequence[Scenario]):
         self._scenarios = scenarios
+        self._keys: dict[tuple[Callable[[Scenario], Scenario], int], str] = {}  # by change of a scenario, and point
         self._questions: dict[str, Question] = {}
         self._plain: dict[str, float] = {}  # times of questions with what their profiles say
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of links that the points use."""
-        questions = (self._question(scenario, _key(scenario)) for scenario in self._scenarios)
+        questions = (self._question(HEALTHY, point) for point in range(len(self._scenarios)))
         return list(dict.fromkeys(kind for question in questions for kind in question.kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
         """Return the times of all points, or of those with these numbers; None if one of them cannot be simulated."""
-        scenarios = self._scenarios if points is None else [self._scenarios[point] for point in points]
+        numbers = range(len(self._scenarios)) if points is None else points
         try:
-            return np.array([self._time(hypothesis.scenario(scenario), hypothesis) for scenario in scenarios])
+            return np.array([self._time(hypothesis, point) for point in numbers])
         except (RefusedError, InputError):
             return None
 
-    def _time(self, scenario: Scenario, hypothesis: Hypothesis) -> float:
-        key = _key(scenario)
-        plain = hypothesis.setting is HEALTHY.setting
+    def _time(self, hypothesis: Hypothesis, point: int) -> float:
+        question = self._question(hypothesis, point)
+        key, plain = self._keys[hypothesis.scenario, point], hypothesis.setting is HEALTHY.setting
         if plain and key in self._plain:
             return self._plain[key]
-        setting = hypothesis.setting(ParameterSetting.of(load_profile(scenario.profile)))
-        time = self._question(scenario, key).time_ps(setting) / 1e6
+        time = question.time_ps(hypothesis.setting(question.setting)) / 1e6
         if plain:
             self._plain[key] = time
         return time
 
-    def _question(self, scenario: Scenario, key: str) -> Question:
-        if key not in self._questions:
-            self._questions[key] = Question(scenario)
-        return self._questions[key]
-
-
-def _key(scenario: Scenario) -> str:
-    return scenario.model_dump_json(exclude={"name", "plots", "measured"})
+    def _question(self, hypothesis: Hypothesis, point: int) -> Question:
+        asked = hypothesis.scenario, point
+        if asked not in self._keys:
+            scenario = hypothesis.scenario(self._scenarios[point])
+            key = scenario.model_dump_json(exclude={"name", "plots", "measured"})
+            if key not in self._questions:
+                self._questions[key] = Question(scenario)
+            self._keys[asked] = key
+        return self._questions[self._keys[asked]]
 
 
 def _under(hypothesis: Hypothesis, times: _HypothesisTimes, table: MeasuredTable) -> Fit | None:

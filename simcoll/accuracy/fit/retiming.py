@@ -19,11 +19,12 @@ class Question:
 
     def __init__(self, scenario: Scenario):
         profile = load_profile(scenario.profile)
+        self.setting = ParameterSetting.of(profile)
         self.runs: list[_LinkUse] = []
         refused: list[RefusedError] = []
         for option in executor(scenario).alternatives(scenario):
             try:
-                self.runs.append(_LinkUse(predict(option, costs=CostSetting.of(profile))))
+                self.runs.append(_LinkUse(predict(option, costs=CostSetting.of(profile), keep="totals")))
             except RefusedError as error:
                 refused.append(error)
         if not self.runs:
