@@ -444,7 +444,10 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     slow = {each["hypothesis"]: each for each in found["hypotheses"]}
     slow = {name: slow[name] for name in ("slow cable", "slow nic")}
     assert all(each["explains"] == explained and each["off"] for each in slow.values())
-    assert {found["verdict"], *found["also"]} == (set(slow) if explained else {None})
+    if explained:  # a slow PCIe link before the NIC would cost large sizes as much
+        assert set(slow) <= {found["verdict"], *found["also"]} <= {*slow, "slow pcie"}
+    else:
+        assert [found["verdict"], *found["also"]] == [None]
     assert any(each["explains"] for each in found["hypotheses"]) == explained
 
 
