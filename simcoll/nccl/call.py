@@ -49,15 +49,19 @@ class NcclCall(CallShape):
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block), **self._credits}
-        if self.schedule == "chain_tree" and self.kind != "LL":
-            if self.communicator.nodes == 1:  # a block for each of the two trees
-                return {"o_send": block.slice, "channels": 2 * figures().steps, "slots": 1}  # of a connection's buffer
-            # threads of their own send up and send down, chunk after chunk, with the buffers of a connection
+        tree, by_step = self.schedule == "chain_tree", {}
+        if tree and self.communicator.nodes > 1:
+            # threads of their own send up and send down, chunk after chunk
             steps = 2 * (self.communicator.gpus + (self.communicator.nodes - 1).bit_length())
-            return {"o_send": block.slice, "channels": steps, "channels_by": "step", "slots": figures().steps}
+            by_step = {"channels": steps, "channels_by": "step"}
+        if tree and self.kind != "LL":
+            # with the buffers of a connection; within a node, a block for each of the two trees
+            credits = {"slots": figures().steps} if by_step else {"channels": 2 * figures().steps, "slots": 1}
+            return {"o_send": block.slice, **by_step, **credits}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
-        return {"o_send": slice_ps, "o_recv": round(self._handled(block, self.step) * self._split) // pieces}
+        taken = round(self._handled(block, self.step) * self._split) // pieces
+        return {"o_send": slice_ps, "o_recv": taken, **by_step}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
         """Time of the call beside its steps, in ps, on links of which a channel has `bandwidth` B/s."""

@@ -158,10 +158,10 @@ def test_a_deeper_tree_has_more_loops_under_way(nodes: int) -> None:
     assert (row(call("hgx-h100", "all_reduce", 2**30, **how)).binding_busy or 0) > 0.75
 
 
-@pytest.mark.parametrize("protocol", ["LL128", "Simple"])
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
 def test_a_tree_sends_up_while_sums_come_down(protocol: Protocol) -> None:
-    """The eight steps of a connection wait for one hop between nodes, not for the way up and down again: one that takes
-    ten times as long as its bytes costs a large call its ends only."""
+    """Steps wait for one hop between nodes, not for the way up and down again: one that takes ten times as long as its
+    bytes costs a large call its ends only."""
     how = {"nodes": 2, "algorithm": "tree", "protocol": protocol}
     slow, none = (
         call("gh200-4", "all_reduce", 2**31, text(transport=each), **how).time_ps
