@@ -16,9 +16,8 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 
-# Of annotations, which are for people who look into compiled code, and of patterns that kernels do not have.
-_NEEDLESS: Final = (typed_passes.AnnotateTypes, typed_passes.NopythonRewrites)
-_LOOKED_UP: Final = (types.Number, types.Boolean, types.Array)
+_NUMBERS: Final = (types.Number, types.Boolean)
+_LOOKED_UP: Final = (*_NUMBERS, types.Array)
 
 
 class _Library(JITCodeLibrary):
@@ -63,7 +62,7 @@ class _ColumnLowering(lowering.Lower):
         kind, number = self.typeof(column.name), self.typeof(index.name)
         if not (isinstance(kind, types.Array) and isinstance(number, types.Integer)):
             return None
-        if kind.ndim != 1 or kind.layout != "C" or isinstance(kind.dtype, types.Record):
+        if kind.ndim != 1 or kind.layout != "C" or not (kind.aligned and isinstance(kind.dtype, _NUMBERS)):
             return None
         builder, model, array = self.builder, self.context.data_model_manager[kind], self.loadvar(column.name)
         at = self.context.cast(builder, self.loadvar(index.name), number, types.intp)
@@ -109,8 +108,8 @@ class _Compiler(Compiler):
 
     def define_pipelines(self) -> Any:
         (passes,) = super().define_pipelines()
-        kept = [(one, text) for one, text in passes.passes if one not in _NEEDLESS]
-        passes.passes = [(_Lowering if one is typed_passes.NativeLowering else one, text) for one, text in kept]
+        ours = {typed_passes.NativeLowering: _Lowering}
+        passes.passes = [(ours.get(one, one), text) for one, text in passes.passes]
         passes._finalized = False
         passes.finalize()
         return [passes]

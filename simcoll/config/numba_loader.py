@@ -102,17 +102,38 @@ def _compiled(given: dict[str, Any], function: Any) -> Any:
     """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
     function by another, for each column, and that takes most of the time. Kernels make no columns."""
     numba = _numba()
-    from simcoll.config._kernel_compilers import Inner, Outer
-
     options: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True, **given}
     if given["no_cpython_wrapper"]:  # part of its callers, and kept with them
-        return _for_one_width(numba.njit(pipeline_class=Inner, **options)(function))
+        return _for_one_width(numba.njit(pipeline_class=_compiler("Inner"), **options)(function))
     try:
-        loop = numba.njit(cache=True, pipeline_class=Outer, **options)(function)
+        loop = numba.njit(cache=True, pipeline_class=_compiler("Outer"), **options)(function)
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
-        return _for_one_width(numba.njit(pipeline_class=Outer, **options)(function))
+        return _for_one_width(numba.njit(pipeline_class=_compiler("Outer"), **options)(function))
     loop.compile = _one_process_at_a_time(loop.compile)
     return _for_one_width(loop)
+
+
+@functools.cache
+def _compiler(name: str) -> Any:
+    """The compiler of kernels called `name`, loaded when something is compiled. What it fails at numba compiles by
+    itself, as ours builds on parts of numba that another release may lack: that takes longer, with the same answers."""
+    from numba.core.compiler import Compiler
+
+    class Either:
+        def __init__(self, typing: Any, target: Any, library: Any, args: Any, result: Any, flags: Any, types: Any):
+            self._given = typing, target, library, args, result
+            self._flags, self._types = flags, types
+
+        def compile_extra(self, function: Any) -> Any:
+            try:
+                from simcoll.config import _kernel_compilers
+
+                compiler = getattr(_kernel_compilers, name)
+                return compiler(*self._given, self._flags.copy(), self._types).compile_extra(function)
+            except Exception:  # whichever: numba raises again what is wrong with the function
+                return Compiler(*self._given, self._flags, self._types).compile_extra(function)
+
+    return Either
 
 
 @functools.cache
@@ -275,5 +296,6 @@ class Loops:
 
 @functools.cache
 def _state(folder: Path) -> str:
-    """A name for the contents of all source files in a folder."""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))).hexdigest()[:16]
+    """A name for the contents of all source files in a folder, and of what compiles them."""
+    files = [*sorted(folder.glob("*.py")), Path(__file__), Path(__file__).with_name("_kernel_compilers.py")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
