@@ -19,7 +19,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.names import NCCL_ALGORITHMS, PROTOCOLS
 from simcoll.units import format_size
 from simcoll.workload.templates import plan_of
-from simcoll.workload.workload_keys import Bucketed, Fsdp
+from simcoll.workload.workload_keys import Bucketed, Fsdp, with_algorithm
 
 LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use groups are tried, as the others take long
 CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
@@ -76,7 +76,7 @@ class Candidate:
         own = {name: value for name, value in self.settings.items() if name in ("chunk", "copies", "channels")}
         if scenario.workload:
             of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
-            spec = scenario.workload.model_copy(update={"algorithm": self.algorithm, **of_step})
+            spec = with_algorithm(scenario.workload, self.algorithm).model_copy(update=of_step)
             return scenario.model_copy(update={"workload": spec})
         changed: dict[str, Any] = {"algorithm": self.algorithm, "protocol": self.protocol}
         if self.executor:

@@ -25,7 +25,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_size
-from simcoll.workload.workload_keys import Bucketed
+from simcoll.workload.workload_keys import Bucketed, with_algorithm
 
 OVERHEADS: Final = ("o_send", "o_recv", "g")
 SMALL: Final = 1_000_000  # messages: up to here all algorithms are tried, beyond only those that NCCL has, to save time
@@ -65,9 +65,11 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
     all.
     """
     kinds, carried = explained.ran.topology.link_kinds, explained.ran.totals.carried.tolist()
-    used = list(dict.fromkeys(kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes))
+    inside = _kinds_within_nodes(explained)
+    carrying = (kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes)
+    used = list(dict.fromkeys([*carrying, *sorted(inside)]))  # a call's view carries under other names
     groups = {f"links of kind {kind} twice as fast": frozenset([kind]) for kind in used}
-    outer = frozenset(used) - {kinds[link] for link in _within_nodes(explained)}
+    outer = frozenset(used) - inside
     if 1 < len(outer) < len(used):
         groups[f"links beyond a node ({', '.join(sorted(outer))}) twice as fast"] = outer
     if len(used) > 1:
@@ -75,15 +77,21 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
     return groups
 
 
-def _within_nodes(explained: ExplainedRun) -> set[int]:
-    """Return the links of routes that stay inside a node."""
-    topology, program = explained.ran.topology, explained.ran.program
+def _kinds_within_nodes(explained: ExplainedRun) -> set[str]:
+    """Return the kinds of links of routes that stay inside a node."""
+    topology, program, devices = explained.ran.topology, explained.ran.program, explained.ran.devices
     src, dst, hop, links = program.routes
-    nodes = [topology.node_of(device) for device in explained.ran.devices]
-    ends = enumerate(zip(src.tolist(), dst.tolist(), strict=True))
+    nodes = [topology.node_of(device) for device in devices]
+    ends = list(zip(src.tolist(), dst.tolist(), strict=True))
     known = len(nodes)  # joint programs number the agents of each operation anew, behind the ranks
-    inside = [way for way, (u, v) in ends if max(u, v) < known and nodes[u] == nodes[v]]
-    return {link % program.servers for way in inside for link in links[hop[way] : hop[way + 1]].tolist()}
+    inside = [way for way, (u, v) in enumerate(ends) if max(u, v) < known and nodes[u] == nodes[v]]
+    kind_of = dict(zip(topology.link_names, topology.link_kinds, strict=True))
+    names = {program.link_names[link % program.servers] for way in inside for link in links[hop[way] : hop[way + 1]]}
+    kinds = {kind_of[name] for name in names if name in kind_of}
+    if names - kind_of.keys():  # calls see links within a node in their own way, in each node alike
+        pairs = [ends[way] for way in inside if nodes[ends[way][0]] == nodes[ends[inside[0]][0]]]
+        kinds |= {topology.link_kinds[link] for u, v in pairs for link in topology.route(devices[u], devices[v])}
+    return kinds
 
 
 # --- collectives ---
@@ -201,9 +209,14 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     def anew(**changed: Any) -> int:
         return predict(scenario.model_copy(update=changed)).time_ps
 
+    def on(group: frozenset[str]) -> int:
+        if runs.tunable or explained.drawn:  # a new program would draw new disturbances
+            return played(bandwidths=np.where(np.isin(kinds, list(group)), 2, 1) * program.bandwidths)
+        # calls of NCCL choose and reach other rates on other links
+        return predict(scenario, _with(rated_topology(scenario), partial(_faster, group))).time_ps
+
     for text, group in _links(explained).items():
-        faster = np.where(np.isin(kinds, list(group)), 2, 1) * program.bandwidths
-        yield text, partial(played, bandwidths=faster)
+        yield text, partial(on, group)
     if ran.compute_ps:
         yield "computation twice as fast", partial(played, **lasting(0.5, of.kind == COMPUTING))
     if len(program) and program.latencies.max() > 1:
@@ -224,18 +237,18 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
         for text, given in _settings(scenario.params(), largest):
             yield text, partial(anew, model=scenario.model.model_copy(update=given))
     for text, alternative in _other_plans(scenario, ran):
-        yield text, partial(anew, workload=spec.model_copy(update=alternative))
+        yield text, partial(anew, workload=alternative)
 
 
-def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, Any]]]:
+def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, Any]]:
     spec = scenario.workload
     collectives = {work.call.collective for work in ran.plan.works if work.call}
     for name in executor(scenario).algorithms(collectives):
         if name != ran.algorithm:
-            yield f"algorithm {name}", {"algorithm": name}
+            yield f"algorithm {name}", with_algorithm(spec, name)
     if isinstance(spec, Bucketed) and spec.bucket_cap:
         for size in (2 * spec.bucket_cap, spec.bucket_cap // 2):
-            yield f"buckets of {format_size(size)}", {"bucket_cap": size}
+            yield f"buckets of {format_size(size)}", spec.model_copy(update={"bucket_cap": size})
 
 
 # --- links ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -330,3 +330,11 @@ Workload = Annotated[
     Discriminator(_template),
     BeforeValidator(_known),
 ]
+
+
+def with_algorithm(spec: Any, algorithm: str) -> Any:
+    """Return a plan all of whose collectives go by `algorithm`, also those of operations that name their own."""
+    changed: dict[str, Any] = {"algorithm": algorithm}
+    if isinstance(spec, Operations):
+        changed["operations"] = tuple(each.model_copy(update={"algorithm": None}) for each in spec.operations)
+    return spec.model_copy(update=changed)

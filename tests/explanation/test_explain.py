@@ -30,6 +30,7 @@ from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.formats.schedules import msccl_writer
 from simcoll.prediction import sweep
+from simcoll.prediction.predict import predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -508,3 +509,19 @@ def test_a_step_of_nccl_is_explained_on_several_nodes():
     found = simcoll("explain", "ddp-buckets", *(word for text in sets for word in ("--set", text)))
     assert found.status == 0
     assert "links beyond a node" in found.out.replace("\n#   ", " ")
+
+
+@pytest.mark.parametrize("system", ["gh200-4", "hgx-h100"])
+def test_a_step_of_one_call_has_the_answers_of_the_call(system: str):
+    """Other links and other algorithms change a plan's only operation as they change the call by itself, also where the
+    operation names its algorithm, and where a call sees a mesh in its own way."""
+    call = {"collective": "all_reduce", "size": "4 MiB", "algorithm": "tree"}
+    doors = call, {"workload": {"operations": [{"name": "sum", **call}]}}
+    machine = {"name": "t", "topology": {"system": system, "nodes": 2}}
+    alone, step = (
+        {each.change: each.time_ps for each in answers(explained_run(points({**machine, **door})[0]))} for door in doors
+    )
+    links = {change for change in alone if "twice as fast" in change}
+    assert len(links) > 2
+    assert {change: step[change] for change in links} == {change: alone[change] for change in links}
+    assert step["algorithm ring"] == predict(points({**machine, **call, "algorithm": "ring"})[0]).time_ps
