@@ -9,7 +9,10 @@ from simcoll.errors import Diagnostic, InputError, did_you_mean
 
 
 def with_inherited(tree: Node, shipped: Mapping[str, Path]) -> Node:
-    """The tree of a profile with the `kernels` of the one that it is `like`. Raises InputError if none is so named."""
+    """The tree of a profile with the `kernels` of the one that it is `like`.
+
+    Raises InputError if no profile is so named, or that has none.
+    """
     like, own = tree.get("like"), tree.get("kernels")
     if like is None or not isinstance(like.value, str):
         return tree
@@ -18,5 +21,6 @@ def with_inherited(tree: Node, shipped: Mapping[str, Path]) -> Node:
         raise InputError([Diagnostic(problem, did_you_mean(like.value, shipped), "like", like.place)])
     costs = with_inherited(yaml_tree.read(shipped[like.value]), shipped).get("kernels")
     if costs is None:
-        return tree
+        cure = "name one that has, such as nccl-hopper, or leave 'like' out"
+        raise InputError([Diagnostic(f"{like.value!r} has no costs of kernels", cure, "like", like.place)])
     return yaml_tree.put(tree, "kernels", yaml_tree.over(costs, own) if own else costs)

@@ -226,7 +226,8 @@ class Profile(Model):
     source: str = ""
     """Where its numbers come from."""
     like: str | None = None
-    """The shipped profile whose `kernels` count for every cost that this one does not write."""
+    """The shipped profile whose `kernels` count for every cost that this one does not write. Launch, links and all else
+    are its own."""
     of_nics: StrictBool = False
     """Whether it holds only what NICs add between nodes."""
     family: str | None = None

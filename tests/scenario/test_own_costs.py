@@ -32,9 +32,10 @@ def test_what_is_not_written_is_that_of_the_other() -> None:
     assert written_in(mine)["mine"] == ["LL.hop"]
 
 
-def test_a_profile_that_nobody_ships_is_refused() -> None:
-    """With its place, and the nearest name."""
+@pytest.mark.parametrize("like", ["nccl-hoper", "ideal"])
+def test_what_has_no_costs_to_take_is_refused(like: str) -> None:
+    """A profile that nobody ships, or one without kernels: with its place, and a name that would do."""
     with pytest.raises(InputError) as error:
-        parse_profile("name: mine\nlike: nccl-hoper\n", "mine.yaml")
+        parse_profile(f"name: mine\nlike: {like}\n", "mine.yaml")
     assert "mine.yaml:2:7" in str(error.value)
     assert "nccl-hopper" in str(error.value)
