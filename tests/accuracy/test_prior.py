@@ -25,6 +25,19 @@ SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
 WHOLE = ("links", "kernels", "launch")
 
 
+def shipped() -> dict[str, Any]:
+    """The profile `nccl-hopper`, with the costs that it takes from others written out."""
+    plain: dict[str, Any] = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    like = plain.pop("like")
+    while like:
+        parent = yaml_tree.read(find_profile(like)).plain()
+        for key, value in parent["kernels"].items():
+            own = plain["kernels"].get(key, {})
+            plain["kernels"][key] = {**value, **own} if isinstance(value, dict) else own or value
+        like = parent.get("like")
+    return plain
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in."""
@@ -34,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def machine(chance: np.random.Generator, times: float = 0.25, rates: float = 0.05) -> dict[str, Any]:
     """A profile whose costs differ from those of the shipped one as machines of a generation do."""
-    plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    plain = shipped()
     kept = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
 
     def changed(value: Any, share: float) -> str:
@@ -111,7 +124,7 @@ def test_messages_do_not_move_the_links_of_other_calls(folder: Path):
     """Rows of all-to-alls that are slower than the profile has them say what messages reach of links, and nothing of
     rings on the same links."""
     chance = np.random.default_rng(5)
-    plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    plain = shipped()
     law = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
     law["kernels"]["P2P"]["reach"] = "60 %"
     table = measured(
@@ -128,7 +141,7 @@ def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     """From rows of the shipped profile itself, no prediction moves by more than the noise. The first line says that
     nothing is changed, and the series to which the profile was fitted are covered as before."""
     chance = np.random.default_rng(3)
-    plain = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    plain = shipped()
     law = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
     table = measured(law, "t.csv", chance, 0.0, "collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]")
     found = fitted(table, "collective=all_reduce")
@@ -175,7 +188,7 @@ def test_rows_of_gigabytes_move_the_cost_of_a_message(folder: Path) -> None:
 def test_two_nodes_show_what_more_take(folder: Path) -> None:
     """Rows on one and two nodes over all sizes move costs of the network that show in small messages only, and more
     nodes are predicted the better for it."""
-    law = yaml_tree.read(find_profile("nccl-hopper")).plain()
+    law = shipped()
     network = yaml_tree.read(find_profile("ib-ndr")).plain()
     costs = {**network["transport"], "latency": "6 us", "staging": "2.5 GB/s"}
     kept = {key: law[key] for key in ("harness", "generations", *WHOLE)}
