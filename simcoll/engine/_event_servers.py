@@ -5,10 +5,10 @@ Each decides once an instant, after everything else at that instant (`LAST`).
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import field
+from operator import itemgetter
 from typing import Final
 
 import simpy
@@ -16,8 +16,7 @@ from simpy.events import NORMAL, Event, EventPriority
 
 from simcoll.config.arrays import Numbers
 from simcoll.dataclass import dataclass
-from simcoll.engine.link_changes import Served
-from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, clocked, service_ps
+from simcoll.engine.timing_model import NONE, PS_PER_S, clocked, service_ps
 
 LAST: Final = EventPriority(2)  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
 
@@ -28,24 +27,33 @@ def happen(event: Event, wait: int, priority: EventPriority = NORMAL) -> None:
     event.env.schedule(event, priority, wait)
 
 
+def at_once(event: Event) -> None:
+    """Have an event happen before the caller goes on, without a turn in the queue."""
+    event._ok, event._value = True, None
+    waiting, event.callbacks = event.callbacks, None
+    for call in waiting:
+        call(event)
+
+
 class InstantEnd:
-    """The second phase of an instant, in which servers decide."""
+    """The second phase of an instant, in which links, receive sides and the fabric decide, lowest index first."""
 
     def __init__(self, env: simpy.Environment):
         self.env = env
-        self._todo: list[Callable[[], None]] = []
+        self._todo: list[tuple[int, Callable[[], None]]] = []
 
-    def then(self, decide: Callable[[], None]) -> None:
-        """Call `decide` in the second phase of this instant."""
+    def then(self, i: int, decide: Callable[[], None]) -> None:
+        """Call `decide`, which is about transfer `i`, in the second phase of this instant."""
         if not self._todo:
             event = Event(self.env)
             event.callbacks = [self._decide]
             happen(event, 0, LAST)
-        self._todo.append(decide)
+        self._todo.append((i, decide))
 
     def _decide(self, _: Event) -> None:
         todo, self._todo = self._todo, []
-        for decide in todo:
+        todo.sort(key=itemgetter(0))
+        for _, decide in todo:
             decide()
 
 
@@ -61,7 +69,7 @@ class Milestone:
         """Note that the event happens to transfer `i` now, and wake whoever waits for it."""
         self.at[i] = self.env.now
         if i in self._waiting:
-            self._waiting.pop(i).succeed()
+            at_once(self._waiting.pop(i))
 
     def wait(self, i: int) -> tuple[Event, ...]:
         """The event that it happens to `i`; none if it has, or if `i` is NONE."""
@@ -81,44 +89,6 @@ class Milestone:
     def column(self) -> Numbers:
         """The time at which it happened."""
         return clocked(self.at)
-
-
-Serve = Callable[[int, int], Served]  # of when something came, and when the server is free: how it is served
-
-
-class Server:
-    """A `fifo` link or a receive side: serves whole messages one after the other, by (time they came, index)."""
-
-    def __init__(self, instant: InstantEnd):
-        self.instant, self.free = instant, 0
-        self._came: list[tuple[int, Serve, Callable[[Served], None]]] = []
-
-    def reserve(self, i: int, serve: Serve, then: Callable[[Served], None]) -> None:
-        """Serve `i`, and call `then` with how that is done as soon as it is decided."""
-        if not self._came:
-            self.instant.then(self._decide)
-        self._came.append((i, serve, then))
-
-    def _decide(self) -> None:
-        came, self._came, now = self._came, [], self.instant.env.now
-        if len(came) > 1:
-            came.sort(key=lambda entry: entry[0])
-        for _, how, then in came:
-            served = how(now, self.free)
-            self.free = served.free
-            if served.end != NEVER or served.again != NONE:
-                then(served)
-
-
-@functools.lru_cache(maxsize=1 << 10)
-def whole_service(service: int) -> Serve:
-    """The service of a server whose speed never changes."""
-
-    def serve(now: int, free: int) -> Served:
-        begin = max(now, free)
-        return Served(begin, begin + service, begin + service) if service != NEVER else Served(NONE, NEVER, free)
-
-    return serve
 
 
 @dataclass(eq=False)
@@ -176,7 +146,7 @@ class Fabric:
 
     def _touch(self, route: list[int]) -> None:
         if not self.touched:
-            self.instant.then(self._decide)
+            self.instant.then(0, self._decide)
         self.touched.update(route)
 
     def _decide(self) -> None:

@@ -1,8 +1,8 @@
 """The event engine on SimPy. This is the definition of simcoll's timing: slow, readable, complete.
 
 A process per channel takes up its transfers in order; from there on each transfer goes from method to method: `come`
-to a link, `served` there, `receive`, `end`, `add`. A process per task waits for what comes before it and for what it
-does. Links and receive sides are servers that decide once an instant, after everything else at that instant
+to a link, `cross` it, `receive`, `end`, `add`, `complete`. A process per task waits for what comes before it and for
+what it does. Links, receive sides and the fabric decide once an instant, after everything else at that instant
 (`simcoll.engine._event_servers`).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -22,11 +22,11 @@ from simpy.events import Event
 
 from simcoll.config.groups import grouped
 from simcoll.engine._deadlock import Reached, stuck
-from simcoll.engine._event_servers import Fabric, InstantEnd, Milestone, Serve, Server, happen, whole_service
-from simcoll.engine.link_changes import BandwidthSpan, Served, serve
+from simcoll.engine._event_servers import Fabric, InstantEnd, Milestone, happen
+from simcoll.engine.link_changes import BandwidthSpan, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline
-from simcoll.engine.timing_model import NONE, clocked, service_ps, too_late
+from simcoll.engine.timing_model import NEVER, NONE, clocked, service_ps, too_late
 
 Wait = Generator[Event, Any, None]
 
@@ -60,10 +60,8 @@ class _EventRun:
         self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
         self.hops: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # when each link serves it
         self.planned, self.way = program.way.tolist(), program.way.tolist()  # the way that each is to take, and takes
-        self.reads, self.chain, self.credit = (
-            column.tolist() for column in (program.reads, program.chain, program.credit)
-        )
-        self.nbytes, self.adds = program.nbytes.tolist(), (program.reduce & (program.chain == NONE)).tolist()
+        self.chain, self.nbytes = program.chain.tolist(), program.nbytes.tolist()
+        self.behind = dict(zip(self.chain, range(count), strict=True))  # the version that waits for each
         self.src, self.dst, self.there = (column.tolist() for column in (program.src, program.dst, program.arrivals))
         self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
         links, first = program.routes.links.tolist(), program.routes.hop.tolist()
@@ -72,14 +70,17 @@ class _EventRun:
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
         self.instant = InstantEnd(self.env)
         self.ready: dict[int, int] = {}  # when each flow set out
-        self.links, self.sides = (defaultdict[int, Server](partial(Server, self.instant)) for _ in range(2))
-        self.servers = program.servers
+        self.links, self.sides = defaultdict[int, int](int), defaultdict[int, int](int)  # when each is free
         self.known_legs: dict[tuple[int, int], list[_Leg]] = {}  # of way and bytes, while no link changes
         self.fabric = self._fabric()
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
         self.steps = _Barrier(self.env, program) if self.params.barrier else None
+        self.before = [*self._before()]
         tasks = len(program.tasks) if program.tasks else 0
         self.opened, self.done = Milestone(self.env, tasks), Milestone(self.env, tasks)
+        self.sender, self.receiver = self._ends()
+        late = tasks or any(self.there)  # what is there from the start, which one adds to, may come late
+        self.adds = (program.reduce & (program.chain == NONE) & bool(late)).tolist()
         self.spans: dict[int, list[BandwidthSpan]] = {}
         if program.changes:
             self.spans = program.changes.spans(program.bandwidths)
@@ -87,24 +88,24 @@ class _EventRun:
         channels = grouped(range(count), program.channel.tolist().__getitem__)
         for transfers in channels.values():
             self.env.process(self.channel(transfers))
-        for task, work in enumerate(self._work()):
-            self.env.process(self.task(task, *work))
+        sends, receives = (grouped(range(count if tasks else 0), of.__getitem__) for of in (self.sender, self.receiver))
+        for task in range(tasks):
+            self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
-    def _work(self) -> list[tuple[list[int], list[int]]]:
-        """The transfers that each task sends, and those that it receives."""
-        found: list[tuple[list[int], list[int]]] = [([], []) for _ in self.done.at]
-        for i in range(len(self.program)):
-            sender, receiver = self.ends(i)
-            if sender != NONE:
-                found[sender][0].append(i)
-            if receiver != NONE:
-                found[receiver][1].append(i)
-        return found
+    def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
+        """Yield milestones that transfers wait for besides their places in channels, each with whose, of each transfer."""
+        columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
+        columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
+        if self.steps:
+            columns.append((self.steps.passed, self.steps.before))
+        return (column for column in columns if any(j != NONE for j in column[1]))
 
-    def ends(self, i: int) -> tuple[int, int]:
-        """The tasks that send and receive transfer `i`."""
+    def _ends(self) -> tuple[list[int], list[int]]:
+        """The tasks that send and receive each transfer, or NONE."""
         program, tasks = self.program, self.program.tasks
-        return (int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])) if tasks else (NONE, NONE)
+        if not tasks:
+            return [NONE] * len(program), [NONE] * len(program)
+        return tasks.channel[program.channel].tolist(), tasks.side[program.side].tolist()
 
     def _fabric(self) -> Fabric:
         program, count = self.program, len(self.program.bandwidths)
@@ -196,44 +197,35 @@ class _EventRun:
         """A channel: its transfers strictly in index order, a blocked one blocking those behind it."""
         env, free = self.env, 0
         yield env.timeout(self.there[self.src[transfers[0]]])
-        yield from self.opened.wait(self.ends(transfers[0])[0])
+        yield from self.opened.wait(self.sender[transfers[0]])
         for i in transfers:
-            yield from self.missing(i)
+            for milestone, whose in self.before:
+                yield from milestone.wait(whose[i])
             if free > env.now:
                 yield env.timeout(free - env.now)
-            self.started[i] = env.now
-            free = env.now + self.params_of(i).g
-            yield from self.leave(i)
+            params, now = self.params_of(i), env.now
+            self.started[i], free = now, now + params.g
+            if params.o_send and self.src[i] != self.dst[i] and self.route(i):
+                yield env.timeout(params.o_send)
+            yield self.set_out(i)
             self.sent.reach(i)
 
-    def missing(self, i: int) -> Sequence[Event]:
-        """The events that transfer `i` still waits for, besides its place in the channel."""
-        found = [*self.completed.wait(self.reads[i]), *self.ended.wait(self.credit[i])]
-        if self.blocking:
-            found += [event for before in self.blocking[i] for event in self.ended.wait(before)]
-        if self.steps:
-            found += self.steps.wait(i)
-        return found
-
-    def leave(self, i: int) -> Wait:
-        """Take a transfer from start to sent; it goes the rest of the way by itself."""
-        env, o_send = self.env, self.params_of(i).o_send
+    def set_out(self, i: int) -> Event:
+        """Let a transfer go, the rest of the way by itself; the event that it is sent."""
         if not self.route(i):
-            yield env.timeout(1)
-            self.receive(i)
-            return
-        if o_send and self.src[i] != self.dst[i]:
-            yield env.timeout(o_send)
-        if self.params.sharing == "fair":
-            yield from self.leave_fair(i)
+            gone: Event = self.env.timeout(1)
+            gone.callbacks.append(lambda _: self.receive(i))
+        elif self.params.sharing == "fair":
+            self.ready[i] = self.env.now
+            gone = self.fabric.send(i, self.nbytes[i], self.take(i) + self.cap(i))
+            gone.callbacks.append(lambda _: self.flowed(i))
         else:
-            gone = env.event()
+            gone = self.env.event()
             _Head(self, i, gone).set_out()
-            yield gone
+        return gone
 
-    def leave_fair(self, i: int) -> Wait:
-        route, self.ready[i] = self.take(i), self.env.now
-        yield self.fabric.send(i, self.nbytes[i], route + self.cap(i))
+    def flowed(self, i: int) -> None:
+        """All bytes of a flow are gone."""
         route = self.route(i)
         self.hops[i] = [(self.ready[i], self.env.now)] * len(route)
         self.after(sum(self.latencies[link] for link in route), self.receive, i)
@@ -261,12 +253,8 @@ class _EventRun:
 
     def leg(self, link: int, i: int) -> _Leg:
         """A link, as transfer `i` meets it."""
-        nbytes, spans = self.nbytes[i], self.spans.get(link)
-        if spans:
-            how: Serve = partial(serve, spans, nbytes, lost=lambda when: self.forced(i, when) != self.way[i])
-        else:
-            how = whole_service(service_ps(nbytes, self.bandwidths[link]))
-        return _Leg(self.links[link % self.servers], how, self.latencies[link])
+        service = 0 if link in self.spans else service_ps(self.nbytes[i], self.bandwidths[link])
+        return _Leg(link % self.program.servers, service, self.latencies[link], self.spans.get(link, ()))
 
     def route(self, i: int) -> list[int]:
         """The links of the way that transfer `i` took."""
@@ -279,34 +267,49 @@ class _EventRun:
         self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
-            side = self.sides[int(self.program.side[i])]
-            side.reserve(i, whole_service(wait), lambda served: self.after(served.end - self.env.now, self.end, i))
+            self.instant.then(i, partial(self.take_in, i, wait))
         else:
             self.end(i)
+
+    def take_in(self, i: int, wait: int) -> None:
+        """The receive side takes a transfer in."""
+        side, now = int(self.program.side[i]), self.env.now
+        self.sides[side] = max(now, self.sides[side]) + wait
+        self.after(self.sides[side] - now, self.end, i)
 
     def end(self, i: int) -> None:
         """A transfer ends; it is complete once no earlier version is missing."""
         self.ended.reach(i)
         if self.steps:
             self.steps.ended(i)
-        self.completed.then(self.chain[i], self.add, i)
+        before = self.chain[i]
+        if self.adds[i]:
+            self.add(i)
+        elif before == NONE or self.completed.at[before] != NONE:
+            self.complete(i)
 
     def add(self, i: int) -> None:
-        """A transfer is complete; what it adds to, if that was there from the start, came with its rank."""
-        if not self.adds[i]:
-            self.completed.reach(i)
-        elif (late := self.there[self.dst[i]] - self.env.now) > 0:
+        """A transfer is added to what was there from the start, which came with its rank."""
+        if (late := self.there[self.dst[i]] - self.env.now) > 0:
             self.after(late, self.add, i)
         else:
-            self.opened.then(self.ends(i)[1], self.completed.reach, i)
+            self.opened.then(self.receiver[i], self.complete, i)
+
+    def complete(self, i: int) -> None:
+        """A transfer is complete, and so are the versions behind it that have ended."""
+        while i != NONE and self.ended.at[i] != NONE:
+            self.completed.reach(i)
+            i = self.behind.get(i, NONE)
 
 
 class _Leg(NamedTuple):
-    """One link of a way: the server, how it serves the transfer, and the time over the wire behind it, in ps."""
+    """One link of a way: its `server`, how long that serves the transfer and the time over the wire behind it, in ps;
+    `spans` of its bandwidth, if that changes."""
 
-    server: Server
-    serve: Serve
+    server: int
+    service: int
     latency: int
+    spans: Sequence[BandwidthSpan]
 
 
 class _Head:
@@ -315,7 +318,9 @@ class _Head:
     `gone` is to happen when the tail is sent.
     """
 
-    def __init__(self, run: _EventRun, i: int, gone: Event | None):
+    __slots__ = ("gone", "hop", "i", "legs", "run", "tail")
+
+    def __init__(self, run: _EventRun, i: int, gone: Event):
         self.run, self.i, self.gone = run, i, gone
 
     def set_out(self, _: Event | None = None) -> None:
@@ -324,39 +329,46 @@ class _Head:
         self.come()
 
     def come(self, _: Event | None = None) -> None:
-        """The head comes to a link, which says how it serves it when it decides."""
-        leg = self.legs[self.hop]
-        leg.server.reserve(self.i, leg.serve, self.served)
+        """The head comes to a link, which decides when all that comes now has come."""
+        self.run.instant.then(self.i, self.cross)
 
-    def served(self, served: Served) -> None:
-        """The head moves on as soon as its link begins to serve it; the tail follows at the slowest pace so far. A
-        chunk that is lost sets out again."""
-        begin, end, _, again = served
-        run, env, latency = self.run, self.run.env, self.legs[self.hop].latency
-        now = env.now
-        if again != NONE:
-            run.hops[self.i] = []
-            env.timeout(again - now).callbacks.append(self.set_out)
-            return
-        run.hops[self.i].append((begin, end))
-        if self.hop:
-            tail = max(end, self.tail)
+    def cross(self) -> None:
+        """The link serves the chunk: the head moves on as soon as that begins; the tail follows at the slowest pace so
+        far. A chunk that is lost sets out again."""
+        run, i, (server, service, latency, spans) = self.run, self.i, self.legs[self.hop]
+        env, now, free, again = run.env, run.env.now, run.links[server], NONE
+        if spans:
+            begin, end, run.links[server], again = serve(spans, run.nbytes[i], now, free, self.lost)
+        elif service != NEVER:
+            begin = max(now, free)
+            end = run.links[server] = begin + service
         else:
-            tail = self.first_tail(begin, end)
-            if self.gone:
-                happen(self.gone, tail - now)
-                self.gone = None
-        self.hop += 1
-        self.tail = tail + latency
+            end = NEVER
+        if again != NONE:
+            run.hops[i] = []
+            env.timeout(again - now).callbacks.append(self.set_out)
+        if end == NEVER:
+            return
+        run.hops[i].append((begin, end))
+        tail = max(end, self.tail) if self.hop else self.sent(now, begin, end)
+        self.hop, self.tail = self.hop + 1, tail + latency
         if self.hop < len(self.legs):
             env.timeout(begin + latency - now).callbacks.append(self.come)
         else:
             env.timeout(self.tail - now).callbacks.append(self.arrive)
 
-    def first_tail(self, begin: int, end: int) -> int:
+    def lost(self, when: int) -> bool:
+        """Whether another way is in force then."""
+        way: int = self.run.way[self.i]
+        return self.run.forced(self.i, when) != way
+
+    def sent(self, now: int, begin: int, end: int) -> int:
         """The time at which the tail leaves the first link: not before the channel has brought it there."""
         cap = self.run.params_of(self.i).channel_bandwidth
-        return max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
+        tail = max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
+        if not self.gone.triggered:  # a chunk that sets out again is sent no second time
+            happen(self.gone, tail - now)
+        return tail
 
     def arrive(self, _: Event) -> None:
         """The tail has come to the end of the way."""
@@ -370,12 +382,10 @@ class _Barrier:
         self.step = program.step.tolist()
         self.left = Counter(self.step)
         self.order = sorted(self.left)
-        self.before = dict(zip(self.order, [NONE, *range(len(self.order))], strict=False))
+        number = {step: at for at, step in enumerate(self.order)}
+        self.before = [number[step] - 1 for step in self.step]  # the barrier that each transfer waits for, or NONE
         self.passed = Milestone(env, len(self.order))
         self.next = 0
-
-    def wait(self, i: int) -> Iterable[Event]:
-        return self.passed.wait(self.before[self.step[i]])
 
     def ended(self, i: int) -> None:
         self.left[self.step[i]] -= 1

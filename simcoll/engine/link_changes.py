@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 
@@ -78,7 +78,7 @@ class LinkChanges:
         }
 
 
-def serve(spans: list[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
+def serve(spans: Sequence[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
     """The service, by a link with these spans, of a chunk that came at `came` and is next when the link is `free`.
 
     It begins when the link is up. What is left when the bandwidth changes goes on at the new one. If the link is found

@@ -252,6 +252,15 @@ def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
         assert all(fast.run(played, *how).timeline == whole for how in FAST.values() if not how[1])
 
 
+def test_a_thousand_sums_wait_for_a_late_root() -> None:
+    """What thousand ranks sent to a root that comes late is complete when it has come, one version after the other."""
+    played = program("reduce/naive", star(1001, TopologyLink(50 * 10**9, 500_000)), 8, arrivals={0: 10**9})
+    whole = event.run(played)
+    assert (whole.end < 10**9).all()
+    assert (whole.complete == 10**9).all()
+    assert fast.run(played, compiled=False).timeline == whole
+
+
 @pytest.mark.parametrize("name", ["all_reduce/double_binary_tree", "all_reduce/chain_tree"])
 @pytest.mark.parametrize("channels", [2, 3])
 def test_steps_go_to_channels_in_turn(name: str, channels: int) -> None:
