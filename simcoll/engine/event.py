@@ -93,7 +93,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Yield milestones that transfers wait for besides their places in channels, each with whose, of each transfer."""
+        """Yield milestones that transfers wait for besides their places in channels, and whose each of them needs."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
