@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report import run_plots
 from simcoll.report.plot import save
+from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
 from simcoll.report.plot.gantt import gantt_figure
 from simcoll.report.plot.looks import look, looks_of
@@ -197,17 +198,18 @@ def test_lines_can_be_told_apart(count: int) -> None:
         assert {look[:2] for look in looks} == {look("ring"), look("tree")}
 
 
-def test_what_nobody_measured_is_marked() -> None:
-    """A modelled line beside fitted ones is dashed and says so; alone it is as any."""
+@pytest.mark.parametrize("drawn", [lambda rows: size_figure(rows, "latency"), lambda rows: key_figure(rows, "size")])
+def test_what_nobody_measured_is_marked(drawn: Callable[[list[dict[str, Any]]], Figure]) -> None:
+    """A modelled line beside fitted ones is dashed and says so, in the colour of its algorithm; alone it is as any."""
     fitted, modelled = sweep("ring", confidence="calibrated"), sweep("two_shot", confidence="modelled")
-    figure = size_figure([*fitted, *modelled], "latency")
-    drawn = {str(line.get_label()): dash_of(line) for line in figure.axes[0].lines}
-    assert entries(figure)[:2] == ["ring", "two_shot, modelled"]
-    assert drawn["ring"] != drawn["two_shot, modelled"]
-    assert entries(size_figure([*modelled, *sweep("ring", confidence="modelled")], "latency"))[:2] == [
-        "two_shot",
-        "ring",
-    ]
+    figure = drawn([*fitted, *modelled])
+    lines = dict(zip(["ring", "two_shot, modelled"], figure.axes[0].lines, strict=False))
+    assert entries(figure)[:2] == [*lines]
+    assert len({str(dash_of(line)) for line in lines.values()}) == 2
+    assert to_hex(lines["two_shot, modelled"].get_color()) == to_hex(look("two_shot").color)
+    alone = drawn([*modelled, *sweep("ring", confidence="modelled")])
+    assert entries(alone)[:2] == ["two_shot", "ring"]
+    assert len({str(dash_of(line)) for line in alone.axes[0].lines[:2]}) == 1
 
 
 def test_a_long_legend_is_condensed() -> None:

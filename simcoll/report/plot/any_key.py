@@ -36,6 +36,7 @@ from simcoll.report.plot.style import (
     MAX_PANELS,
     PlotRow,
     as_asked,
+    dash_of,
     finish,
     from_zero,
     halos,
@@ -43,6 +44,7 @@ from simcoll.report.plot.style import (
     size_axis,
     time_axis,
     time_text,
+    with_trust,
 )
 from simcoll.units import short_size
 
@@ -74,18 +76,21 @@ def key_figure(
         for group_rows in grouped(timed, lambda row: tuple(str(row.get(column)) for column in apart)).values()
     ]
     places, ticks = _places(timed, across)
-    names = list(dict.fromkeys(label_of(row, lines) for row in timed))
     bars = ticks is not None and (len(ticks) == 1 or not numeric(timed, across))
+    told = lines if bars else with_trust(timed, lines)
+    first = {label_of(row, told): row for row in reversed(timed)}  # of each line
+    names = {label_of(row, told): label_of(row, lines) for row in timed}  # the second without what is modelled
     series = [
-        {name: _spots(rows, across, up, places) for name, rows in grouped(panel.rows, _labels(lines)).items()}
+        {name: _spots(rows, across, up, places) for name, rows in grouped(panel.rows, _labels(told)).items()}
         for panel in panels[:MAX_PANELS]
     ]
-    looks = _looks(names, timed, lines)
+    looks = _looks(list(dict.fromkeys(names.values())), timed, lines)
     if bars and ticks is not None:
         looks |= looks_of(list(ticks.values())) if across == "algorithm" else {}
         figure, entries = bar_figure(panels, series, ticks, up, looks)
     else:
-        figure, entries = _line_figure(panels, series, looks)
+        styles = {name: {**looks[plain]._asdict(), "linestyle": dash_of(first[name])} for name, plain in names.items()}
+        figure, entries = _line_figure(panels, series, styles)
         _finish_axes(figure.axes, timed, across, up, ticks)
         outer_labels(figure.axes)
     alone = ticks is not None and len(ticks) == 1  # then it is of this value, and not over values
@@ -163,23 +168,26 @@ def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
 
 
 def _line_figure(
-    panels: Sequence[Panel], series: Sequence[Mapping[str, Sequence[Mark]]], looks: Mapping[str, Look]
+    panels: Sequence[Panel], series: Sequence[Mapping[str, Sequence[Mark]]], styles: Mapping[str, dict[str, Any]]
 ) -> tuple[Figure, dict[str, Artist]]:
     figure, grid = grid_of(panels)
     entries: dict[str, Artist] = {}
     for axes, of_panel in zip(grid, series, strict=True):
-        _lines(axes, {name: of_panel[name] for name in looks if name in of_panel}, looks, entries)
-    return figure, {name: entries[name] for name in looks if name in entries}
+        _lines(axes, {name: of_panel[name] for name in styles if name in of_panel}, styles, entries)
+    return figure, {name: entries[name] for name in styles if name in entries}
 
 
 def _lines(
-    axes: Axes, series: Mapping[str, Sequence[Mark]], looks: Mapping[str, Look], entries: dict[str, Artist]
+    axes: Axes,
+    series: Mapping[str, Sequence[Mark]],
+    styles: Mapping[str, dict[str, Any]],
+    entries: dict[str, Artist],
 ) -> None:
     wider = halos(
-        [{spot.x: spot.y for spot in spots} for spots in series.values()], [looks[name].color for name in series]
+        [{spot.x: spot.y for spot in spots} for spots in series.values()], [styles[name]["color"] for name in series]
     )
     for (name, spots), more in zip(series.items(), wider, strict=True):
-        style: dict[str, Any] = looks[name]._asdict()
+        style = styles[name]
         x, y = [spot.x for spot in spots], [spot.y for spot in spots]
         axes.plot(x, y, linewidth=1.6 + more, markersize=4.5 + more, **style)
         sure = [(spot.x, spot.low, spot.high) for spot in spots if spot.low is not None and spot.high is not None]

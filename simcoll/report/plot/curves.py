@@ -20,7 +20,9 @@ from simcoll.report.plot.looks import GREY, INK, Look, look, variant
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.report.plot.style import (
     COMPETING,
+    DASHES,
     SETTINGS,
+    Dash,
     PlotRow,
     as_asked,
     drawable,
@@ -30,15 +32,14 @@ from simcoll.report.plot.style import (
     size_axis,
     telling,
     time_axis,
+    with_trust,
 )
 from simcoll.units import short_size
 
-Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 Quantity = Literal["busbw", "latency"]
 Value = Literal["time_us", "busbw_GBps"]  # the column that is drawn
 LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like it
 
-DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
 MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar: bands are a fog
 ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
 BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
@@ -179,7 +180,7 @@ def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineS
 def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> LegendLines:
     """Lines, measured points and bounds of all panels; returns the legend."""
     rows = [row for panel in panels for row in panel.rows]
-    columns = [*telling(rows, _APART), *(["trust"] * any(row["trust"] for row in rows))]
+    columns = with_trust(rows, telling(rows, _APART))
     drawn = _strokes(rows, columns)
     entries: LegendLines = {}
     for axes, panel in zip(grid, panels, strict=False):

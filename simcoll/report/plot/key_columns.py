@@ -125,7 +125,17 @@ def said(column: str, row: PlotRow) -> str:
         return short_size(int(value or 0))
     if column in ("ranks", "nodes"):
         return f"{value} {column}" if value != 1 else column.removesuffix("s").join(("1 ", ""))
-    if column in ("algorithm", "collective", "topology", "profile", "protocol", "executor", "workload", "dtype"):
+    if column in (
+        "trust",
+        "algorithm",
+        "collective",
+        "topology",
+        "profile",
+        "protocol",
+        "executor",
+        "workload",
+        "dtype",
+    ):
         return str(value)
     return f"{word(column)} {value}"
 

@@ -17,6 +17,7 @@ from simcoll.report.plot.style import (
     SETTINGS,
     PlotRow,
     as_asked,
+    dash_of,
     dress,
     finish,
     frame,
@@ -26,6 +27,7 @@ from simcoll.report.plot.style import (
     settings,
     size_axis,
     time_text,
+    with_trust,
 )
 from simcoll.units import short_size
 
@@ -79,17 +81,16 @@ def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
 
 def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D]:
     others = [column for column in swept(rows) if column != across]
-    columns = separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across))
+    columns = with_trust(rows, separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across)))
     series: dict[str, dict[int, PlotRow]] = {}
     for row in rows:
         if (size := units.size_in(row.get(across))) is not None:
             series.setdefault(label(row, columns), {})[size] = row
     entries: dict[str, Line2D] = {}
     for name, points in series.items():
-        sizes, drawn = sorted(points), look(str(next(iter(points.values())).get("algorithm") or ""))
-        (line,) = axes.plot(
-            sizes, [_step(points[size]) for size in sizes], color=drawn.color, marker=drawn.marker, markersize=4
-        )
+        sizes, first = sorted(points), next(iter(points.values()))
+        drawn, steps = look(str(first.get("algorithm") or "")), [_step(points[size]) for size in sizes]
+        (line,) = axes.plot(sizes, steps, **drawn._asdict(), linestyle=dash_of(first), markersize=4)
         best = min(sizes, key=lambda size: _step(points[size]))
         axes.plot([best], [_step(points[best])], marker="o", markersize=11, markerfacecolor="none", color=drawn.color)
         axes.plot(sizes, [points[size]["compute_us"] for size in sizes], **_COMPUTE)

@@ -33,6 +33,9 @@ SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "ro
 # Confidence of rows that a fit to measured runs stands behind.
 FITTED: Final = frozenset({"calibrated", "interpolated", "extrapolated"})
 
+Dash = Literal["-"] | tuple[float, tuple[float, ...]]
+DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
+
 PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
 
 
@@ -63,6 +66,16 @@ def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
         }
         for row in rows
     ]
+
+
+def with_trust(rows: Iterable[PlotRow], columns: Sequence[str]) -> list[str]:
+    """The columns that set lines apart, and whether they are modelled where some are: rows of `as_asked`."""
+    return [*columns, *(["trust"] * any(row["trust"] for row in rows))]
+
+
+def dash_of(row: PlotRow) -> Dash:
+    """The dash of a line of such rows: that of the first setting where it is modelled and others are not."""
+    return DASHES[bool(row["trust"])]
 
 
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
