@@ -13,6 +13,7 @@ from simcoll.errors import RefusedError, wrong
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction._copy_orders import orders_of
 from simcoll.prediction.placing import machine_of
+from simcoll.prediction.whole_run import is_whole
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, copies, proof, registry
 from simcoll.schedule.collectives import collective
@@ -119,8 +120,8 @@ def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], wor
         source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
     elif isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
         source = source.schedule()
-    elif isinstance(source, StreamedSchedule) and (scenario.striking or scenario.weights is not None):
-        check_written(source)  # which is run as a whole: refused before its proof
+    elif isinstance(source, StreamedSchedule) and is_whole(scenario):
+        check_written(source)  # before its proof
     level = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
     if level != "off":
         proof.prove(source, level)

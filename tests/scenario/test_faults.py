@@ -214,11 +214,24 @@ def test_what_is_wrong_is_told(fault: dict[str, Any], said: str) -> None:
         given(fault, **RING)
 
 
-def test_what_no_memory_holds_is_refused_before_its_proof() -> None:
-    """A ring of many hosts stays a stream, but not with a fault: then all its transfers are run."""
-    slow = {"link": OUT, "kind": "slow", "at": "1 us", "factor": 2}
-    found = row(slow, **RING, topology={**STAR, "hosts": 40_000})
+@pytest.mark.parametrize(
+    ("faults", "keys"),
+    [
+        ([{"link": OUT, "kind": "slow", "at": "1 us", "factor": 2}], {}),
+        ([], {"engine": "event"}),
+        ([], {"shortcuts": "off"}),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_its_topology_is_built(
+    faults: list[dict[str, Any]], keys: dict[str, Any]
+) -> None:
+    """A ring of many hosts stays a stream, but not where all its transfers are run: that is said before what is wrong
+    with its links, which only the topology knows."""
+    topology = {**STAR, "hosts": 40_000, "links": {"no->where": {"bandwidth": "1 GB/s"}}}
+    found = row(*faults, **RING, **keys, topology=topology)
     assert "3199920000 transfers take 1120 GB of memory, and this machine has" in found["status"]
+    found = row(*faults, **RING, **keys, topology={**topology, "hosts": 4})
+    assert "no->where" in found["status"]
 
 
 def test_an_unknown_link_is_told() -> None:
