@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,13 +14,26 @@ def folder(room: int = 0, *others: str) -> Path | None:
     """The first folder that serves, made if it is not there: the user's own, with so many bytes to spare.
 
     It is the one of SIMCOLL_CACHE_DIR or of `others`, which are variables too, the user's cache, or one that lasts as
-    long as the machine runs; None if none serves.
+    long as the machine runs; None if none serves. One that was asked for and does not serve is named on stderr, once.
     """
-    return next((folder for folder in _candidates(others) if _serves(folder, room)), None)
+    for name in ("SIMCOLL_CACHE_DIR", *others):
+        if asked := os.environ.get(name):
+            if _serves(Path(asked), room):
+                return Path(asked)
+            _say(name, asked)
+    return next((folder for folder in _of_the_user() if _serves(folder, room)), None)
 
 
-def _candidates(others: tuple[str, ...]) -> Iterator[Path]:
-    yield from (Path(value) for name in ("SIMCOLL_CACHE_DIR", *others) if (value := os.environ.get(name)))
+@functools.cache
+def _say(name: str, asked: str) -> None:
+    from multiprocessing import parent_process
+
+    if parent_process() is None:  # workers say nothing again
+        cure = "give a folder that is not full, and that you, and nobody else, can write to"
+        print(f"{name}={asked} is not used; {cure}", file=sys.stderr)
+
+
+def _of_the_user() -> Iterator[Path]:
     with suppress(RuntimeError):  # a user without a home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simcoll"
     with suppress(OSError, AttributeError):  # nowhere for temporary files; a system without user ids

@@ -148,12 +148,17 @@ def test_kept_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("XDG_CACHE_HOME", "a file"),
     ],
 )
-def test_a_cache_that_cannot_be_written(name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The next best folder is taken, and nothing is said: a run needs no cache."""
+def test_a_cache_that_cannot_be_written(
+    name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The next best folder is taken, as a run needs no cache; that one was asked for in vain is said once."""
     (tmp_path / "a file").touch()
     given = {"HOME": tmp_path / "home", "TMPDIR": tmp_path, name: tmp_path / where}
     users, own = tmp_path / "home/.cache/simcoll", tmp_path / f"simcoll-{os.getuid()}"
-    assert _chosen(monkeypatch, given) == (own if name in ("HOME", "XDG_CACHE_HOME") else users)
+    for first in (True, False):
+        assert _chosen(monkeypatch, given) == (own if name in ("HOME", "XDG_CACHE_HOME") else users)
+        said = f"{name}={tmp_path / where} is not used" if first and name.endswith("CACHE_DIR") else ""
+        assert capsys.readouterr().err.partition(";")[0] == said
 
 
 def test_no_cache_at_all(kernel: Path, tmp_path: Path):
@@ -163,7 +168,9 @@ def test_no_cache_at_all(kernel: Path, tmp_path: Path):
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     (tmp / f"simcoll-{os.getuid()}").touch()
-    assert _use(kernel, {**nowhere, "TMPDIR": str(tmp)}) == (0, "5\n", "")
+    status, printed, said = _use(kernel, {**nowhere, "TMPDIR": str(tmp)})
+    assert (status, printed) == (0, "5\n")
+    assert re.findall(r"^(\w+)=/proc/none is not used;", said, re.M) == ["SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR"]
     assert not _compiled(tmp_path)
 
 
@@ -196,6 +203,7 @@ def test_a_run_without_a_cache(tmp_path: Path):
     words += ["--algorithm", "ring", "--set", "shortcuts=off"]
     code = "import os, sys; os.environ.update(SIMCOLL_CACHE_DIR=sys.argv[1], NUMBA_CACHE_DIR=sys.argv.pop(1)); "
     spoilt = python(code + SCRIPT, [tmp_path / "file", *words])
-    told = re.sub(r"^\d+ of \d+ points; .* for \d+ s\n", "", spoilt.stderr, flags=re.M)  # progress, where it takes long
-    assert (spoilt.returncode, told) == (0, "")
+    assert spoilt.returncode == 0
+    told = [line for line in spoilt.stderr.splitlines() if not re.fullmatch(r"\d+ of \d+ points; .* for \d+ s", line)]
+    assert [line.partition("=")[0] for line in told] == ["SIMCOLL_CACHE_DIR", "NUMBA_CACHE_DIR"]
     assert spoilt.stdout == python(SCRIPT, words).stdout
